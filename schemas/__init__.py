@@ -1,0 +1,1 @@
+"""Every record that travels or rests: typed records, Avro files, the topic catalogue, the codec."""

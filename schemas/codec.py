@@ -1,0 +1,144 @@
+"""Avro in the Confluent wire format: a zero byte, the schema id as four bytes, the Avro binary.
+
+The only module that imports fastavro. Ids come from the checked-in `avro/ids.json`; a record is
+written with the newest version of its schema and read with the version that its id names, so a
+reader of today reads everything ever written.
+"""
+
+import json
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, Final, TypeVar, cast
+
+import fastavro
+import msgspec
+
+from schemas.errors import UndecodableRecord, UnknownSchema
+from schemas.records import RECORD_TYPES, Hop, Record, Stamp
+from schemas.tables import TABLES, UNSET, Row, Table
+
+R = TypeVar("R", bound=Record)
+
+_MAGIC: Final = b"\x00"
+_PREFIX_BYTES: Final = 5
+_AVRO: Final = files("schemas").joinpath("avro")
+IDS: Final[dict[str, int]] = json.loads(_AVRO.joinpath("ids.json").read_text(encoding="utf-8"))
+
+
+def schema_text(version: str) -> str:
+    """The text of a schema of the catalogue, for example `schema_text("hop.1")`."""
+    return _AVRO.joinpath(f"{version}.avsc").read_text(encoding="utf-8")
+
+
+_PARSED: Final[dict[int, Any]] = {
+    number: fastavro.parse_schema(json.loads(schema_text(version)))
+    for version, number in IDS.items()
+}
+_NAME_OF: Final[dict[int, str]] = {
+    number: version.rsplit(".", 1)[0] for version, number in IDS.items()
+}
+#: The newest version of each schema: later lines of the catalogue replace earlier ones.
+_NEWEST: Final[dict[str, int]] = {name: number for number, name in sorted(_NAME_OF.items())}
+_PREFIX: Final[dict[str, bytes]] = {
+    name: _MAGIC + number.to_bytes(4, "big") for name, number in _NEWEST.items()
+}
+_NAME_BY_TYPE: Final[dict[type[msgspec.Struct], str]] = {
+    kind: name for name, kind in RECORD_TYPES.items()
+}
+_TABLE_BY_SCHEMA: Final = {table.schema: table for table in TABLES}
+
+
+def _write(name: str, fields: dict[str, Any]) -> bytes:
+    out = BytesIO()
+    out.write(_PREFIX[name])
+    fastavro.schemaless_writer(out, _PARSED[_NEWEST[name]], fields)
+    return out.getvalue()
+
+
+def _read(data: bytes) -> tuple[str, dict[str, Any]]:
+    if len(data) < _PREFIX_BYTES or data[:1] != _MAGIC:
+        raise UndecodableRecord(
+            f"expected the Confluent wire format (a zero byte and a schema id), "
+            f"found {len(data)} bytes that start with {data[:8].hex() or 'nothing'}"
+        )
+    number = int.from_bytes(data[1:_PREFIX_BYTES], "big")
+    schema = _PARSED.get(number)
+    if schema is None:
+        raise UnknownSchema(
+            f"expected a schema id of the catalogue (1 to {max(_PARSED)}), found {number}; "
+            "usual cause: a producer that is newer than this reader"
+        )
+    name = _NAME_OF[number]
+    newest = _PARSED[_NEWEST[name]]
+    stream = BytesIO(data)
+    stream.seek(_PREFIX_BYTES)
+    try:
+        fields = fastavro.schemaless_reader(stream, schema, None if schema is newest else newest)
+    except (EOFError, ValueError, IndexError, TypeError, UnicodeDecodeError, OverflowError) as why:
+        raise UndecodableRecord(
+            f"expected a {name} (schema id {number}), found {len(data)} other bytes: {why}"
+        ) from why
+    if stream.tell() != len(data):
+        raise UndecodableRecord(
+            f"expected a {name} of {stream.tell()} bytes, found {len(data)} bytes"
+        )
+    return name, cast("dict[str, Any]", fields)
+
+
+def encode(record: Record) -> bytes:
+    """Encodes a record.
+
+    Shape:  any member of `schemas.records.Record` -> bytes in the Confluent wire format.
+    """
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    hops = fields.get("hops")
+    if hops is not None:
+        fields["hops"] = [msgspec.structs.asdict(hop) for hop in hops]
+    learned_from = fields.get("learned_from")
+    if learned_from is not None:
+        fields["learned_from"] = msgspec.structs.asdict(learned_from)
+    return _write(_NAME_BY_TYPE[type(record)], fields)
+
+
+def decode(data: bytes, kind: type[R]) -> R:
+    """Decodes a record of a known type.
+
+    Errors: UndecodableRecord, UnknownSchema.
+    """
+    name, fields = _read(data)
+    if name != _NAME_BY_TYPE[kind]:
+        raise UndecodableRecord(f"expected a {_NAME_BY_TYPE[kind]}, found a {name}")
+    if "hops" in fields:
+        fields["hops"] = tuple(Hop(**hop) for hop in fields["hops"])
+    if "learned_from" in fields:
+        fields["learned_from"] = Stamp(**fields["learned_from"])
+    return kind(**fields)
+
+
+def encode_row(table: Table, row: Row) -> bytes:
+    """Encodes a row of a projection table, every distinct stamp once."""
+    index: dict[Stamp, int] = {}
+    stamp_of = bytes(
+        UNSET if stamp is None else index.setdefault(stamp, len(index)) for stamp in row.stamps
+    )
+    fields: dict[str, Any] = dict(zip((c.name for c in table.key), row.key, strict=True))
+    fields.update(zip((c.name for c in table.columns), row.values, strict=True))
+    fields["stamps"] = [msgspec.structs.asdict(stamp) for stamp in index]
+    fields["stamp_of"] = stamp_of
+    return _write(table.schema, fields)
+
+
+def decode_row(table: Table, data: bytes) -> Row:
+    """Decodes a row of a projection table.
+
+    Errors: UndecodableRecord, UnknownSchema.
+    """
+    name, fields = _read(data)
+    if _TABLE_BY_SCHEMA.get(name) is not table:
+        raise UndecodableRecord(f"expected a row of {table.name}, found a {name}")
+    stamps = [Stamp(**stamp) for stamp in fields["stamps"]]
+    return Row(
+        tuple(fields[column.name] for column in table.key),
+        tuple(fields[column.name] for column in table.columns),
+        tuple(None if at == UNSET else stamps[at] for at in fields["stamp_of"]),
+    )

@@ -1,0 +1,68 @@
+"""The errors of the house. Each says what the shell should do with it: its `disposition`."""
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Disposition(StrEnum):
+    """What the shell does with an error."""
+
+    DEAD_LETTER = "dead_letter"
+    REJECT = "reject"
+    RETRY = "retry"
+    HALT = "halt"
+
+
+class HeadwaterError(Exception):
+    """Base of all errors of the house; not raised itself."""
+
+    disposition: ClassVar[Disposition]
+    code: ClassVar[str]
+
+    def __init__(self, message: str) -> None:
+        if type(self) is HeadwaterError:
+            raise TypeError("raise one of its subclasses, not HeadwaterError itself")
+        super().__init__(message)
+        self.message = message
+
+
+class UndecodableRecord(HeadwaterError):
+    """Bytes that are not the record they should be."""
+
+    disposition = Disposition.DEAD_LETTER
+    code = "undecodable_record"
+
+
+class UnknownSchema(HeadwaterError):
+    """A schema id that the catalogue does not hold."""
+
+    disposition = Disposition.DEAD_LETTER
+    code = "unknown_schema"
+
+
+class MalformedPayload(HeadwaterError):
+    """A body that is not what its producer documents."""
+
+    disposition = Disposition.REJECT
+    code = "malformed_payload"
+
+
+class BrokerUnavailable(HeadwaterError):
+    """Kafka did not acknowledge in time."""
+
+    disposition = Disposition.RETRY
+    code = "broker_unavailable"
+
+
+class StoreUnavailable(HeadwaterError):
+    """Postgres did not answer."""
+
+    disposition = Disposition.RETRY
+    code = "store_unavailable"
+
+
+class PartUnavailable(HeadwaterError):
+    """A part of the house could not be started; the message says what to do."""
+
+    disposition = Disposition.HALT
+    code = "part_unavailable"

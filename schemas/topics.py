@@ -1,0 +1,131 @@
+"""The topic catalogue: every topic of the house, with what Kafka needs to know about it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
+#: The largest record. A body may have 10 MiB; the rest is for keys, headers and the envelope.
+MAX_RECORD_BYTES: Final = 11 * 1024 * 1024
+
+
+class Cleanup(StrEnum):
+    """How Kafka discards old records."""
+
+    COMPACT = "compact"
+    DELETE = "delete"
+    BOTH = "compact,delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic; `retention_ms` None keeps for ever what compaction does not remove."""
+
+    name: str
+    key: str
+    cleanup: Cleanup
+    retention_ms: int | None = None
+    purpose: str
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def config(self) -> dict[str, str]:
+        """The topic's configuration in Kafka's own names."""
+        return {
+            "cleanup.policy": self.cleanup.value,
+            "retention.ms": str(-1 if self.retention_ms is None else self.retention_ms),
+            "max.message.bytes": str(MAX_RECORD_BYTES),
+            **self.extra,
+        }
+
+
+WEBHOOKS: Final = "webhooks"
+ADMISSIONS: Final = "admissions"
+EVENTS: Final = "events"
+UNRESOLVED: Final = "unresolved"
+WAITING: Final = "waiting"
+SUBJECT_USERS: Final = "subject-users"
+OUTCOMES: Final = "webhook-outcomes"
+TRACES: Final = "traces"
+DEAD_LETTERS: Final = "dead-letters"
+
+TOPICS: Final = (
+    Topic(
+        name=WEBHOOKS,
+        key="event id",
+        cleanup=Cleanup.COMPACT,
+        purpose="Every verified delivery, its bytes untouched.",
+    ),
+    Topic(
+        name=ADMISSIONS,
+        key="event id",
+        cleanup=Cleanup.BOTH,
+        # Longer than any sender retries: 75 h for Standard Webhooks, about 3 days for Stripe.
+        retention_ms=7 * _DAY_MS,
+        purpose="The first offset of every event id: the memory of deduplication.",
+    ),
+    Topic(
+        name=EVENTS,
+        key="user id",
+        cleanup=Cleanup.DELETE,
+        retention_ms=7 * _DAY_MS,
+        purpose="Deliveries that are no duplicates, by user.",
+    ),
+    Topic(
+        name=UNRESOLVED,
+        key="subject",
+        cleanup=Cleanup.DELETE,
+        retention_ms=7 * _DAY_MS,
+        purpose="Deliveries whose user must be looked up, and those that say who the user is.",
+    ),
+    Topic(
+        name=WAITING,
+        key="event id, partitioned by subject",
+        cleanup=Cleanup.COMPACT,
+        purpose="Deliveries that wait for their connection.",
+    ),
+    Topic(
+        name=SUBJECT_USERS,
+        key="subject",
+        cleanup=Cleanup.COMPACT,
+        purpose="Which user a producer's subject belongs to.",
+    ),
+    Topic(
+        name="connections",
+        key="row key, partitioned by user",
+        cleanup=Cleanup.COMPACT,
+        purpose="Projection table terra_connections.",
+    ),
+    Topic(
+        name="daily-summary",
+        key="row key, partitioned by user",
+        cleanup=Cleanup.COMPACT,
+        purpose="Projection table daily_summary.",
+    ),
+    Topic(
+        name="sleep-sessions",
+        key="row key, partitioned by user",
+        cleanup=Cleanup.COMPACT,
+        purpose="Projection table sleep_sessions.",
+    ),
+    Topic(
+        name=OUTCOMES,
+        key="event id",
+        cleanup=Cleanup.COMPACT,
+        purpose="What became of every delivery.",
+    ),
+    Topic(
+        name=TRACES,
+        key="request id",
+        cleanup=Cleanup.DELETE,
+        retention_ms=14 * _DAY_MS,
+        purpose="The journey of every delivery.",
+    ),
+    Topic(
+        name=DEAD_LETTERS,
+        key="the original key",
+        cleanup=Cleanup.DELETE,
+        retention_ms=30 * _DAY_MS,
+        purpose="What could not be processed, bytes untouched, with the reason in headers.",
+    ),
+)
