@@ -1,1 +1,1 @@
-""
+"""Decisions: pure functions and folds over the records of `schemas`."""

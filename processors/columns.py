@@ -1,0 +1,72 @@
+"""Rows as sets of last-writer-wins columns.
+
+Rule: every column keeps the stamp of the delivery that set it, and of two values the one with the
+greater stamp stays. A null never sets a column, so an older delivery still fills what newer ones
+left open. The greatest of a set does not depend on order or repetition: merging is commutative,
+associative and idempotent, and any order of the same deliveries ends in the same row.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from schemas.records import Stamp
+from schemas.tables import Row, Table, Value
+
+
+class RowUpdate(msgspec.Struct, frozen=True):
+    """What one delivery says of one row.
+
+    Shape:  values by column name; a None says nothing. A column whose rank differs from the rest
+            of the delivery comes in an update of its own.
+    """
+
+    table: Table
+    key: tuple[str, ...]
+    values: Mapping[str, Value]
+    stamp: Stamp
+
+
+def outranks(new: Stamp, old: Stamp) -> bool:
+    """Tells whether a value stamped `new` replaces one stamped `old`.
+
+    Equal stamps are the same delivery met again, whose value is already there.
+    """
+    return (new.rank, new.sent_at_ms, new.updated_at_ms, new.event_id) > (
+        old.rank,
+        old.sent_at_ms,
+        old.updated_at_ms,
+        old.event_id,
+    )
+
+
+def merge(row: Row | None, update: RowUpdate) -> Row:
+    """Merges an update into a row.
+
+    Shape:  (row or None, update) -> row; the very same object when nothing changed.
+    """
+    table, stamp = update.table, update.stamp
+    if row is None:
+        width = len(table.columns)
+        row = Row(update.key, (None,) * width, (None,) * width)
+    values: list[Value] | None = None
+    stamps: list[Stamp | None] = []
+    for name, value in update.values.items():
+        if value is None:
+            continue
+        at = table.index[name]
+        held = row.stamps[at] if values is None else stamps[at]
+        if held is not None and not outranks(stamp, held):
+            continue
+        if values is None:
+            values, stamps = list(row.values), list(row.stamps)
+        values[at] = value
+        stamps[at] = stamp
+    return row if values is None else Row(row.key, tuple(values), tuple(stamps))
+
+
+def merge_all(row: Row | None, updates: Iterable[RowUpdate]) -> Row | None:
+    """Merges updates of one row, in any order; None when there were none and no row."""
+    for update in updates:
+        row = merge(row, update)
+    return row
