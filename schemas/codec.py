@@ -55,7 +55,9 @@ def _write(name: str, fields: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def _read(data: bytes) -> tuple[str, dict[str, Any]]:
+def _read(data: bytes | None) -> tuple[str, dict[str, Any]]:
+    if data is None:
+        raise UndecodableRecord("expected a record, found a tombstone")
     if len(data) < _PREFIX_BYTES or data[:1] != _MAGIC:
         raise UndecodableRecord(
             f"expected the Confluent wire format (a zero byte and a schema id), "
@@ -100,7 +102,7 @@ def encode(record: Record) -> bytes:
     return _write(_NAME_BY_TYPE[type(record)], fields)
 
 
-def decode(data: bytes, kind: type[R]) -> R:
+def decode(data: bytes | None, kind: type[R]) -> R:
     """Decodes a record of a known type.
 
     Errors: UndecodableRecord, UnknownSchema.
@@ -128,7 +130,7 @@ def encode_row(table: Table, row: Row) -> bytes:
     return _write(table.schema, fields)
 
 
-def decode_row(table: Table, data: bytes) -> Row:
+def decode_row(table: Table, data: bytes | None) -> Row:
     """Decodes a row of a projection table.
 
     Errors: UndecodableRecord, UnknownSchema.

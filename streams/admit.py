@@ -1,0 +1,130 @@
+"""The first agent: lets each delivery pass once and finds out whose it is where that is quick.
+
+Deduplication. The first offset of an event id is claimed in the compacted topic `admissions`,
+partitioned like `webhooks`, so one worker sees all copies of a delivery in order. A record is a
+duplicate when its key was claimed at a lower offset. After a crash the same record meets its own
+claim and passes again under the same event id: nothing that follows minds seeing it twice.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from processors.identity import CONNECTION_TYPES, STORED_TYPES, user_of
+
+from schemas.codec import decode, encode
+from schemas.records import DeliveryTraced, Hop, WebhookAdmitted, WebhookClaimed, WebhookReceived
+from schemas.topics import ADMISSIONS, EVENTS, TOPICS, TRACES, UNRESOLVED, WEBHOOKS
+from streams.dead_letters import REPLAY_OF, text_header
+from streams.emission import Emission
+from streams.records import Incoming, Outgoing
+
+_HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS) or 0
+
+
+class _Claims:
+    """The first offset of every event id of a partition, for as long as senders retry."""
+
+    def __init__(self) -> None:
+        self.offset_of: dict[bytes, int] = {}
+        self._by_age: deque[tuple[int, bytes]] = deque()
+
+    def claim(self, key: bytes, offset: int, at_ms: int) -> int:
+        """Claims a key; returns the offset of its first claim."""
+        held = self.offset_of.setdefault(key, offset)
+        if held == offset:
+            self._by_age.append((at_ms, key))
+        return held
+
+    def expire(self, now_ms: int) -> None:
+        while self._by_age and self._by_age[0][0] < now_ms - _HORIZON_MS:
+            self.offset_of.pop(self._by_age.popleft()[1], None)
+
+
+class Admit:
+    """Webhooks in; events, unresolved and admissions out."""
+
+    name: ClassVar[str] = "admit"
+    source: ClassVar[str] = WEBHOOKS
+    memory: ClassVar[tuple[str, ...]] = (ADMISSIONS,)
+
+    def __init__(self, *, partitions: int, user_prefix: str) -> None:
+        self._partitions = partitions
+        self._user_prefix = user_prefix
+        self._claims: dict[int, _Claims] = {}
+
+    def restored(self, record: Incoming) -> None:
+        """Takes up a claim."""
+        if record.value is not None:
+            claim = decode(record.value, WebhookClaimed)
+            claims = self._claims.setdefault(record.partition, _Claims())
+            claims.claim(record.key or b"", claim.offset, claim.admitted_at_ms)
+
+    def forget(self, partition: int) -> None:
+        """Drops the claims of a partition."""
+        self._claims.pop(partition, None)
+
+    def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
+        """Forgets claims that are older than any sender retries; nothing to append."""
+        if partition in self._claims:
+            self._claims[partition].expire(now_ms)
+        return []
+
+    def step(self, partition: int, records: Sequence[Incoming], now_ms: int) -> list[Outgoing]:
+        """Admits a batch of deliveries."""
+        emission = Emission(stage=self.name, partitions=self._partitions, now_ms=now_ms)
+        claims = self._claims.setdefault(partition, _Claims())
+        for record in records:
+            if record.value is None:
+                continue  # The tombstone of a wiped delivery.
+            try:
+                self._admit(claims, record, emission)
+            except Exception as error:  # noqa: BLE001, one bad record is one dead letter
+                emission.failed(record, None, error)
+        return emission.records
+
+    def _admit(self, claims: _Claims, record: Incoming, emission: Emission) -> None:
+        delivery = decode(record.value, WebhookReceived)
+        replayed = bool(record.headers) and text_header(record, REPLAY_OF) is not None
+        first = claims.claim(record.key or b"", record.offset, emission.now_ms)
+        received = Hop("received", delivery.received_at_ms, "", "")
+        if first < record.offset and not replayed:
+            of = f"of {record.topic}/{record.partition}@{first}"
+            hops = (received, emission.hop("duplicate", record, of))
+            traced = DeliveryTraced(
+                request_id=delivery.request_id, event_id=delivery.event_id, level="info", hops=hops
+            )
+            emission.keyed(TRACES, delivery.request_id.encode(), encode(traced))
+            return
+        if first == record.offset:
+            claim = encode(WebhookClaimed(record.offset, emission.now_ms))
+            emission.add(Outgoing(ADMISSIONS, record.partition, record.key, claim))
+        event = WebhookAdmitted(
+            event_id=delivery.event_id,
+            request_id=delivery.request_id,
+            source=delivery.source,
+            type=delivery.type,
+            subject=delivery.subject,
+            reference=delivery.reference,
+            sent_at_ms=delivery.sent_at_ms,
+            updated_at_ms=delivery.updated_at_ms,
+            received_at_ms=delivery.received_at_ms,
+            body=delivery.body,
+            user_id=user_of(delivery.reference, self._user_prefix),
+            partition=record.partition,
+            offset=record.offset,
+            admitted_at_ms=emission.now_ms,
+            hops=(received, emission.hop("admitted", record)),
+        )
+        self._route(event, record, emission)
+
+    def _route(self, event: WebhookAdmitted, record: Incoming, emission: Emission) -> None:
+        connection = event.type in CONNECTION_TYPES
+        if event.type not in STORED_TYPES or (event.user_id is not None and not connection):
+            key = event.user_id or event.subject or event.event_id
+            emission.keyed(EVENTS, key.encode(), encode(event))
+        elif event.subject:
+            emission.keyed(UNRESOLVED, event.subject.encode(), encode(event))
+        else:
+            detail = "expected a user with a user_id or a reference_id of ours, found neither"
+            emission.dead(record, event, "no_user", detail)

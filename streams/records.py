@@ -1,0 +1,31 @@
+"""Records on their way from and to Kafka."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
+
+from aiokafka.structs import ConsumerRecord
+
+#: A record as fetched: key, value and header values are bytes, or None.
+Incoming: TypeAlias = ConsumerRecord[Any, Any]
+
+Headers: TypeAlias = Sequence[tuple[str, bytes]]
+
+
+class Outgoing(NamedTuple):
+    """A record to append; `value` None is a tombstone."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key: CRC-32, as librdkafka's `consistent` partitioner computes it.
+
+    Every record of the house is placed by this function. Kafka's default, murmur2, costs 40 times
+    as much in Python, and nothing outside needs to agree.
+    """
+    return crc32(key) % partitions

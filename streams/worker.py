@@ -1,0 +1,166 @@
+"""The pipeline worker: three agents over one Faust app.
+
+The loop of an agent is the same for all three: restore the memory of a partition before its first
+batch, let the stage decide, append what it emits, and only when the broker has acknowledged all of
+it say that the batch is done. The worker is crash-only: an error in an agent ends the process,
+whose memory may be ahead of the log, and the next one starts from what is durable.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import uvloop
+
+from schemas.errors import BrokerUnavailable
+from schemas.topics import WEBHOOKS
+from streams._faust import TP, App, Batch, batch_app, consume, every, on_assignment, run
+from streams.admit import Admit
+from streams.appender import Appender
+from streams.clock import now_ms
+from streams.normalize import Normalize
+from streams.resolve import Resolve
+from streams.restore import read_whole
+from streams.stages import Stage
+
+log = logging.getLogger(__name__)
+
+#: How often a stage is asked for what is due without a record.
+_TICK_S: Final = 1.0
+#: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
+_EXIT_CRASHED: Final = 70
+_RETRY_S: Final = 0.5
+
+
+class Agent:
+    """Runs a stage over the partitions that this worker owns."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        bootstrap: str,
+        appender: Appender,
+        clock: Callable[[], int],
+    ) -> None:
+        self.stage = stage
+        self._bootstrap = bootstrap
+        self._appender = appender
+        self._clock = clock
+        self._owned: set[int] = set()
+        self._ready: set[int] = set()
+        # A tick and a batch of one stage never overlap: both change its memory.
+        self._turn = asyncio.Lock()
+
+    def assigned(self, partitions: set[TP]) -> None:
+        """Takes note of the partitions that this worker owns from now on."""
+        self._owned = {tp.partition for tp in partitions if tp.topic == self.stage.source}
+
+    def revoked(self) -> None:
+        """Forgets all partitions: another worker may write their tables from now on."""
+        for partition in self._ready:
+            self.stage.forget(partition)
+        self._owned.clear()
+        self._ready.clear()
+
+    async def process(self, batch: Batch) -> None:
+        """Processes a batch; when it returns, everything that it led to is durable."""
+        async with self._turn:
+            await self._restore(batch.partition)
+            emitted = self.stage.step(batch.partition, batch.records, self._clock())
+            await self._appender.append(emitted)
+            batch.done()
+
+    async def tick(self) -> None:
+        """Does what is due in the partitions of this worker."""
+        for partition in sorted(self._owned):
+            async with self._turn:
+                if partition in self._owned:
+                    await self._restore(partition)
+                    await self._appender.append(self.stage.tick(partition, self._clock()))
+
+    async def _restore(self, partition: int) -> None:
+        if partition in self._ready:
+            return
+        self.stage.forget(partition)
+        async for record in read_whole(self._bootstrap, self.stage.memory, partition):
+            self.stage.restored(record)
+        self._ready.add(partition)
+
+
+async def _partitions(bootstrap: str) -> int:
+    """The number of partitions of the topics, waiting for Kafka and for the topics."""
+    appender = Appender(bootstrap=bootstrap, client_id="headwater-worker")
+    told = False
+    while True:
+        try:
+            return await appender.partitions(WEBHOOKS)
+        except BrokerUnavailable as error:
+            if not told:
+                log.warning("waiting for Kafka: %s", error)
+            told = True
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            await appender.stop()
+
+
+def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Ends the process at the first error of an action; see the module's first lines."""
+
+    async def guarded(*args: Batch) -> None:
+        try:
+            await action(*args)
+        except Exception:
+            log.critical("the worker ends, to start again from what is durable", exc_info=True)
+            logging.shutdown()
+            os._exit(_EXIT_CRASHED)
+
+    return guarded
+
+
+def _build(app: App, stages: tuple[Stage, ...], bootstrap: str, clock: Callable[[], int]) -> None:
+    agents = []
+    for stage in stages:
+        appender = Appender(bootstrap=bootstrap, client_id=f"headwater-{stage.name}")
+        agent = Agent(stage, bootstrap=bootstrap, appender=appender, clock=clock)
+        agents.append(agent)
+        consume(app, name=stage.name, topic=stage.source, process=_or_die(agent.process))
+        every(app, _TICK_S, _or_die(agent.tick))
+
+    def assigned(partitions: set[TP]) -> None:
+        for agent in agents:
+            agent.assigned(partitions)
+
+    def revoked() -> None:
+        for agent in agents:
+            agent.revoked()
+
+    on_assignment(app, assigned=assigned, revoked=revoked)
+
+
+def run_worker(
+    *,
+    bootstrap: str,
+    app_id: str,
+    user_prefix: str,
+    park_for_ms: int,
+    member: str | None = None,
+    clock: Callable[[], int] = now_ms,
+) -> None:
+    """Runs the pipeline worker until SIGTERM or SIGINT; exits the process.
+
+    Shape:  member is a name that the worker keeps over restarts, no two workers the same.
+    Units:  park_for_ms, how long a delivery waits for its connection, in milliseconds.
+    """
+    uvloop.install()
+    partitions = uvloop.run(_partitions(bootstrap))
+    app = batch_app(app_id=app_id, bootstrap=bootstrap, member=member)
+    stages = (
+        Admit(partitions=partitions, user_prefix=user_prefix),
+        Resolve(partitions=partitions, user_prefix=user_prefix, park_for_ms=park_for_ms),
+        Normalize(partitions=partitions),
+    )
+    _build(app, stages, bootstrap, clock)
+    run(app)
