@@ -96,9 +96,6 @@ def encode(record: Record) -> bytes:
     hops = fields.get("hops")
     if hops is not None:
         fields["hops"] = [msgspec.structs.asdict(hop) for hop in hops]
-    learned_from = fields.get("learned_from")
-    if learned_from is not None:
-        fields["learned_from"] = msgspec.structs.asdict(learned_from)
     return _write(_NAME_BY_TYPE[type(record)], fields)
 
 
@@ -112,8 +109,6 @@ def decode(data: bytes | None, kind: type[R]) -> R:
         raise UndecodableRecord(f"expected a {_NAME_BY_TYPE[kind]}, found a {name}")
     if "hops" in fields:
         fields["hops"] = tuple(Hop(**hop) for hop in fields["hops"])
-    if "learned_from" in fields:
-        fields["learned_from"] = Stamp(**fields["learned_from"])
     return kind(**fields)
 
 

@@ -96,13 +96,6 @@ class WebhookClaimed(msgspec.Struct, frozen=True):
     admitted_at_ms: int
 
 
-class ConnectionLearned(msgspec.Struct, frozen=True):
-    """Which user a subject belongs to (topic `subject-users`, key the subject)."""
-
-    user_id: str
-    learned_from: Stamp
-
-
 class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a delivery (topic `webhook-outcomes`, key `event_id`).
 
@@ -135,12 +128,7 @@ class DeliveryTraced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Record: TypeAlias = (
-    WebhookReceived
-    | WebhookAdmitted
-    | WebhookClaimed
-    | ConnectionLearned
-    | OutcomeRecorded
-    | DeliveryTraced
+    WebhookReceived | WebhookAdmitted | WebhookClaimed | OutcomeRecorded | DeliveryTraced
 )
 
 #: Record type by the stem of its Avro file.
@@ -148,7 +136,6 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "webhook_received": WebhookReceived,
     "webhook_admitted": WebhookAdmitted,
     "webhook_claimed": WebhookClaimed,
-    "connection_learned": ConnectionLearned,
     "outcome_recorded": OutcomeRecorded,
     "delivery_traced": DeliveryTraced,
 }

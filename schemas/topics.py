@@ -44,7 +44,6 @@ ADMISSIONS: Final = "admissions"
 EVENTS: Final = "events"
 UNRESOLVED: Final = "unresolved"
 WAITING: Final = "waiting"
-SUBJECT_USERS: Final = "subject-users"
 OUTCOMES: Final = "webhook-outcomes"
 TRACES: Final = "traces"
 DEAD_LETTERS: Final = "dead-letters"
@@ -85,14 +84,8 @@ TOPICS: Final = (
         purpose="Deliveries that wait for their connection.",
     ),
     Topic(
-        name=SUBJECT_USERS,
-        key="subject",
-        cleanup=Cleanup.COMPACT,
-        purpose="Which user a producer's subject belongs to.",
-    ),
-    Topic(
         name="connections",
-        key="row key, partitioned by user",
+        key="row key, partitioned by subject",
         cleanup=Cleanup.COMPACT,
         purpose="Projection table terra_connections.",
     ),

@@ -102,10 +102,14 @@ class BatchConsumer(driver.Consumer):
             return
         for where, batch in records.items():
             tp = TP(where.topic, where.partition)
-            if not self.flow_active or generation != self.app.consumer_generation_id:
+            if self._overtaken(generation):
                 return
             if batch and (active is None or tp in active or tp in self._buffered_partitions):
                 yield tp, self._batch_message(tp, batch, generation)
+
+    def _overtaken(self, generation: int) -> bool:
+        """Tells whether a rebalance began since a fetch; what it brought is fetched again then."""
+        return not self.flow_active or generation != self.app.consumer_generation_id
 
     def _batch_message(self, tp: TP, records: list[Incoming], generation: int) -> ConsumerMessage:
         last = records[-1]
@@ -248,7 +252,11 @@ def consume(
 
 def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
     """Runs an action again and again while the app runs."""
-    app.timer(interval=seconds)(action)
+
+    async def tick() -> None:
+        await action()
+
+    app.timer(interval=seconds)(tick)
 
 
 def on_assignment(
@@ -270,4 +278,6 @@ def on_assignment(
 
 def run(app: faust.App) -> None:
     """Runs the app until SIGTERM or SIGINT; exits the process."""
-    faust.Worker(app, loglevel="WARNING", redirect_stdouts=False).execute_from_commandline()
+    faust.Worker(
+        app, loglevel="WARNING", redirect_stdouts=False, quiet=True
+    ).execute_from_commandline()

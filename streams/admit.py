@@ -10,14 +10,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from processors.identity import CONNECTION_TYPES, STORED_TYPES, user_of
-
+from processors.identity import (
+    CONNECTION_TYPES,
+    NO_USER,
+    STORED_TYPES,
+    user_of,
+)
 from schemas.codec import decode, encode
 from schemas.records import DeliveryTraced, Hop, WebhookAdmitted, WebhookClaimed, WebhookReceived
 from schemas.topics import ADMISSIONS, EVENTS, TOPICS, TRACES, UNRESOLVED, WEBHOOKS
 from streams.dead_letters import REPLAY_OF, text_header
 from streams.emission import Emission
 from streams.records import Incoming, Outgoing
+from streams.resolve import subjects_of
 
 _HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS) or 0
 
@@ -119,12 +124,13 @@ class Admit:
         self._route(event, record, emission)
 
     def _route(self, event: WebhookAdmitted, record: Incoming, emission: Emission) -> None:
-        connection = event.type in CONNECTION_TYPES
-        if event.type not in STORED_TYPES or (event.user_id is not None and not connection):
+        by_subject = event.type in CONNECTION_TYPES or event.user_id is None
+        if event.type in STORED_TYPES and event.subject and by_subject:
+            for subject in subjects_of(event):
+                emission.keyed(UNRESOLVED, subject.encode(), encode(event))
+        elif event.type in STORED_TYPES - CONNECTION_TYPES and event.user_id is None:
+            detail = "expected a user with a user_id or a reference_id of ours, found neither"
+            emission.dead(record, event, NO_USER, detail)
+        else:
             key = event.user_id or event.subject or event.event_id
             emission.keyed(EVENTS, key.encode(), encode(event))
-        elif event.subject:
-            emission.keyed(UNRESOLVED, event.subject.encode(), encode(event))
-        else:
-            detail = "expected a user with a user_id or a reference_id of ours, found neither"
-            emission.dead(record, event, "no_user", detail)

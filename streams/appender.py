@@ -115,7 +115,7 @@ class Appender:
                 "timestamp": None,
                 "key": record.key,
                 "value": record.value,
-                "headers": record.headers,
+                "headers": record.headers or [],
             }
             if batch.append(**fields) is None:
                 pending.append(await producer.send_batch(batch, topic, partition=partition))

@@ -205,7 +205,7 @@ class WebhookLog:
         while partitions:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
-                    self._known.add(record.key.decode())
+                    self._known.add((record.key or b"").decode())
 
 
 def _cloud(delivery: WebhookReceived) -> list[tuple[str, bytes]]:

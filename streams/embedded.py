@@ -116,6 +116,9 @@ _LOGGING = """\
 class EmbeddedKafka:
     """One Kafka broker as a child process of this one; its data rests in `data_dir`."""
 
+    #: By which the broker stops in order.
+    stop_signal = signal.SIGTERM
+
     def __init__(self, data_dir: Path, *, port: int, report: Callable[[str], None]) -> None:
         self._dir = data_dir.absolute()
         self._port = port

@@ -1,6 +1,5 @@
 """Records on their way from and to Kafka."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -9,7 +8,7 @@ from aiokafka.structs import ConsumerRecord
 #: A record as fetched: key, value and header values are bytes, or None.
 Incoming: TypeAlias = ConsumerRecord[Any, Any]
 
-Headers: TypeAlias = Sequence[tuple[str, bytes]]
+Headers: TypeAlias = list[tuple[str, bytes]]
 
 
 class Outgoing(NamedTuple):
@@ -19,7 +18,7 @@ class Outgoing(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
-    headers: Headers = ()
+    headers: Headers | None = None
 
 
 def partition_of(key: bytes, partitions: int) -> int:

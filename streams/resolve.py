@@ -14,14 +14,20 @@ from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
 import msgspec
-from processors.identity import CONNECTION_TYPES, user_of
 
+from processors.identity import (
+    CONNECTION_TYPES,
+    NO_CONNECTION,
+    USER_REAUTH,
+    previous_subject,
+    user_of,
+)
 from processors.normalize import normalize
 from processors.normalize.results import Failed, Normalized, Skipped
 from schemas.codec import decode, decode_row, encode
 from schemas.records import WebhookAdmitted
 from schemas.tables import CONNECTIONS
-from schemas.terra import decode_payload
+from schemas.terra import decode_envelope, decode_payload
 from schemas.topics import EVENTS, UNRESOLVED, WAITING
 from streams.dead_letters import text_header
 from streams.emission import Emission
@@ -31,7 +37,14 @@ from streams.records import Incoming, Outgoing
 #: Headers of a waiting record: where in `unresolved` it was read, and when it was parked.
 _OFFSET: Final = "headwater.offset"
 _PARKED_AT: Final = "headwater.parked_at_ms"
-NO_CONNECTION: Final = "no_connection_for_terra_user"
+
+
+def subjects_of(event: WebhookAdmitted) -> tuple[str, ...]:
+    """The subjects whose rows a delivery writes; a `user_reauth` closes the one it replaces."""
+    if event.type != USER_REAUTH:
+        return (event.subject,)
+    previous = previous_subject(event.type, decode_envelope(event.body))
+    return (event.subject,) if previous is None else (event.subject, previous)
 
 
 class _Waiting(NamedTuple):
@@ -146,9 +159,11 @@ class Resolve:
         if event.type not in CONNECTION_TYPES:
             emission.keyed(EVENTS, user.encode(), encode(event))
             return
-        if told is None and subject != event.subject:
-            # Only the old subject of this `user_reauth` knows whose it is: tell the new one.
-            emission.keyed(UNRESOLVED, event.subject.encode(), encode(event))
+        if told is None:
+            # Only this subject may know whose it is: tell the other one of a `user_reauth`.
+            for other in subjects_of(event):
+                if other != subject:
+                    emission.keyed(UNRESOLVED, other.encode(), encode(event))
         self._connect(known, subject, event, record, emission)
         self._release(known, subject, emission)
 
@@ -201,6 +216,8 @@ class Resolve:
             emission.outcome(event, record, "parked", NO_CONNECTION)
 
     def _release(self, known: _Partition, subject: str, emission: Emission) -> None:
+        if known.user_of(subject) is None:
+            return  # The delivery about the connection was a dead letter itself.
         for event_id, wait in known.waiting.pop(subject, {}).items():
             record = wait.record
             emission.add(Outgoing(WAITING, record.partition, _waiting_key(subject, event_id), None))

@@ -33,3 +33,14 @@ class Stage(Protocol):
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
         """Does what is due without a record: everything it returns is to be appended."""
+
+
+def phases(emitted: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
+    """Splits what a stage emitted into what is appended first and what only then.
+
+    An append to several partitions can break off in the middle. A tombstone forgets something that
+    another record of the same batch carries on, such as a wait whose delivery is released: it must
+    not become durable before that.
+    """
+    first = [record for record in emitted if record.value is not None]
+    return first, [record for record in emitted if record.value is None]

@@ -9,7 +9,7 @@ whose memory may be ahead of the log, and the next one starts from what is durab
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import uvloop
@@ -21,9 +21,10 @@ from streams.admit import Admit
 from streams.appender import Appender
 from streams.clock import now_ms
 from streams.normalize import Normalize
+from streams.records import Outgoing
 from streams.resolve import Resolve
 from streams.restore import read_whole
-from streams.stages import Stage
+from streams.stages import Stage, phases
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Agent:
         async with self._turn:
             await self._restore(batch.partition)
             emitted = self.stage.step(batch.partition, batch.records, self._clock())
-            await self._appender.append(emitted)
+            await self._append(emitted)
             batch.done()
 
     async def tick(self) -> None:
@@ -79,7 +80,11 @@ class Agent:
             async with self._turn:
                 if partition in self._owned:
                     await self._restore(partition)
-                    await self._appender.append(self.stage.tick(partition, self._clock()))
+                    await self._append(self.stage.tick(partition, self._clock()))
+
+    async def _append(self, emitted: Sequence[Outgoing]) -> None:
+        for phase in phases(emitted):
+            await self._appender.append(phase)
 
     async def _restore(self, partition: int) -> None:
         if partition in self._ready:

@@ -1,0 +1,151 @@
+"""The signature schemes of the producers, as data: a new producer is an entry, not code.
+
+Source: Terra's, Stripe's, GitHub's, Shopify's and Slack's webhook documentation; the Standard
+Webhooks specification 1.0.0.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+#: Five minutes, both ways: what the producers that sign a time advise, and what the reference
+#: libraries of Standard Webhooks hold to.
+TOLERANCE_S: Final = 300
+
+
+class HeaderForm(StrEnum):
+    """How the signature header is written."""
+
+    PAIRS = "pairs"
+    PREFIX = "prefix"
+    PLAIN = "plain"
+    LIST = "list"
+
+
+class Encoding(StrEnum):
+    """How the signature's bytes are written."""
+
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureScheme:
+    """How one producer signs.
+
+    Shape:  `label` marks the signatures that count: a key of PAIRS, a version of LIST, the text in
+            front of PREFIX. `template` says what is signed, ending with `{raw}`; `{t}` comes from
+            the pair `time_pair` or the header `time_header`, `{id}` from `id_header`.
+            With `secret_prefix`, a secret is base64 after that optional prefix, else plain text.
+            `id_in_body` names the field of the JSON body that identifies a delivery. An `id_header`
+            outside the template is not signed: good for a log, never for deduplication.
+    Units:  `tolerance_s` in seconds, both ways; None where no time is signed.
+    Errors: ValueError for a scheme that contradicts itself.
+    """
+
+    name: str
+    signature_header: str
+    form: HeaderForm
+    label: str = ""
+    template: str = "{raw}"
+    time_pair: str | None = None
+    time_header: str | None = None
+    id_header: str | None = None
+    id_in_body: str | None = None
+    algorithm: str = "sha256"
+    encoding: Encoding = Encoding.HEX
+    tolerance_s: int | None = None
+    secret_prefix: str | None = None
+    head: str = field(init=False, repr=False)
+    signs_id: bool = field(init=False, repr=False)
+    signature_chars: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Works out once what every delivery needs."""
+        head, raw, rest = self.template.partition("{raw}")
+        if not raw or rest:
+            raise ValueError(f"{self.name}: expected a template that ends with {{raw}}, once")
+        timed = self.time_pair is not None or self.time_header is not None
+        if not timed == ("{t}" in head) == (self.tolerance_s is not None):
+            raise ValueError(f"{self.name}: a time needs a place, {{t}} in the template, a limit")
+        if "{id}" in head and self.id_header is None:
+            raise ValueError(f"{self.name}: expected a header for {{id}}")
+        size = hashlib.new(self.algorithm).digest_size
+        chars = 2 * size if self.encoding is Encoding.HEX else 4 * -(-size // 3)
+        object.__setattr__(self, "head", head)
+        object.__setattr__(self, "signs_id", "{id}" in head)
+        object.__setattr__(self, "signature_chars", chars)
+
+
+def _standard(name: str, prefix: str) -> SignatureScheme:
+    """Standard Webhooks, and Svix, which has the same scheme under its own header names."""
+    return SignatureScheme(
+        name=name,
+        signature_header=f"{prefix}-signature",
+        form=HeaderForm.LIST,
+        label="v1",
+        template="{id}.{t}.{raw}",
+        time_header=f"{prefix}-timestamp",
+        id_header=f"{prefix}-id",
+        encoding=Encoding.BASE64,
+        tolerance_s=TOLERANCE_S,
+        secret_prefix="whsec_",  # noqa: S106, how every such secret starts
+    )
+
+
+_ALL: Final = (
+    SignatureScheme(
+        name="terra",
+        signature_header="terra-signature",
+        form=HeaderForm.PAIRS,
+        label="v1",
+        template="{t}.{raw}",
+        time_pair="t",
+        tolerance_s=TOLERANCE_S,
+    ),
+    _standard("standard-webhooks", "webhook"),
+    _standard("svix", "svix"),
+    SignatureScheme(
+        name="stripe",
+        signature_header="stripe-signature",
+        form=HeaderForm.PAIRS,
+        label="v1",
+        template="{t}.{raw}",
+        time_pair="t",
+        id_in_body="id",
+        tolerance_s=TOLERANCE_S,
+        # A Stripe secret starts with whsec_ too, but is used as it stands.
+    ),
+    SignatureScheme(
+        name="github",
+        signature_header="x-hub-signature-256",
+        form=HeaderForm.PREFIX,
+        label="sha256=",
+        id_header="x-github-delivery",
+    ),
+    SignatureScheme(
+        name="shopify",
+        signature_header="x-shopify-hmac-sha256",
+        form=HeaderForm.PLAIN,
+        id_header="x-shopify-webhook-id",
+        encoding=Encoding.BASE64,
+    ),
+    SignatureScheme(
+        name="slack",
+        signature_header="x-slack-signature",
+        form=HeaderForm.PREFIX,
+        label="v0=",
+        template="v0:{t}:{raw}",
+        time_header="x-slack-request-timestamp",
+        id_in_body="event_id",
+        tolerance_s=TOLERANCE_S,
+    ),
+)
+
+#: The schemes by name.
+SCHEMES: Final[Mapping[str, SignatureScheme]] = MappingProxyType(
+    {scheme.name: scheme for scheme in _ALL}
+)

@@ -1,0 +1,245 @@
+"""Webhook signatures: one verifier for every scheme of `processors.signature_schemes`.
+
+Rule: nothing about a delivery is believed before its signature is. The verifier reads the raw bytes
+and a few headers, never the body's meaning, and every doubt is a refusal: no secret, an ambiguous
+header, an unreadable time. A refusal carries one of six reasons, in the order in which they are
+tested; the message names what was expected and found, and never holds a secret or an expected
+signature.
+"""
+
+import hmac
+from base64 import b64encode
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
+
+__all__ = ["SCHEMES", "RefusalReason", "Refused", "SignatureScheme", "Verified", "verify"]
+
+#: A signature is below 100 characters; the rest leaves room for some thirty in one rotation.
+MAX_HEADER_CHARS: Final = 4096
+
+#: Unix seconds have 10 digits until 2286. Twelve keep milliseconds of the result within 64 bits.
+MAX_TIME_DIGITS: Final = 12
+
+#: How much of a header a message quotes.
+_GLIMPSE_CHARS: Final = 40
+
+
+class RefusalReason(StrEnum):
+    """Why a delivery is refused."""
+
+    MISSING_HEADER = "missing_header"
+    MALFORMED_HEADER = "malformed_header"
+    BAD_TIMESTAMP = "bad_timestamp"
+    STALE = "stale"
+    LENGTH_MISMATCH = "length_mismatch"
+    SIGNATURE_MISMATCH = "signature_mismatch"
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A delivery that its producer signed.
+
+    Shape:  sent_at_ms is None where the scheme signs no time, delivery_id where it signs no id in a
+            header. Both are covered by the signature.
+    Units:  Unix milliseconds.
+    """
+
+    sent_at_ms: int | None
+    delivery_id: str | None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A delivery that is not believed: 401 for its sender."""
+
+    reason: RefusalReason
+    detail: str
+
+
+#: The signed time as it is written, empty where none is; the signatures that count.
+_Read: TypeAlias = tuple[str, list[str]]
+
+
+def verify(
+    scheme: SignatureScheme,
+    headers: Mapping[str, str],
+    raw: bytes,
+    secrets: Sequence[str],
+    now_s: float,
+) -> Verified | Refused:
+    """Verifies the signature of a delivery.
+
+    Shape:  header names in lower case; raw is the body as received; any of the secrets may have
+            signed, so that one can be replaced without a gap. No secret refuses everything.
+    Units:  now_s in Unix seconds.
+    Errors: none; a refusal is data. An upper-case hex signature is taken, a `v0` is not.
+    """
+    read = _read_header(scheme, headers)
+    if isinstance(read, Refused):
+        return read
+    time, given = read
+    sent_at_ms, delivery_id, head = None, None, scheme.head
+    if scheme.tolerance_s is not None:
+        seconds = _read_time(scheme.tolerance_s, time, now_s)
+        if isinstance(seconds, Refused):
+            return seconds
+        sent_at_ms = seconds * 1000
+        head = head.replace("{t}", time)
+    if scheme.signs_id:
+        found = _read_id(scheme, headers)
+        if isinstance(found, Refused):
+            return found
+        delivery_id = found
+        head = head.replace("{id}", found)
+    signed = head.encode("ascii") + raw if head else raw
+    return _match(scheme, signed, given, secrets) or Verified(sent_at_ms, delivery_id)
+
+
+def _read_header(scheme: SignatureScheme, headers: Mapping[str, str]) -> _Read | Refused:
+    """Finds the signed time and the signatures that count: at least one, none of them empty."""
+    text = headers.get(scheme.signature_header)
+    if text is None:
+        return _missing(scheme.signature_header)
+    if not text.isascii() or len(text) > MAX_HEADER_CHARS:
+        return _malformed(
+            scheme.signature_header, f"at most {MAX_HEADER_CHARS} ASCII characters", text
+        )
+    if scheme.form is HeaderForm.PAIRS:
+        read = _read_pairs(scheme, text)
+    else:
+        given = _read_signatures(scheme, text)
+        time = "" if scheme.time_header is None else headers.get(scheme.time_header)
+        if time is None:
+            return _missing(str(scheme.time_header))
+        read = time, given
+    if isinstance(read, Refused) or read[1]:
+        return read
+    return _malformed(scheme.signature_header, f"a signature marked {scheme.label!r}", text)
+
+
+def _read_pairs(scheme: SignatureScheme, text: str) -> _Read | Refused:
+    """Reads `t=1669742999,v1=aa…,v1=bb…`; keys that are neither are passed over."""
+    time: str | None = None
+    given = []
+    for part in text.split(","):
+        key, equals, value = part.strip(" ").partition("=")
+        if key == scheme.label and value:
+            given.append(value)
+        elif key == scheme.time_pair:
+            if time is not None:
+                # Which of the two was signed is a guess that an attacker could steer.
+                return _malformed(scheme.signature_header, f"{key}= once", text)
+            time = value
+        elif not equals:
+            return _malformed(scheme.signature_header, "key=value pairs", text)
+    if time is None and scheme.time_pair is not None:
+        return _malformed(scheme.signature_header, f"{scheme.time_pair}=", text)
+    return time or "", given
+
+
+def _read_signatures(scheme: SignatureScheme, text: str) -> list[str]:
+    """The signatures of a header that holds nothing else."""
+    if scheme.form is HeaderForm.LIST:
+        pairs = (part.partition(",") for part in text.split(" "))
+        return [value for label, _, value in pairs if label == scheme.label and value]
+    value = text.removeprefix(scheme.label)
+    return [value] if value and text.startswith(scheme.label) else []
+
+
+def _read_time(tolerance_s: int, text: str, now_s: float) -> int | Refused:
+    """The signed time in Unix seconds, if it is one and near enough."""
+    # isdigit alone takes other scripts' digits and superscripts; int alone takes signs, spaces and
+    # underscores, and spends quadratic time on long texts.
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_TIME_DIGITS):
+        return Refused(
+            RefusalReason.BAD_TIMESTAMP,
+            f"expected Unix seconds of 1 to {MAX_TIME_DIGITS} digits, found {_glimpse(text)}",
+        )
+    seconds = int(text)
+    if not abs(now_s - seconds) <= tolerance_s:
+        return Refused(
+            RefusalReason.STALE,
+            f"expected a time within {tolerance_s} s of {now_s:.0f}, found {seconds}; "
+            "usual cause: a replayed delivery, or a clock that is wrong",
+        )
+    return seconds
+
+
+def _read_id(scheme: SignatureScheme, headers: Mapping[str, str]) -> str | Refused:
+    """The signed id."""
+    name = scheme.id_header or ""
+    value = headers.get(name)
+    if value is None:
+        return _missing(name)
+    # The parts are signed with full stops between them: an id with one could borrow from the body
+    # what was signed as something else (Standard Webhooks, "Signature scheme").
+    if not value or "." in value or len(value) > MAX_HEADER_CHARS or not value.isascii():
+        return _malformed(name, "an id of ASCII characters without a full stop", value)
+    return value
+
+
+def _match(
+    scheme: SignatureScheme, signed: bytes, given: Sequence[str], secrets: Sequence[str]
+) -> Refused | None:
+    """None if a secret explains a signature; all comparisons take constant time."""
+    fitting = [text for text in given if len(text) == scheme.signature_chars]
+    if not fitting:
+        return Refused(
+            RefusalReason.LENGTH_MISMATCH,
+            f"expected {scheme.signature_chars} {scheme.encoding} characters in "
+            f"{scheme.signature_header}, found {len(given[0])}",
+        )
+    keys = 0
+    for secret in secrets:
+        key = _key(scheme, secret)
+        if not key:
+            continue
+        keys += 1
+        digest = hmac.digest(key, signed, scheme.algorithm)
+        for text in fitting:
+            if scheme.encoding is Encoding.HEX:
+                same = hmac.compare_digest(digest.hex(), text.lower())
+            else:
+                same = hmac.compare_digest(b64encode(digest), text.encode())
+            if same:
+                return None
+    return Refused(
+        RefusalReason.SIGNATURE_MISMATCH,
+        f"expected a signature of the {len(signed)} signed bytes by one of {keys} secrets, found "
+        f"{len(fitting)} others; usual cause: another secret, or a body changed on the way"
+        if keys
+        else f"expected a secret to be configured for {scheme.name}, found none that is usable",
+    )
+
+
+def _key(scheme: SignatureScheme, secret: str) -> bytes:
+    """The key of a secret; empty, which signs nothing, if it is not one."""
+    if scheme.secret_prefix is None:
+        return secret.encode()
+    try:
+        return a2b_base64(secret.removeprefix(scheme.secret_prefix), strict_mode=True)
+    except (Base64Error, ValueError):
+        return b""
+
+
+def _missing(name: str) -> Refused:
+    return Refused(RefusalReason.MISSING_HEADER, f"expected the header {name}, found none")
+
+
+def _malformed(name: str, expected: str, found: str) -> Refused:
+    return Refused(
+        RefusalReason.MALFORMED_HEADER,
+        f"expected {expected} in {name}, found {_glimpse(found)}",
+    )
+
+
+def _glimpse(text: str) -> str:
+    """The start of a text and its length, quoted so that it can be logged."""
+    if len(text) <= _GLIMPSE_CHARS:
+        return ascii(text)
+    return f"{len(text)} characters that start with {text[:_GLIMPSE_CHARS]!a}"
