@@ -27,7 +27,7 @@ from typing_extensions import override
 from schemas.errors import Disposition, HeadwaterError
 from streams.records import Incoming
 
-__all__ = ["TP", "App", "Batch", "BatchTransport"]
+__all__ = ["SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
 
 App: TypeAlias = faust.App
 
@@ -38,6 +38,8 @@ _BATCHES_BUFFERED: Final = 2
 _RECORDS_A_FETCH: Final = 2_000
 _BYTES_A_PARTITION: Final = 4 * 1024 * 1024
 _COMMIT_EVERY_S: Final = 1.0
+#: A worker that is silent for as long loses its partitions to the others.
+SESSION_TIMEOUT_S: Final = 10.0
 
 
 class OffsetGap(HeadwaterError):
@@ -229,7 +231,7 @@ def batch_app(*, app_id: str, bootstrap: str, member: str | None) -> faust.App:
         consumer_max_fetch_size=_BYTES_A_PARTITION,
         broker_max_poll_records=_RECORDS_A_FETCH,
         broker_commit_interval=_COMMIT_EVERY_S,
-        broker_session_timeout=10.0,
+        broker_session_timeout=SESSION_TIMEOUT_S,
         broker_heartbeat_interval=1.0,
         broker_request_timeout=30.0,
         broker_rebalance_timeout=30.0,

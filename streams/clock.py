@@ -1,4 +1,4 @@
-"""The wall clock, read only here."""
+"""The clocks, read only here."""
 
 import time
 
@@ -6,3 +6,8 @@ import time
 def now_ms() -> int:
     """Now, in Unix milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+def monotonic() -> float:
+    """Seconds that never go back, and that pass while the process is suspended."""
+    return time.monotonic()

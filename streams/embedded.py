@@ -107,7 +107,6 @@ _LOGGING = """\
   <Loggers>
     <Root level="WARN"><AppenderRef ref="file"/></Root>
     <Logger name="kafka.server.KafkaRaftServer" level="INFO"/>
-    <Logger name="kafka.server.BrokerServer" level="INFO"/>
   </Loggers>
 </Configuration>
 """

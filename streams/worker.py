@@ -14,12 +14,22 @@ from typing import Final
 
 import uvloop
 
-from schemas.errors import BrokerUnavailable
+from schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from schemas.topics import WEBHOOKS
-from streams._faust import TP, App, Batch, batch_app, consume, every, on_assignment, run
+from streams._faust import (
+    SESSION_TIMEOUT_S,
+    TP,
+    App,
+    Batch,
+    batch_app,
+    consume,
+    every,
+    on_assignment,
+    run,
+)
 from streams.admit import Admit
 from streams.appender import Appender
-from streams.clock import now_ms
+from streams.clock import monotonic, now_ms
 from streams.normalize import Normalize
 from streams.records import Outgoing
 from streams.resolve import Resolve
@@ -35,6 +45,45 @@ _EXIT_CRASHED: Final = 70
 _RETRY_S: Final = 0.5
 
 
+class LeaseLost(HeadwaterError):
+    """The process stood still for so long that its partitions may have another owner."""
+
+    disposition = Disposition.HALT
+    code = "lease_lost"
+
+
+class Lease:
+    """Keeps a worker that was suspended from appending what its memory holds of old.
+
+    Its partitions may have gone to another worker, whose newer rows these appends would hide. The
+    pulse stops with the process, so before each append the time since the last one tells.
+    """
+
+    def __init__(self, *, valid_for_s: float, monotonic: Callable[[], float]) -> None:
+        self._valid_for_s = valid_for_s
+        self._monotonic = monotonic
+        self._renewed: float | None = None
+
+    async def renew(self) -> None:
+        """The pulse."""
+        self.check()
+        self._renewed = self._monotonic()
+
+    def check(self) -> None:
+        """Passes while the partitions are surely ours.
+
+        Errors: LeaseLost.
+        """
+        if self._renewed is None:
+            return
+        stood_still = self._monotonic() - self._renewed
+        if stood_still > self._valid_for_s:
+            raise LeaseLost(
+                f"expected a pulse every {self._valid_for_s} s, found none for {stood_still:.1f} "
+                "s; usual cause: the process or its machine was suspended"
+            )
+
+
 class Agent:
     """Runs a stage over the partitions that this worker owns."""
 
@@ -44,11 +93,13 @@ class Agent:
         *,
         bootstrap: str,
         appender: Appender,
+        lease: Lease,
         clock: Callable[[], int],
     ) -> None:
         self.stage = stage
         self._bootstrap = bootstrap
         self._appender = appender
+        self._lease = lease
         self._clock = clock
         self._owned: set[int] = set()
         self._ready: set[int] = set()
@@ -84,6 +135,7 @@ class Agent:
 
     async def _append(self, emitted: Sequence[Outgoing]) -> None:
         for phase in phases(emitted):
+            self._lease.check()
             await self._appender.append(phase)
 
     async def _restore(self, partition: int) -> None:
@@ -126,10 +178,12 @@ def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
 
 
 def _build(app: App, stages: tuple[Stage, ...], bootstrap: str, clock: Callable[[], int]) -> None:
+    lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
+    every(app, _TICK_S, _or_die(lease.renew))
     agents = []
     for stage in stages:
         appender = Appender(bootstrap=bootstrap, client_id=f"headwater-{stage.name}")
-        agent = Agent(stage, bootstrap=bootstrap, appender=appender, clock=clock)
+        agent = Agent(stage, bootstrap=bootstrap, appender=appender, lease=lease, clock=clock)
         agents.append(agent)
         consume(app, name=stage.name, topic=stage.source, process=_or_die(agent.process))
         every(app, _TICK_S, _or_die(agent.tick))
