@@ -93,15 +93,14 @@ def _connections(admitted: Iterable[WebhookAdmitted], user_prefix: str) -> Conne
     """
     events = [event for event in admitted if event.type in CONNECTION_TYPES]
     known: Connections = {}
-    for _ in range(len(events) + 1):  # no chain of subjects is longer
+    while True:  # a round adds users, which are never taken away: it ends
         rows: Connections = {}
         for event in events:
             for update in _outcome(event, known, user_prefix)[1]:
                 rows[update.key] = merge(rows.get(update.key), update)
         if rows == known:
-            break
+            return known
         known = rows
-    return known
 
 
 def _user(event: WebhookAdmitted, connections: Connections, user_prefix: str) -> str | None:

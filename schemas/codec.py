@@ -6,13 +6,13 @@ reader of today reads everything ever written.
 """
 
 import json
-from importlib.resources import files
 from io import BytesIO
 from typing import Any, Final, TypeVar, cast
 
 import fastavro
 import msgspec
 
+from schemas.catalogue import IDS, NEWEST, schema_text
 from schemas.errors import UndecodableRecord, UnknownSchema
 from schemas.records import RECORD_TYPES, Hop, Record, Stamp
 from schemas.tables import TABLES, UNSET, Row, Table
@@ -21,15 +21,6 @@ R = TypeVar("R", bound=Record)
 
 _MAGIC: Final = b"\x00"
 _PREFIX_BYTES: Final = 5
-_AVRO: Final = files("schemas").joinpath("avro")
-IDS: Final[dict[str, int]] = json.loads(_AVRO.joinpath("ids.json").read_text(encoding="utf-8"))
-
-
-def schema_text(version: str) -> str:
-    """The text of a schema of the catalogue, for example `schema_text("hop.1")`."""
-    return _AVRO.joinpath(f"{version}.avsc").read_text(encoding="utf-8")
-
-
 _PARSED: Final[dict[int, Any]] = {
     number: fastavro.parse_schema(json.loads(schema_text(version)))
     for version, number in IDS.items()
@@ -37,8 +28,7 @@ _PARSED: Final[dict[int, Any]] = {
 _NAME_OF: Final[dict[int, str]] = {
     number: version.rsplit(".", 1)[0] for version, number in IDS.items()
 }
-#: The newest version of each schema: later lines of the catalogue replace earlier ones.
-_NEWEST: Final[dict[str, int]] = {name: number for number, name in sorted(_NAME_OF.items())}
+_NEWEST: Final[dict[str, int]] = {name: IDS[version] for name, version in NEWEST.items()}
 _PREFIX: Final[dict[str, bytes]] = {
     name: _MAGIC + number.to_bytes(4, "big") for name, number in _NEWEST.items()
 }
@@ -134,8 +124,11 @@ def decode_row(table: Table, data: bytes | None) -> Row:
     if _TABLE_BY_SCHEMA.get(name) is not table:
         raise UndecodableRecord(f"expected a row of {table.name}, found a {name}")
     stamps = [Stamp(**stamp) for stamp in fields["stamps"]]
+    stamp_of = [None if at == UNSET else stamps[at] for at in fields["stamp_of"]]
+    # Columns are only ever added behind the others: an older row has nothing to say of the newest.
+    stamp_of += [None] * (len(table.columns) - len(stamp_of))
     return Row(
         tuple(fields[column.name] for column in table.key),
         tuple(fields[column.name] for column in table.columns),
-        tuple(None if at == UNSET else stamps[at] for at in fields["stamp_of"]),
+        tuple(stamp_of),
     )

@@ -6,11 +6,11 @@ An Avro file is the one description of a table. Fields marked `"key": true` form
 
 import json
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from schemas.catalogue import NEWEST, schema_text
 from schemas.records import Stamp
 
 Value: TypeAlias = str | int | float | bool | None
@@ -65,8 +65,7 @@ def _column(field: dict[str, Any]) -> Column:
 
 
 def _load(name: str, schema: str, topic: str) -> Table:
-    text = files("schemas").joinpath(f"avro/{schema}.1.avsc").read_text(encoding="utf-8")
-    fields = json.loads(text)["fields"]
+    fields = json.loads(schema_text(NEWEST[schema]))["fields"]
     key = tuple(_column(field) for field in fields if field.get("key"))
     columns = tuple(_column(field) for field in fields[len(key) : -2])
     return Table(

@@ -34,7 +34,7 @@ class Envelope(msgspec.Struct, frozen=True):
     old_user: User | None = None
     reference_id: str | None = None
     upload_id: str | None = None
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = msgspec.Raw()
 
     @property
     def is_lab_report(self) -> bool:
@@ -42,7 +42,6 @@ class Envelope(msgspec.Struct, frozen=True):
         return (
             not self.type
             and isinstance(self.upload_id, str)
-            and self.data is not None
             and bytes(self.data).lstrip()[:1] == b"["
         )
 

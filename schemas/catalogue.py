@@ -1,0 +1,24 @@
+"""The checked-in catalogue of Avro schemas: every version of each, and its id.
+
+Ids are for ever: a record names the one it was written with. A new version is a new file
+`avro/<name>.<version>.avsc` and a new line, with the next id, in `avro/ids.json`.
+"""
+
+import json
+from importlib.resources import files
+from typing import Final
+
+_AVRO: Final = files("schemas").joinpath("avro")
+
+#: Schema id by version, for example `daily_summary.1`.
+IDS: Final[dict[str, int]] = json.loads(_AVRO.joinpath("ids.json").read_text(encoding="utf-8"))
+
+#: The newest version of each schema: the one with the highest id.
+NEWEST: Final[dict[str, str]] = {
+    version.rsplit(".", 1)[0]: version for version in sorted(IDS, key=IDS.__getitem__)
+}
+
+
+def schema_text(version: str) -> str:
+    """The text of a version of a schema, for example `schema_text("daily_summary.1")`."""
+    return _AVRO.joinpath(f"{version}.avsc").read_text(encoding="utf-8")

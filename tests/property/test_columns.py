@@ -1,0 +1,102 @@
+"""Merging is commutative, associative and idempotent."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processors.columns import RowUpdate, merge, merge_all
+from schemas.records import Stamp
+from schemas.tables import DAILY_SUMMARY, Row
+
+KEY = ("user_1", "garmin", "2026-07-01")
+#: A few columns and few stamps, so that updates meet.
+NAMES = ("steps", "strain", "sleep_score")
+
+
+@st.composite
+def updates(draw: st.DrawFn) -> list[RowUpdate]:
+    """Updates of one row; one stamp says one thing of a column, as one delivery does."""
+    told: dict[tuple[Stamp, str], int | None] = {}
+    found = []
+    for _ in range(draw(st.integers(0, 6))):
+        stamp = Stamp(
+            draw(st.integers(0, 1)),
+            draw(st.integers(0, 2)),
+            draw(st.integers(0, 1)),
+            draw(st.sampled_from("ab")),
+            0,
+            0,
+        )
+        names = draw(st.lists(st.sampled_from(NAMES), unique=True))
+        values = {
+            name: told.setdefault((stamp, name), draw(st.none() | st.integers(0, 9)))
+            for name in names
+        }
+        found.append(RowUpdate(DAILY_SUMMARY, KEY, values, stamp))
+    return found
+
+
+@given(data=st.data(), several=updates())
+@settings(max_examples=200, deadline=None)
+def test_any_order_and_repetition_of_updates_gives_one_row(
+    data: st.DataObject, several: list[RowUpdate]
+):
+    again = data.draw(st.lists(st.sampled_from(several))) if several else []
+    shuffled = data.draw(st.permutations(several + again))
+    assert merge_all(None, shuffled) == merge_all(None, several)
+
+
+@given(several=updates(), more=updates())
+@settings(max_examples=100, deadline=None)
+def test_updates_may_be_merged_in_any_grouping(several: list[RowUpdate], more: list[RowUpdate]):
+    # Values of the two lists may differ under one stamp; a delivery's never do.
+    known = {(each.stamp, name) for each in several for name in each.values}
+    more = [each for each in more if all((each.stamp, name) not in known for name in each.values)]
+    first, second = merge_all(None, several), merge_all(None, more)
+    together = merge_all(None, several + more)
+    assert joined(first, second) == joined(second, first) == together
+
+
+def joined(row: Row | None, other: Row | None) -> Row | None:
+    """Two rows of one key, merged as if the second were updates."""
+    if other is None:
+        return row
+    stamped = [
+        RowUpdate(DAILY_SUMMARY, KEY, {column.name: value}, stamp)
+        for column, value, stamp in zip(
+            DAILY_SUMMARY.columns, other.values, other.stamps, strict=True
+        )
+        if stamp is not None
+    ]
+    nothing = RowUpdate(DAILY_SUMMARY, KEY, {}, Stamp(0, 0, 0, "", 0, 0))
+    return merge_all(row, [nothing, *stamped])
+
+
+@given(several=updates())
+@settings(max_examples=100, deadline=None)
+def test_a_row_meets_its_own_updates_unchanged(several: list[RowUpdate]):
+    row = merge_all(None, several)
+    if row is not None:
+        assert all(merge(row, each) is row for each in several)
+
+
+@given(several=updates())
+@settings(max_examples=100, deadline=None)
+def test_a_column_holds_the_value_of_the_greatest_stamp_that_told_one(several: list[RowUpdate]):
+    row = merge_all(None, several)
+    for name, at in itertools.product(NAMES, [DAILY_SUMMARY.index]):
+        told = [each for each in several if each.values.get(name) is not None]
+        best = max(
+            told,
+            key=lambda each: (
+                each.stamp.rank,
+                each.stamp.sent_at_ms,
+                each.stamp.updated_at_ms,
+                each.stamp.event_id,
+            ),
+            default=None,
+        )
+        if best is not None and row is not None:
+            assert row.values[at[name]] == best.values[name]
+            assert row.stamps[at[name]] == best.stamp

@@ -1,0 +1,154 @@
+"""The fold: one outcome for every delivery."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from processors.fold import Folded, fold
+from schemas.records import WebhookReceived
+from schemas.tables import CONNECTIONS, DAILY_SUMMARY
+
+#: 2026-07-02T12:00:00Z.
+NOW_MS = 1782993600000
+DAY = {"metadata": {"start_time": "2026-07-01T00:00:00Z"}, "distance_data": {"steps": 5}}
+
+
+def delivery(
+    event_id: str,
+    type_: str,
+    subject: str = "s-1",
+    reference: str | None = None,
+    body: dict[str, Any] | bytes = b"",
+    sent: int = 0,
+) -> WebhookReceived:
+    if not body:
+        user = {"user_id": subject, "provider": "OURA", "reference_id": reference}
+        body = {"user": user, "data": [DAY]} if type_ == "daily" else {"user": user}
+    raw = body if isinstance(body, bytes) else msgspec.json.encode(body | {"type": type_})
+    return WebhookReceived(
+        event_id=event_id, request_id="r", source="terra", type=type_, subject=subject,
+        reference=reference, sent_at_ms=NOW_MS + sent, updated_at_ms=0, received_at_ms=NOW_MS,
+        body=raw,
+    )  # fmt: skip
+
+
+def reauth(event_id: str, new: str, old: str, reference: str | None = None, sent: int = 0):
+    body = {
+        "new_user": {"user_id": new, "reference_id": reference},
+        "old_user": {"user_id": old, "reference_id": reference},
+    }
+    return delivery(event_id, "user_reauth", new, reference, body, sent)
+
+
+def folded(*deliveries: WebhookReceived):
+    return fold(
+        ((0, offset, received) for offset, received in enumerate(deliveries)), user_prefix="user_"
+    )
+
+
+def days(found: Folded):
+    at = DAILY_SUMMARY.index["steps"]
+    return {key: row.values[at] for key, row in found.rows["daily_summary"].items()}
+
+
+def test_nothing_folds_to_empty_tables():
+    found = folded()
+    assert found.outcomes == {}
+    assert found.rows == {"terra_connections": {}, "daily_summary": {}, "sleep_sessions": {}}
+
+
+@pytest.mark.parametrize(
+    ("received", "outcome"),
+    [
+        (delivery("e", "daily", reference="user_1"), ("processed", "")),
+        (delivery("e", "daily", "", "user_1"), ("processed", "")),
+        (delivery("e", "daily"), ("parked", "no_connection_for_terra_user")),
+        (delivery("e", "daily", "", None), ("dead", "no_user")),
+        (delivery("e", "daily", "", "widget-1"), ("dead", "no_user")),
+        (delivery("e", "auth"), ("parked", "no_connection_for_terra_user")),
+        (delivery("e", "daily", "s-1", "user_1", b"not json"), ("dead", "malformed_payload")),
+        (delivery("e", "daily", "s-1", None, b"not json"),
+         ("parked", "no_connection_for_terra_user")),
+        (delivery("e", "user_reauth", "s-1", None, b"not json"), ("dead", "malformed_payload")),
+        (delivery("e", "daily", "s-1", "user_1", {"user": {}, "data": [DAY]}),
+         ("dead", "missing_provider")),
+        (delivery("e", "daily", "s-1", "user_1", {"user": {}, "data": []}),
+         ("skipped", "empty_data")),
+        (delivery("e", "body", "s-1", "user_1"), ("skipped", "body")),
+        (delivery("e", "body"), ("skipped", "body")),
+        (delivery("e", "body", ""), ("skipped", "body")),
+        (delivery("e", "auth", ""), ("dead", "no_user")),
+        (delivery("e", "auth", body={"status": "error"}), ("skipped", "auth_failed")),
+        (delivery("e", "what", "s-1", "user_1"), ("skipped", "unknown_type:what")),
+    ],
+)  # fmt: skip
+def test_a_delivery_alone_comes_to_one_outcome(received: WebhookReceived, outcome: tuple[str, str]):
+    found = folded(received)
+    assert found.outcomes == {"e": outcome}
+    assert bool(days(found)) is (outcome == ("processed", ""))
+
+
+def test_the_first_offset_of_an_event_id_counts_in_whatever_order_they_are_met():
+    first = delivery("e", "daily", reference="user_1")
+    second = msgspec.structs.replace(first, sent_at_ms=NOW_MS + 9)
+    found = fold([(0, 7, second), (0, 3, first), (0, 9, second)], user_prefix="user_")
+    (row,) = found.rows["daily_summary"].values()
+    stamp = row.stamps[DAILY_SUMMARY.index["steps"]]
+    assert stamp is not None
+    assert stamp.sent_at_ms == NOW_MS
+    assert stamp.position == "webhooks/0@3"
+
+
+def test_a_user_is_learned_from_an_authentication_that_comes_later():
+    found = folded(delivery("e-1", "daily"), delivery("e-2", "auth", reference="user_1"))
+    assert found.outcomes["e-1"] == ("processed", "")
+    assert days(found) == {("user_1", "oura", "2026-07-01"): 5}
+
+
+def test_the_latest_authentication_of_a_subject_counts():
+    found = folded(
+        delivery("e-1", "auth_success", reference="user_2", sent=2),
+        delivery("e-2", "auth", reference="user_1", sent=1),
+        delivery("e-3", "daily"),
+    )
+    assert days(found) == {("user_2", "oura", "2026-07-01"): 5}
+
+
+def test_a_closed_connection_tells_its_user_too():
+    found = folded(delivery("e-1", "deauth", reference="user_1"), delivery("e-2", "daily"))
+    assert days(found) == {("user_1", "oura", "2026-07-01"): 5}
+
+
+def test_a_reauthentication_takes_its_user_from_the_subject_it_replaces():
+    found = folded(
+        delivery("e-4", "daily", "s-3"),
+        reauth("e-3", "s-3", "s-2", "widget-2"),
+        reauth("e-2", "s-2", "s-1"),
+        delivery("e-1", "auth", "s-1", "user_1"),
+    )
+    assert set(found.outcomes.values()) == {("processed", "")}
+    assert days(found) == {("user_1", "oura", "2026-07-01"): 5}
+    active = CONNECTIONS.index["active"]
+    connections = found.rows["terra_connections"].items()
+    assert {key[0]: row.values[active] for key, row in connections} == {
+        "s-1": False,
+        "s-2": False,
+        "s-3": True,
+    }
+
+
+def test_subjects_that_replace_each_other_in_a_ring_end():
+    found = folded(
+        reauth("e-1", "s-1", "s-2", sent=1),
+        reauth("e-2", "s-2", "s-1", sent=2),
+        delivery("e-3", "auth", "s-1", "user_1"),
+        delivery("e-4", "auth", "s-2", "user_2"),
+        delivery("e-5", "daily", "s-1"),
+    )
+    assert found.outcomes["e-5"] == ("processed", "")
+
+
+def test_an_authentication_of_nobody_teaches_nothing():
+    found = folded(delivery("e-1", "auth", "", "user_1"), delivery("e-2", "daily", ""))
+    assert found.outcomes == {"e-1": ("dead", "missing_user_id"), "e-2": ("dead", "no_user")}

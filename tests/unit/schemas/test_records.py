@@ -1,0 +1,21 @@
+"""Records and topics."""
+
+from schemas.records import Stamp
+from schemas.topics import MAX_RECORD_BYTES, Cleanup, Topic
+
+
+def test_a_stamp_says_where_its_delivery_lies():
+    assert Stamp(0, 1, 2, "e", 3, 41).position == "webhooks/3@41"
+
+
+def test_a_topic_is_configured_in_kafkas_own_names():
+    kept = Topic(name="t", key="k", cleanup=Cleanup.COMPACT, purpose="p", extra={"a": "b"})
+    assert kept.config() == {
+        "cleanup.policy": "compact",
+        "retention.ms": "-1",
+        "max.message.bytes": str(MAX_RECORD_BYTES),
+        "a": "b",
+    }
+    gone = Topic(name="t", key="k", cleanup=Cleanup.BOTH, retention_ms=5, purpose="p")
+    assert gone.config()["retention.ms"] == "5"
+    assert gone.config()["cleanup.policy"] == "compact,delete"

@@ -1,0 +1,76 @@
+"""Bodies of Terra's, well formed and not."""
+
+import pytest
+
+from schemas.errors import MalformedPayload
+from schemas.terra import (
+    DailyDelivery,
+    Envelope,
+    SleepDelivery,
+    decode_daily,
+    decode_envelope,
+    decode_payload,
+    decode_sleep,
+)
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [("daily", DailyDelivery), ("sleep", SleepDelivery), ("auth", Envelope), ("", Envelope)],
+)
+def test_a_body_is_read_as_its_type(kind: str, payload: type):
+    assert isinstance(decode_payload(kind, b'{"user": {}, "data": []}'), payload)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_lab_report"),
+    [
+        (b'{"upload_id": "u", "data": []}', True),
+        (b'{"upload_id": "u", "data": [{}], "type": null}', True),
+        (b'{"upload_id": "u", "data": {}}', False),
+        (b'{"upload_id": "u", "data": null}', False),
+        (b'{"upload_id": "u"}', False),
+        (b'{"data": []}', False),
+        (b'{"upload_id": "u", "data": [], "type": "daily"}', False),
+    ],
+)
+def test_a_lab_report_is_known_by_its_shape(body: bytes, is_lab_report: bool):
+    assert decode_envelope(body).is_lab_report is is_lab_report
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "expected JSON, found an empty body"),
+        (
+            b"nonsense" * 9,
+            "expected JSON, found 72 bytes that start with b'nonsensenonsensenonsense'",
+        ),
+        (b'{"type": 7}', r"expected a Terra delivery, found another shape: .*\$.type"),
+        (b"[]", "expected a Terra delivery, found another shape"),
+        (b'{"type": "\xff"}', "expected JSON"),
+        (b'{"x": ' + DEEP, "expected JSON"),
+    ],
+)
+def test_an_envelope_that_cannot_be_read_says_why(body: bytes, message: str):
+    with pytest.raises(MalformedPayload, match=message):
+        decode_envelope(body)
+
+
+@pytest.mark.parametrize("decode", [decode_daily, decode_sleep])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"data": 1}', b'{"user": {"user_id": "\xff"}}', DEEP]
+)
+def test_a_delivery_that_cannot_be_read_is_malformed(decode: object, body: bytes):
+    assert callable(decode)
+    with pytest.raises(MalformedPayload):
+        decode(body)
+
+
+def test_a_field_of_the_wrong_type_is_named():
+    with pytest.raises(MalformedPayload, match=r"\$.data\[0\].scores.sleep"):
+        decode_daily(b'{"data": [{"scores": {"sleep": "good"}}]}')
+    with pytest.raises(MalformedPayload, match=r"in data\[1\]: .*\$.scores.sleep"):
+        decode_sleep(b'{"data": [{}, {"scores": {"sleep": "good"}}]}')
