@@ -1,0 +1,33 @@
+# Headwater's own parts: gateway, worker, projector. Kafka and Postgres are images of their own.
+# The embedded servers are in the package list, too, but nothing here starts them.
+FROM python:3.13-slim AS build
+
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python -m venv /opt/headwater
+ENV PATH=/opt/headwater/bin:$PATH
+
+# The lock alone first: this layer is built anew only when a package changes.
+COPY requirements.txt /src/
+RUN pip install --require-hashes --only-binary :all: -r /src/requirements.txt
+
+COPY pyproject.toml README.md headwater.py /src/
+COPY schemas /src/schemas
+COPY processors /src/processors
+COPY streams /src/streams
+COPY projections /src/projections
+COPY gateway /src/gateway
+RUN pip install --no-deps /src
+
+
+FROM python:3.13-slim
+
+# A number, so that an orchestrator can see that it is not root's.
+RUN useradd --uid 10001 --create-home --home-dir /var/lib/headwater headwater
+COPY --from=build /opt/headwater /opt/headwater
+ENV PATH=/opt/headwater/bin:$PATH PYTHONUNBUFFERED=1
+USER 10001
+WORKDIR /var/lib/headwater
+
+EXPOSE 8080
+ENTRYPOINT ["headwater"]
+CMD ["serve"]

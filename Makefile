@@ -1,0 +1,45 @@
+# Everything starts here: `make up` on a fresh machine with Python 3.11 or newer, nothing else needed.
+
+BIN := .venv/bin
+UV := $(or $(wildcard $(BIN)/uv),uv)
+LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command "make lock" --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up demo test bench lint lock lock-jars clean
+
+help: ## Say what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: ## Install everything into .venv (instant when nothing changed)
+	@command -v python3 >/dev/null || { echo "Headwater needs Python 3.11 or newer, and there is no python3 here."; exit 1; }
+	@python3 bootstrap.py
+
+up: setup ## Start Kafka, Postgres and all parts of Headwater; Ctrl-C stops them (ARGS="--port 9000")
+	@$(BIN)/headwater up $(ARGS)
+
+demo: setup ## Like up, with rows to look at
+	@$(BIN)/headwater up --demo $(ARGS)
+
+test: setup ## Run every test against the real parts (ARGS="-k name")
+	@$(BIN)/pytest $(ARGS)
+
+bench: setup ## Run the benchmarks
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: setup ## Check style, types and the walls between the rooms
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lock: ## Pin the Python packages anew, from pyproject.toml (needs uv)
+	$(LOCK) pyproject.toml --output-file requirements.txt
+	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --group dev --constraint requirements.txt \
+		--output-file requirements-dev.txt
+
+lock-jars: setup ## Pin Kafka's jars anew
+	@$(BIN)/python -m streams.kafka_jars --lock
+
+clean: ## Remove .venv and what was built; the data in .headwater stays
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

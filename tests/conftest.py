@@ -1,0 +1,57 @@
+"""The real parts, started once per session, in a directory that goes with the session."""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+
+from projections.embedded import EmbeddedPostgres
+from streams.embedded import EmbeddedKafka
+
+_DATABASES = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """A directory for the parts' data; not pytest's own, whose closed parents shut Postgres out."""
+    directory = Path(tempfile.mkdtemp(prefix="headwater-tests-"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def kafka(scratch: Path) -> Iterator[str]:
+    """The bootstrap address of a real broker; its jars come from the cache all sessions share."""
+    broker = EmbeddedKafka(scratch / "kafka", port=0, report=print)
+    try:
+        yield broker.start()
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres(scratch: Path) -> Iterator[str]:
+    """The DSN of a real Postgres; tests that write take `fresh_database` instead."""
+    server = EmbeddedPostgres(scratch / "postgres", report=print)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def fresh_database(postgres: str) -> Iterator[str]:
+    """The DSN of a new, empty database that only this test sees."""
+    name = f"test_{next(_DATABASES)}"
+    database = sql.Identifier(name)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
+    where = conninfo.conninfo_to_dict(postgres)
+    yield f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))

@@ -1,0 +1,96 @@
+"""Records as the topics carry them, for tests of the projections."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from projections.plan import Batch, Span, plan
+from projections.store import Store
+from schemas.codec import encode, encode_row
+from schemas.records import DeliveryTraced, Hop, OutcomeRecorded, Stamp
+from schemas.tables import DAILY_SUMMARY, Row, Table, Value
+from schemas.topics import OUTCOMES, TRACES
+
+
+@dataclass(frozen=True)
+class Written:
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+    offset: int = 0
+    timestamp: int = 1_700_000_000_000
+
+
+def stamp(event_id: str = "e1", sent_at_ms: int = 1_767_225_600_123, offset: int = 17) -> Stamp:
+    return Stamp(0, sent_at_ms, 0, event_id, 3, offset)
+
+
+def row(table: Table, key: tuple[str, ...], by: Stamp | None = None, **values: Value) -> Row:
+    by = by or stamp()
+    cells = tuple(values.get(column.name) for column in table.columns)
+    return Row(key, cells, tuple(None if cell is None else by for cell in cells))
+
+
+def table_record(table: Table, row: Row, partition: int = 0) -> Written:
+    return Written(table.topic, partition, table.row_key(row.key), encode_row(table, row))
+
+
+def day(user: str, date: str, partition: int = 0, **values: Value) -> Written:
+    return table_record(
+        DAILY_SUMMARY, row(DAILY_SUMMARY, (user, "garmin", date), **values), partition
+    )
+
+
+def outcome(
+    event_id: str, partition: int = 0, status: str = "processed", reason: str = ""
+) -> Written:
+    record = OutcomeRecorded(
+        event_id=event_id,
+        request_id=f"req-{event_id}",
+        source="terra",
+        type="daily",
+        subject="t1",
+        user_id="user_1",
+        status=status,
+        reason=reason,
+        rows=1,
+        partition=3,
+        offset=17,
+        received_at_ms=1_767_225_600_000,
+        at_ms=1_767_225_600_250,
+    )
+    return Written(OUTCOMES, partition, event_id.encode(), encode(record))
+
+
+def trace(request_id: str, *stages: str, partition: int = 0, level: str = "info") -> Written:
+    hops = tuple(Hop(s, 1_767_225_600_000 + n, f"events/0@{n}", "") for n, s in enumerate(stages))
+    record = DeliveryTraced(
+        request_id=request_id, event_id="e1", user_id="user_1", level=level, hops=hops
+    )
+    return Written(TRACES, partition, request_id.encode(), encode(record))
+
+
+def batch(records: Sequence[Written], starts: Mapping[tuple[str, int], int]) -> Batch:
+    """A batch of records numbered on from where each partition starts."""
+    ends = dict(starts)
+    numbered = []
+    for record in records:
+        place = (record.topic, record.partition)
+        offset = ends.setdefault(place, 0)
+        numbered.append(
+            Written(
+                record.topic, record.partition, record.key, record.value, record.headers, offset
+            )
+        )
+        ends[place] = offset + 1
+    spans = {place: Span(starts.get(place, 0), end) for place, end in ends.items()}
+    return Batch(records=numbered, spans=spans, plan=plan(numbered))
+
+
+async def apply(
+    store: Store, records: Sequence[Written], starts: Mapping[tuple[str, int], int] | None = None
+) -> None:
+    """Applies records on from where Postgres is."""
+    places = sorted({(record.topic, record.partition) for record in records})
+    await store.apply(batch(records, starts or await store.offsets(places)))

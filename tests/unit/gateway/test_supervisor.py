@@ -1,0 +1,308 @@
+"""The supervisor with real child processes: it starts, watches, restarts and stops them.
+
+Each test runs `house`, a program of a few parts under a `Supervisor`, and reads what it reports.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.parts import Part
+from gateway.supervisor import Supervisor
+from schemas.errors import PartUnavailable
+
+#: Longer than anything here takes; a test that meets it has failed.
+PATIENCE_S = 20
+
+#: Writes its pid where `ready` looks, then waits for a signal.
+PART = "import os, pathlib, signal; pathlib.Path('{name}.pid').write_text(str(os.getpid())); "
+OBEDIENT = PART + "signal.pause()"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + PART
+STUBBORN += "[signal.pause() for _ in iter(int, 1)]"
+
+HOUSE = """
+import pathlib, signal, sys
+from gateway.parts import Part
+from gateway.restarts import RestartPolicy
+from gateway.supervisor import Supervisor
+
+def part(name, program):
+    program = program.replace("{name}", name)
+    ready = pathlib.Path(f"{name}.pid").exists
+    return Part(name=name, argv=(sys.executable, "-c", program), env={"GIVEN": name}, ready=ready)
+
+def report(line):
+    print(line, flush=True)
+
+restarts = RestartPolicy(first_s=0.05, slowest_s=0.2, many=3)
+with Supervisor(data_dir=pathlib.Path("."), report=report, restarts=restarts) as house:
+    house.start(*map(part, sys.argv[1::2], sys.argv[2::2]))
+    house.watch()
+report("the end")
+"""
+
+
+class House:
+    """A supervisor as a process of its own, and what it has reported so far."""
+
+    def __init__(self, directory: Path, **parts: str) -> None:
+        self.directory = directory
+        words = [word for part in parts.items() for word in part]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOUSE, *words],
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def until(self, sign: str) -> list[str]:
+        """Reads what is reported until a line holds the sign; returns the lines."""
+        assert self.process.stdout is not None
+        read: list[str] = []
+        for line in self.process.stdout:
+            read.append(line.rstrip())
+            if sign in line:
+                return read
+        raise AssertionError(f"never reported {sign!r}, but:\n" + "\n".join(read))
+
+    def pid(self, name: str) -> int:
+        return int((self.directory / f"{name}.pid").read_text())
+
+    def rest(self) -> list[str]:
+        said, _ = self.process.communicate(timeout=PATIENCE_S)
+        return said.splitlines()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., House]]:
+    with contextlib.ExitStack() as ends:
+
+        def start(**parts: str) -> House:
+            house = House(tmp_path, **parts)
+            ends.callback(house.process.wait, PATIENCE_S)
+            ends.callback(house.process.kill)
+            assert house.process.stdout is not None
+            ends.callback(house.process.stdout.close)
+            return house
+
+        yield start
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ended; one that nobody has reaped yet has ended, too."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    return Path("/proc").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_parts_start_in_order_and_stop_in_reverse(
+    run: Callable[..., House], number: signal.Signals
+):
+    house = run(first=OBEDIENT, second=OBEDIENT)
+    started = house.until("second is ready")
+    assert [line.partition(" (")[0] for line in started] == [
+        "Starting first",
+        "Starting second",
+        "first is ready",
+        "second is ready",
+    ]
+    pids = [house.pid("first"), house.pid("second")]
+    house.process.send_signal(number)
+    stopped = [line.partition(" (")[0] for line in house.rest()]
+    assert stopped == ["second stopped", "first stopped", "the end"]
+    assert house.process.returncode == 0
+    assert all(map(is_gone, pids))
+
+
+def test_a_part_gets_its_environment_and_its_log(run: Callable[..., House], tmp_path: Path):
+    house = run(talker="import os; print('given', os.environ['GIVEN'], flush=True); " + OBEDIENT)
+    house.until("talker is ready")
+    assert (tmp_path / "logs" / "talker.log").read_text() == "given talker\n"
+
+
+def test_the_previous_log_is_kept_once(run: Callable[..., House], tmp_path: Path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "part.log").write_text("previous")
+    (logs / "part.log.1").write_text("before that")
+    run(part=OBEDIENT).until("part is ready")
+    assert (logs / "part.log.1").read_text() == "previous"
+    assert (logs / "part.log").read_text() == ""
+
+
+def test_a_part_that_dies_is_named_and_restarted(run: Callable[..., House]):
+    house = run(part=OBEDIENT)
+    house.until("part is ready")
+    killed = house.pid("part")
+    os.kill(killed, signal.SIGKILL)
+    said = house.until("part is back")
+    assert said[0].startswith("part died (killed by SIGKILL). Its log, ")
+    assert "Starting part again in 0.05 s" in said
+    wait_until(lambda: house.pid("part") != killed)
+
+
+def test_the_other_parts_do_not_notice(run: Callable[..., House]):
+    house = run(steady=OBEDIENT, part=OBEDIENT)
+    house.until("part is ready")
+    steady = house.pid("steady")
+    os.kill(house.pid("part"), signal.SIGKILL)
+    house.until("part is back")
+    assert house.pid("steady") == steady
+    assert not is_gone(steady)
+
+
+def test_a_part_that_keeps_dying_is_tried_on_slowly_and_its_log_is_quoted(
+    run: Callable[..., House],
+):
+    house = run(part=PART + "print('the reason', flush=True); signal.sigtimedwait([], .3); exit(3)")
+    said = house.until("something is wrong with it. Trying on every 0.2 s")
+    assert said.count("  | the reason") >= 3
+    assert [line.partition(". ")[0] for line in said if "part died (" in line] == [
+        "part died (exit code 3)"
+    ] * 3
+    house.until("Starting part again in 0.2 s")
+
+
+def test_a_part_that_never_starts_ends_everything_with_one_message(tmp_path: Path):
+    said: list[str] = []
+    broken = Part(
+        name="broken",
+        argv=(sys.executable, "-c", "print('no setting'); exit(2)"),
+        env={},
+        ready=lambda: False,
+    )
+    fine = Part(
+        name="fine",
+        argv=(sys.executable, "-c", "import signal; signal.pause()"),
+        env={},
+        ready=lambda: True,
+    )
+    house = Supervisor(data_dir=tmp_path, report=said.append)
+    with (
+        pytest.raises(
+            PartUnavailable, match=r"broken ended while starting \(exit code 2\).*\n  \| no"
+        ),
+        house,
+    ):
+        house.start(fine, broken)
+    assert said[-1].startswith("fine stopped")
+
+
+def test_a_part_that_cannot_be_run_at_all_is_one_message(tmp_path: Path):
+    part = Part(name="missing", argv=("/nonexistent/program",), env={}, ready=lambda: True)
+    with (
+        pytest.raises(PartUnavailable, match="missing could not be started: No such file"),
+        Supervisor(data_dir=tmp_path, report=print) as house,
+    ):
+        house.start(part)
+
+
+def test_a_second_signal_kills_at_once(run: Callable[..., House]):
+    house = run(first=OBEDIENT, stubborn=STUBBORN)
+    house.until("stubborn is ready")
+    pids = [house.pid("first"), house.pid("stubborn")]
+    began = time.monotonic()
+    house.process.send_signal(signal.SIGINT)
+    # The first signal has arrived when the supervisor stopped looking at its parts, which only a
+    # second one shows; so it is sent until it is heeded.
+    while house.process.poll() is None and time.monotonic() - began < PATIENCE_S:
+        house.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            house.process.wait(0.2)
+    assert house.rest()[-4:] == [
+        "Killing what is left",
+        "stubborn killed",
+        "first killed",
+        "the end",
+    ]
+    assert time.monotonic() - began < 10, "did not wait for the stubborn one"
+    assert all(map(is_gone, pids))
+
+
+def test_children_of_a_part_go_with_it(run: Callable[..., House], tmp_path: Path):
+    child = "import signal; signal.pause()"
+    parent = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
+        f"{child!r}]); open('child.pid', 'w').write(str(child.pid)); " + OBEDIENT
+    )
+    house = run(part=parent)
+    house.until("part is ready")
+    house.process.send_signal(signal.SIGTERM)
+    house.rest()
+    assert is_gone(house.pid("child"))
+
+
+def test_nothing_outlives_a_supervisor_killed_with_kill_9(run: Callable[..., House]):
+    house = run(first=OBEDIENT, second=OBEDIENT)
+    house.until("second is ready")
+    pids = [house.pid("first"), house.pid("second")]
+    house.process.kill()
+    for pid in pids:
+        wait_until(lambda pid=pid: is_gone(pid))
+
+
+def test_two_on_one_directory_are_one_clear_line(run: Callable[..., House], tmp_path: Path):
+    house = run(part=OBEDIENT)
+    house.until("part is ready")
+    with (
+        pytest.raises(PartUnavailable, match=rf"already runs on .* \(pid {house.process.pid}\)"),
+        Supervisor(data_dir=tmp_path, report=print),
+    ):
+        raise AssertionError("the second one must not get in")
+    house.process.send_signal(signal.SIGTERM)
+    house.rest()
+    with Supervisor(data_dir=tmp_path, report=print):
+        pass
+
+
+def test_a_signal_while_a_server_starts_stops_it(tmp_path: Path):
+    program = textwrap.dedent("""
+        import pathlib, signal, sys, time
+        from gateway.supervisor import Supervisor
+
+        class Slow:
+            name, pid, log_file, stop_signal = "slow", None, pathlib.Path("none"), signal.SIGTERM
+            def start(self): print("slow is starting", flush=True); time.sleep(60)
+            def stop(self): print("slow was told to stop", flush=True)
+            def kill(self): pass
+            def poll(self): return None
+
+        with Supervisor(data_dir=pathlib.Path("."), report=print) as house:
+            house.start_embedded(Slow())
+            raise AssertionError("was not interrupted")
+        print("the end", flush=True)
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "slow is starting\n":
+            break
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert said.splitlines()[-2:] == ["slow was told to stop", "the end"]
+    assert process.returncode == 0
