@@ -1,0 +1,269 @@
+"""The command line, and the composition root: here the rooms are joined and the world is read.
+
+What a command joins is imported where it is joined: each needs another part of the house, and all
+of them together take more than a second to load.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gateway.commands.local import settings as settings_command
+from gateway.commands.local import sign_command, sync
+from gateway.commands.operate import dlq, trace
+from gateway.commands.options import (
+    bootstrap_of,
+    data_dir_option,
+    dsn_of,
+    examples,
+    json_option,
+    kafka_option,
+    listen_options,
+    postgres_option,
+    settings_from,
+)
+from gateway.output import print_rows, say
+from gateway.request_ids import ulid_source
+from gateway.settings import Settings
+from schemas.errors import HeadwaterError
+from schemas.topics import TOPICS
+from streams.clock import now_ms
+
+_DEBUG: Final = "HEADWATER_DEBUG"
+_FAILED: Final = 1
+_MISUSED: Final = 2
+_INTERRUPTED: Final = 130
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "headwater up                      everything on this machine, with rows to look at",
+        "headwater trace REQUEST_ID        the journey of one delivery",
+        "headwater sync --db rows.sqlite   a local copy of the rows",
+        "headwater dlq list                what could not be processed",
+    )
+    + "\n\nEvery command has --help. Settings are read from HEADWATER_… variables: see `headwater "
+    f"settings`. {_DEBUG}=1 shows tracebacks.",
+)
+@click.version_option(package_name="headwater", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Headwater: signed webhooks in, typed rows out, and nothing lost on the way."""
+
+
+@cli.command(
+    epilog=examples(
+        "headwater up",
+        "headwater up --demo             print the demo day's rows and stop",
+        "headwater up --port 9000 --data-dir /tmp/headwater",
+        "headwater up --kafka kafka:9092 --postgres postgresql://me:secret@db/headwater",
+    )
+)
+@click.option("--demo", is_flag=True, help="Stop once the demo day's rows are printed; exit 0.")
+@click.option("--no-demo", is_flag=True, help="Do not post the demo day.")
+@listen_options
+@data_dir_option
+@click.option("--kafka", metavar="HOST:PORT,…", help="Kafka brokers; default: run one here.")
+@click.option("--kafka-port", type=int, help="Port of the Kafka that is run here.")
+@click.option("--postgres", metavar="DSN", help="Postgres; default: run one here.")
+@click.option("--postgres-port", type=int, help="Port of the Postgres that is run here.")
+def up(demo: bool, no_demo: bool, **flags: str | int | Path | None) -> None:
+    """Run everything on this machine: Kafka, Postgres, gateway, pipeline and projector.
+
+    Posts the demo day and shows its rows, unless --no-demo says otherwise or Kafka is not the one
+    run here; then stays up until Ctrl-C.
+    """
+    from gateway.commands.up import run_up  # noqa: PLC0415 (see above)
+
+    if demo and no_demo:
+        raise click.UsageError("expected --demo or --no-demo, found both")
+    settings = settings_from(**flags)
+    show_day = demo or not (no_demo or settings.kafka)
+    failure = run_up(settings, show_day=show_day, then_stop=demo, clock=now_ms)
+    if failure and demo:
+        raise click.exceptions.Exit(_FAILED)
+
+
+@cli.command(epilog=examples("headwater serve", "headwater serve --port 9000"))
+@listen_options
+@kafka_option
+@postgres_option
+def serve(host: str | None, port: int | None, kafka: str | None, postgres: str | None) -> None:
+    """Run the gateway: take webhooks, answer reads."""
+    settings = settings_from(host=host, port=port, kafka=kafka, postgres=postgres)
+    import uvloop  # noqa: PLC0415 (see above)
+
+    _log_to_stderr(settings)
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    from gateway.app import create_app  # noqa: PLC0415 (see above)
+    from gateway.server import serve as serve_app  # noqa: PLC0415 (see above)
+    from projections.queries import Reader  # noqa: PLC0415 (see above)
+    from streams.client import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
+
+    bootstrap = bootstrap_of(settings)
+    app = create_app(
+        settings,
+        log=WebhookLog(
+            bootstrap=bootstrap, append_timeout_s=settings.append_timeout_s, clock=now_ms
+        ),
+        reader=Reader(dsn_of(settings)),
+        replays=DeadLetters(bootstrap=bootstrap, clock=now_ms),
+        clock=now_ms,
+        new_request_id=ulid_source(now_ms, os.urandom),
+    )
+    await serve_app(app, host=settings.host, port=settings.port)
+
+
+@cli.command(epilog=examples("headwater worker", "headwater worker --kafka kafka:9092"))
+@kafka_option
+def worker(kafka: str | None) -> None:
+    """Run the pipeline: drop duplicates, find users, make rows."""
+    settings = settings_from(kafka=kafka)
+    _log_to_stderr(settings)
+    from streams.worker import run_worker  # noqa: PLC0415 (see above)
+
+    run_worker(
+        bootstrap=bootstrap_of(settings),
+        app_id=settings.app_id,
+        user_prefix=settings.user_prefix,
+        park_for_ms=settings.park_for_s * 1000,
+    )
+
+
+@cli.command(epilog=examples("headwater project"))
+@kafka_option
+@postgres_option
+def project(kafka: str | None, postgres: str | None) -> None:
+    """Run the projector: keep Postgres up to date with Kafka."""
+    settings = settings_from(kafka=kafka, postgres=postgres)
+    import uvloop  # noqa: PLC0415 (see above)
+
+    _log_to_stderr(settings)
+    uvloop.run(_project(settings))
+
+
+async def _project(settings: Settings) -> None:
+    from projections.projector import run_projector  # noqa: PLC0415 (see above)
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run_projector(
+        bootstrap=bootstrap_of(settings), dsn=dsn_of(settings), clock=now_ms, stop=stop
+    )
+
+
+@cli.command(epilog=examples("headwater migrate"))
+@postgres_option
+def migrate(postgres: str | None) -> None:
+    """Bring Postgres' tables up to this release."""
+    from projections.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
+
+    applied = migrate_database(dsn_of(settings_from(postgres=postgres)), say)
+    say(f"{len(applied)} migrations applied." if applied else "Nothing to do.")
+
+
+@cli.group(epilog=examples("headwater topics list", "headwater topics create --partitions 12"))
+def topics() -> None:
+    """Look at the topics of Headwater, and make them."""
+
+
+@topics.command("list", epilog=examples("headwater topics list", "headwater topics list --json"))
+@json_option
+def list_topics(as_json: bool) -> None:
+    """List the topics of the catalogue: key, cleanup, how long records stay, purpose."""
+    rows = [
+        {
+            "topic": topic.name,
+            "key": topic.key,
+            "cleanup": topic.cleanup.value,
+            "kept_days": None if topic.retention_ms is None else topic.retention_ms // 86_400_000,
+            "purpose": topic.purpose,
+        }
+        for topic in TOPICS
+    ]
+    print_rows(rows, ("topic", "key", "cleanup", "kept_days", "purpose"), as_json=as_json)
+
+
+@topics.command("create", epilog=examples("headwater topics create --partitions 12"))
+@kafka_option
+@click.option("--partitions", type=int, help="Partitions of each. Default: HEADWATER_PARTITIONS.")
+@click.option("--replication", type=int, help="Copies of each. Default: HEADWATER_REPLICATION.")
+def make_topics(kafka: str | None, partitions: int | None, replication: int | None) -> None:
+    """Make the topics that are missing; those that exist stay as they are."""
+    settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
+    from streams.topics import create_topics  # noqa: PLC0415 (see above)
+
+    made = asyncio.run(
+        create_topics(
+            bootstrap_of(settings),
+            partitions=settings.partitions,
+            replication=settings.replication,
+        )
+    )
+    say(f"Made {len(made)} topics: {', '.join(made)}" if made else "Nothing to do.")
+
+
+for _command in (dlq, trace, sync, settings_command, sign_command(now_ms)):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Runs the command line; every failure is one line on stderr and an exit code."""
+    sys.exit(_guarded(lambda: cli.main(prog_name="headwater", standalone_mode=False)))
+
+
+def _guarded(run: Callable[[], object]) -> int:
+    if os.environ.get(_DEBUG):
+        return _exit_code(run())
+    try:
+        return _exit_code(run())
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "headwater"
+        say(f"{path}: {error.format_message()} (see `{path} --help`)")
+        return _MISUSED
+    except click.ClickException as error:
+        say(f"headwater: {error.format_message()}")
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 (the outermost edge: no traceback unless asked for)
+        say(f"headwater: {_in_words(error)}")
+        return _FAILED
+
+
+def _exit_code(result: object) -> int:
+    return result if isinstance(result, int) else 0
+
+
+def _in_words(error: Exception) -> str:
+    """An error in a line: ours and the system's say what to do, others are for us to mend."""
+    match error:
+        case HeadwaterError():
+            return error.message
+        case OSError(strerror=str()):
+            return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+        case _:
+            return f"{type(error).__name__}: {error} ({_DEBUG}=1 shows where)"
+
+
+def _log_to_stderr(settings: Settings) -> None:
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    # Clients of Kafka report each attempt to connect; our own code says what matters of it.
+    for name in ("aiokafka", "httpx", "kafka"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))

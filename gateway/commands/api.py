@@ -1,0 +1,72 @@
+"""Asking a running gateway over HTTP, and what to say when it does not answer."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import click
+import httpx
+
+_TIMEOUT_S: Final = 30.0
+
+
+class Api:
+    """A gateway, as the commands see it."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self.client = httpx.Client(base_url=url, headers=dict(headers), timeout=_TIMEOUT_S)
+
+    def get(self, path: str, **parameters: str | int | None) -> Any:  # noqa: ANN401 (JSON)
+        """Asks; the answer as JSON.
+
+        Errors: ClickException with one line.
+        """
+        given = {name: value for name, value in parameters.items() if value is not None}
+        return self._ask("GET", path, params=given)
+
+    def find(self, path: str) -> Any:  # noqa: ANN401 (JSON)
+        """Asks for something that may not be there; None then, and while Postgres is away.
+
+        Errors: ClickException with one line.
+        """
+        answer = self._send("GET", path)
+        if answer.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
+            return None
+        return _accepted(answer)
+
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401 (JSON)
+        """Posts JSON; the answer as JSON.
+
+        Errors: ClickException with one line.
+        """
+        return self._ask("POST", path, json=body)
+
+    def _ask(self, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401 (what httpx takes)
+        return _accepted(self._send(method, path, **more))
+
+    def _send(self, method: str, path: str, **more: Any) -> httpx.Response:  # noqa: ANN401 (as above)
+        try:
+            return self.client.request(method, path, **more)
+        except httpx.TransportError as error:
+            raise click.ClickException(
+                f"expected Headwater at {self.client.base_url}, found no answer "
+                f"({str(error) or type(error).__name__}); start it with `headwater up`, or say "
+                "where it is with --url"
+            ) from error
+        except httpx.InvalidURL as error:
+            raise click.UsageError(f"--url: {error}") from error
+
+
+def _accepted(answer: httpx.Response) -> Any:  # noqa: ANN401 (JSON)
+    if answer.is_success:
+        return answer.json()
+    raise click.ClickException(explain(answer))
+
+
+def explain(answer: httpx.Response) -> str:
+    """A refusal in one line."""
+    try:
+        problem = answer.json()
+        return f"{problem['status']} {problem['code']}: {problem['detail']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.url} answered {answer.status_code}: {answer.text[:200]}"

@@ -1,0 +1,198 @@
+"""What operators do, all over HTTP: dead letters, their replay, and the journey of a delivery."""
+
+import base64
+import contextlib
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from gateway.commands.api import Api
+from gateway.commands.options import (
+    admin_options,
+    examples,
+    json_option,
+    settings_from,
+    url_of,
+)
+from gateway.output import print_json, print_rows, say
+from schemas.codec import decode
+from schemas.errors import UndecodableRecord, UnknownSchema
+from schemas.records import WebhookAdmitted, WebhookReceived
+
+_LETTER_COLUMNS = (
+    "partition",
+    "offset",
+    "reason",
+    "stage",
+    "original_topic",
+    "event_id",
+    "dead_at",
+    "replayed_at",
+    "message",
+)
+
+
+def _place(text: str) -> tuple[int, int]:
+    """Reads a dead letter's place, PARTITION/OFFSET."""
+    partition, _, offset = text.partition("/")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        raise click.UsageError(f"expected PARTITION/OFFSET, for example 0/17, found {text!r}")
+    return int(partition), int(offset)
+
+
+def admin_api(url: str | None, admin_key: str | None) -> Api:
+    """The gateway, with the operators' key."""
+    settings = settings_from(admin_key=admin_key)
+    key = settings.admin_key.get_secret_value()
+    return Api(url or url_of(settings), {"x-admin-key": key})
+
+
+@click.group(
+    epilog=examples(
+        "headwater dlq list",
+        "headwater dlq show 0/17",
+        "headwater dlq replay 0/17 2/4",
+        "headwater dlq replay --all --reason no_connection_for_terra_user --dry-run",
+    )
+)
+def dlq() -> None:
+    """Look at dead letters and put them back into their topics."""
+
+
+@dlq.command("list", epilog=examples("headwater dlq list", "headwater dlq list --json | jq ."))
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True,
+              help="How many, at most; the newest come first.")  # fmt: skip
+@click.option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier page.")
+@admin_options
+@json_option
+def list_letters(
+    limit: int, after: str | None, url: str | None, admin_key: str | None, as_json: bool
+) -> None:
+    """List dead letters, the newest first."""
+    page = admin_api(url, admin_key).get("/admin/dlq", limit=limit, after=after)
+    if as_json:
+        print_json(page)
+        return
+    print_rows(page["dead_letters"], _LETTER_COLUMNS)
+    if not page["dead_letters"]:
+        say("There are no dead letters.")
+    if page["cursor"]:
+        say(f"There are more: --after {page['cursor']}")
+
+
+@dlq.command("show", epilog=examples("headwater dlq show 0/17"))
+@click.argument("place", metavar="PARTITION/OFFSET")
+@admin_options
+@json_option
+def show_letter(place: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+    """Show one dead letter with its headers and, if it can be read, the delivery in it.
+
+    PARTITION/OFFSET is its place in the topic dead-letters, as `headwater dlq list` prints it.
+    """
+    partition, offset = _place(place)
+    letter = admin_api(url, admin_key).get(f"/admin/dlq/{partition}/{offset}")
+    if as_json:
+        print_json(letter)
+        return
+    rows = [
+        {"field": name, "value": value}
+        for name, value in letter.items()
+        if name not in ("key", "value", "headers")
+    ]
+    rows += [{"field": f"header {name}", "value": value} for name, value in letter["headers"]]
+    rows.append({"field": "body", "value": _body(letter["value"])})
+    print_rows(rows, ("field", "value"))
+
+
+def _body(value: str | None) -> str:
+    """The delivery in a dead letter as text; the bytes in base64 if there is none."""
+    if value is None:
+        return ""
+    data = base64.b64decode(value)
+    with contextlib.suppress(UndecodableRecord, UnknownSchema):
+        return decode(data, WebhookReceived).body.decode(errors="replace")
+    with contextlib.suppress(UndecodableRecord, UnknownSchema):
+        return decode(data, WebhookAdmitted).body.decode(errors="replace")
+    return f"{len(data)} bytes in base64: {value}"
+
+
+@dlq.command(
+    "replay",
+    epilog=examples(
+        "headwater dlq replay 0/17 2/4",
+        "headwater dlq replay --all --dry-run",
+        "headwater dlq replay --all --reason no_connection_for_terra_user",
+    ),
+)
+@click.argument("places", metavar="[PARTITION/OFFSET]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that were never replayed.")
+@click.option("--reason", help="With --all: only those of this reason.")
+@click.option("--dry-run", is_flag=True, help="Say what would be replayed, and do nothing.")
+@admin_options
+@json_option
+def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+    places: tuple[str, ...],
+    everything: bool,
+    reason: str | None,
+    dry_run: bool,
+    url: str | None,
+    admin_key: str | None,
+    as_json: bool,
+) -> None:
+    """Put dead letters back where they came from, key and value untouched.
+
+    Name them as PARTITION/OFFSET, or take --all. Replaying twice is safe: rows converge.
+    """
+    if everything == bool(places):
+        raise click.UsageError("expected either PARTITION/OFFSET or --all")
+    body: dict[str, object] = {"dry_run": dry_run}
+    if everything:
+        body |= {"all": True, "reason": reason}
+    else:
+        body["positions"] = [{"partition": p, "offset": o} for p, o in map(_place, places)]
+    answer = admin_api(url, admin_key).post("/admin/dlq/replay", body)
+    if as_json:
+        print_json(answer)
+    else:
+        print_rows(answer["results"], ("partition", "offset", "topic", "ok", "detail"))
+        verb = "would be replayed" if dry_run else "replayed"
+        say(f"{answer['replayed']} {verb}, {answer['failed']} not.")
+        if answer["more"]:
+            say("There are more: replay again.")
+    if answer["failed"]:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(epilog=examples("headwater trace 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))
+@click.argument("request_id")
+@admin_options
+@json_option
+def trace(request_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+    """Show the journey of a delivery: every stage, when, and what was decided there.
+
+    REQUEST_ID is the request_id of the gateway's answer, also in its header x-request-id.
+    """
+    found = admin_api(url, admin_key).get("/admin/traces", request_id=request_id)["traces"]
+    if not found:
+        raise click.ClickException(
+            f"no delivery with the request id {request_id} is known (yet); duplicates are traced "
+            "under the id of the first"
+        )
+    if as_json:
+        print_json(found[0])
+        return
+    say(f"event {found[0]['event_id']}, user {found[0]['user_id'] or 'unknown'}")
+    print_rows(_journey(found[0]["hops"]), ("at", "after_ms", "stage", "position", "detail"))
+
+
+def _journey(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    began_ms = hops[0]["at_ms"] if hops else 0
+    return [
+        {
+            **hop,
+            "at": datetime.fromtimestamp(hop["at_ms"] / 1000, UTC).isoformat("T", "milliseconds"),
+            "after_ms": hop["at_ms"] - began_ms,
+        }
+        for hop in hops
+    ]

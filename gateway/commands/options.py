@@ -1,0 +1,115 @@
+"""Flags that several commands share, and how they become settings."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from gateway.settings import Settings, SettingsInvalid, load_settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: What the embedded parts answer to when nothing else is said.
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class SettingsWrong(click.ClickException):
+    """Settings that cannot be used; one line each."""
+
+    exit_code = 2
+
+
+def settings_from(**flags: object) -> Settings:
+    """The settings, flags first, then the environment.
+
+    Errors: SettingsWrong.
+    """
+    try:
+        return load_settings(**flags)
+    except SettingsInvalid as error:
+        raise SettingsWrong("\n".join(error.problems)) from error
+
+
+def bootstrap_of(settings: Settings) -> str:
+    """Kafka's address: the one given, else that of the embedded one on this machine."""
+    if not settings.kafka and not settings.kafka_port:
+        raise SettingsWrong("HEADWATER_KAFKA: expected host:port, found nothing and a free port")
+    return settings.kafka or f"{_LOOPBACK}:{settings.kafka_port}"
+
+
+def dsn_of(settings: Settings) -> str:
+    """Postgres' address: the one given, else that of the embedded one on this machine."""
+    if not settings.postgres and not settings.postgres_port:
+        raise SettingsWrong("HEADWATER_POSTGRES: expected a DSN, found nothing and a free port")
+    return settings.postgres or (
+        f"postgresql://headwater@{_LOOPBACK}:{settings.postgres_port}/headwater"
+    )
+
+
+def url_of(settings: Settings) -> str:
+    """Where the gateway of these settings is asked from this machine."""
+    host = settings.host if settings.host not in ("0.0.0.0", "::") else _LOOPBACK  # noqa: S104 (compared)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def kafka_option(command: F) -> F:
+    """`--kafka`."""
+    return click.option(
+        "--kafka",
+        metavar="HOST:PORT,…",
+        help="Kafka brokers. Default: HEADWATER_KAFKA, else the embedded one on this machine.",
+    )(command)
+
+
+def postgres_option(command: F) -> F:
+    """`--postgres`."""
+    return click.option(
+        "--postgres",
+        metavar="DSN",
+        help="Postgres. Default: HEADWATER_POSTGRES, else the embedded one on this machine.",
+    )(command)
+
+
+def listen_options(command: F) -> F:
+    """`--host` and `--port`."""
+    command = click.option(
+        "--port", type=int, help="Port of the gateway. Default: HEADWATER_PORT, else 8080."
+    )(command)
+    return click.option(
+        "--host", help="Address to listen on. Default: HEADWATER_HOST, else 127.0.0.1."
+    )(command)
+
+
+def data_dir_option(command: F) -> F:
+    """`--data-dir`."""
+    return click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder of all data. Default: HEADWATER_DATA_DIR, else .headwater.",
+    )(command)
+
+
+def url_option(command: F) -> F:
+    """`--url`."""
+    return click.option(
+        "--url", help="Where the gateway is. Default: from HEADWATER_HOST and HEADWATER_PORT."
+    )(command)
+
+
+def admin_options(command: F) -> F:
+    """`--url` and `--admin-key`."""
+    command = click.option("--admin-key", help="The operators' key. Default: HEADWATER_ADMIN_KEY.")(
+        command
+    )
+    return url_option(command)
+
+
+def json_option(command: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, whole.")(command)
+
+
+def examples(*lines: str) -> str:
+    """An epilog of examples that click leaves as it is."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

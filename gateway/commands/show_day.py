@@ -1,0 +1,163 @@
+"""Posting the demo day, waiting for its rows, and printing them with what to try next."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from gateway.commands.api import Api
+from gateway.commands.options import url_of
+from gateway.demo_day import (
+    CONNECTS_LATE,
+    TOO_EARLY,
+    Posted,
+    PostFailed,
+    demo_deliveries,
+    post,
+)
+from gateway.output import print_rows, say
+from gateway.settings import DEVELOPMENT_SECRETS, Settings
+
+#: A cold start of the pipeline takes some 10 s on a small machine.
+_OUTCOMES_WITHIN_S: Final = 60.0
+_ASK_EVERY_S: Final = 0.25
+_SAY_EVERY_S: Final = 5.0
+
+_USERS: Final = ("user_amara", "user_bo")
+#: What is shown of a table; the rest is one query away.
+_SHOWN: Final[Mapping[str, Sequence[str]]] = {
+    "daily_summary": (
+        "user_id",
+        "source",
+        "datetime",
+        "steps",
+        "resting_heart_rate",
+        "heart_rate_variability",
+        "strain",
+        "recovery_score",
+        "sleep_score",
+        "sleep_minutes",
+        "active_zone_minutes",
+    ),
+    "sleep_sessions": ("user_id", "source", "start_time", "end_time", "is_nap"),
+    "terra_connections": ("user_id", "provider", "active", "terra_user_id", "deactivated_at"),
+}
+
+
+class DayFailed(Exception):
+    """The demo day's rows did not come; says why, in a line."""
+
+
+class DayShow:
+    """The demo day, posted to a gateway and looked at through it."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], int]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._url = url_of(settings)
+        self._admin = Api(self._url, {"x-admin-key": settings.admin_key.get_secret_value()})
+        self._reader = Api(
+            self._url, {"authorization": f"Bearer {settings.read_key.get_secret_value()}"}
+        )
+        self._waited: Posted | None = None
+
+    def run(self) -> None:
+        """Posts, waits and prints.
+
+        Errors: DayFailed.
+        """
+        try:
+            posted, outcomes = self._post_and_wait()
+            say("")
+            print_rows(
+                _outcome_rows(posted, outcomes),
+                ("delivery", "type", "status", "reason", "rows"),
+                title="deliveries",
+            )
+            for table, columns in _SHOWN.items():
+                print_rows(self._rows_of(table), columns, title=table)
+        except (PostFailed, click.ClickException) as error:
+            raise DayFailed(f"The demo day did not work: {error}") from error
+
+    def print_hints(self) -> None:
+        """Says what to try next."""
+        settings = self._settings
+        read_key = _mentioned("read_key", settings.read_key.get_secret_value())
+        waited = self._waited.request_id if self._waited else "REQUEST_ID"
+        say(
+            f"""
+Headwater is up at {self._url}; Ctrl-C stops it. Try:
+
+  curl -H "Authorization: Bearer {read_key}" "{self._url}/v1/sync?limit=10"
+  headwater trace {waited}      the day that had to wait for its connection
+  headwater sync --db headwater.sqlite      a copy of the rows, for pandas or sqlite3
+  headwater dlq list                        nothing, unless something could not be processed
+  psql {settings.postgres}
+  {self._url}/schema                        the HTTP API
+"""
+        )
+
+    def _post_and_wait(self) -> tuple[list[Posted], dict[str, dict[str, Any]]]:
+        """Posts in two steps, so that the delivery that comes too early is seen to wait."""
+        deliveries = demo_deliveries()
+        secret = self._settings.terra_keys[0]
+        early = [one for one in deliveries if one.name < CONNECTS_LATE]
+        late = [one for one in deliveries if one.name >= CONNECTS_LATE]
+        say(f"Posting the demo day: {len(deliveries)} deliveries of two people")
+        posted = post(self._reader.client, secret, early, self._clock)
+        self._wait(posted, lambda outcome: True)
+        posted += post(self._reader.client, secret, late, self._clock)
+        outcomes = self._wait(posted, lambda outcome: outcome["status"] != "parked")
+        self._waited = next(one for one in posted if one.name == TOO_EARLY)
+        known = sum(one.duplicate for one in posted)
+        if known:
+            say(f"{known} of the {len(posted)} deliveries were there already: duplicates")
+        return posted, outcomes
+
+    def _wait(
+        self, posted: Sequence[Posted], settled: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, dict[str, Any]]:
+        """Waits until every delivery has an outcome that counts as settled."""
+        began = said = time.monotonic()
+        outcomes: dict[str, dict[str, Any]] = {}
+        while True:
+            for one in posted:
+                if one.event_id not in outcomes:
+                    found = self._outcome(one.event_id)
+                    if found is not None and settled(found):
+                        outcomes[one.event_id] = found
+            if len(outcomes) == len(posted):
+                return outcomes
+            now = time.monotonic()
+            if now - began > _OUTCOMES_WITHIN_S:
+                missing = ", ".join(one.name for one in posted if one.event_id not in outcomes)
+                raise DayFailed(
+                    f"expected {len(posted)} outcomes within {_OUTCOMES_WITHIN_S:.0f} s, found "
+                    f"{len(outcomes)}; missing: {missing}. The logs are in "
+                    f"{self._settings.data_dir / 'logs'}"
+                )
+            if now - said > _SAY_EVERY_S:
+                said = now
+                say(f"Waiting for rows: {len(outcomes)} of {len(posted)} deliveries are through")
+            time.sleep(_ASK_EVERY_S)
+
+    def _outcome(self, event_id: str) -> dict[str, Any] | None:
+        found = self._admin.find(f"/admin/outcomes/{event_id}")
+        return found if isinstance(found, dict) else None
+
+    def _rows_of(self, table: str) -> list[dict[str, Any]]:
+        """The demo people's rows of a table."""
+        pages = [self._reader.get("/v1/sync", user_id=user, limit=1000) for user in _USERS]
+        return [row for page in pages for row in page["tables"][table]]
+
+
+def _outcome_rows(
+    posted: Sequence[Posted], outcomes: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    return [{"delivery": one.name, **outcomes[one.event_id]} for one in posted]
+
+
+def _mentioned(name: str, secret: str) -> str:
+    """A key in an example: itself if everybody knows it, else the variable that holds it."""
+    return secret if secret == DEVELOPMENT_SECRETS[name] else f"$HEADWATER_{name.upper()}"

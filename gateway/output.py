@@ -1,0 +1,85 @@
+"""What commands print: tables for people at a terminal, tab-separated lines or JSON for programs.
+
+Results go to stdout; progress, hints and errors to stderr, so that a pipe carries results only.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def say(message: str) -> None:
+    """Prints a line of progress to stderr."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message))
+
+
+def at_terminal() -> bool:
+    """Whether a person reads stdout."""
+    return sys.stdout.isatty()
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Iterable[str],
+    *,
+    as_json: bool = False,
+    title: str | None = None,
+) -> None:
+    """Prints rows.
+
+    Shape:  at a terminal a table of the given columns; in a pipe a header line and a line a row,
+            tab-separated, after a comment with the title if there is one; tabs and line ends
+            within values are replaced by spaces; with `as_json` all
+            rows as one JSON array, whole.
+    """
+    names = list(columns)
+    if as_json:
+        print_json(list(rows))
+    elif at_terminal():
+        Console().print(_table(rows, names, title))
+    else:
+        lines = [f"# {title}"] if title else []
+        lines.append("\t".join(names))
+        lines += ["\t".join(_flat(_text(row.get(name))) for name in names) for row in rows]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_json(value: object) -> None:
+    """Prints a value as JSON, indented for people and in one line for programs."""
+    indent = 2 if at_terminal() else None
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def _table(rows: Sequence[Mapping[str, Any]], names: list[str], title: str | None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for name in names:
+        numeric = bool(rows) and all(
+            isinstance(row.get(name), (int, float, type(None))) for row in rows
+        )
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        # Text, not markup: a value may hold square brackets of its own.
+        table.add_row(*(Text(_text(row.get(name))) for name in names))
+    return table
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1e6 else f"{value:.1f}"
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.splitlines()).replace("\t", " ")

@@ -1,0 +1,195 @@
+"""Errors over HTTP: RFC 9457 problem documents, and the one table from code to status.
+
+Every answer that is no success is built here: our own refusals, the errors of the house, and what
+Litestar itself refuses (no such path, wrong method, unreadable parameters).
+"""
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.types import ExceptionHandlersMap
+
+from gateway.request_scope import request_id_of
+from schemas.errors import HeadwaterError
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+#: Status and title by code. A code is stable: clients may act on it.
+CODES: Final[Mapping[str, tuple[int, str]]] = {
+    "bad_request": (400, "The request cannot be understood"),
+    "invalid_parameter": (400, "A parameter is not valid"),
+    "empty_body": (400, "The body is empty"),
+    "malformed_payload": (400, "The body is not what its producer documents"),
+    "unauthorized": (401, "The key is missing or not valid"),
+    "invalid_signature": (401, "The signature is not valid"),
+    "not_found": (404, "There is nothing here"),
+    "unknown_source": (404, "No such webhook source"),
+    "method_not_allowed": (405, "This path does not take this method"),
+    "body_timeout": (408, "The body did not arrive in time"),
+    "invalid_cursor": (400, "The cursor is not one of ours"),
+    "cursor_expired": (410, "The cursor can no longer be continued"),
+    "body_too_large": (413, "The body is too large"),
+    "internal_error": (500, "Something went wrong on our side"),
+    "broker_unavailable": (503, "Kafka did not acknowledge in time"),
+    "store_unavailable": (503, "Postgres did not answer"),
+    "overloaded": (503, "Too many bytes are being received"),
+}
+
+#: Litestar's own refusals, by status; any other 4xx is a bad_request of that status.
+_CODE_BY_STATUS: Final[Mapping[int, str]] = {
+    400: "invalid_parameter",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+}
+
+#: Seconds after which a sender may try again: a broker that restarts needs about this long.
+_RETRY_AFTER_S: Final = "5"
+
+
+class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A problem document, as the API's description shows it; some codes have further fields."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    request_id: str
+    reason: str | None = None
+    field: str | None = None
+
+
+class Problem(Exception):
+    """A request that is refused; becomes a problem document."""
+
+    def __init__(self, code: str, detail: str, **extensions: object) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.extensions = extensions
+
+
+def document(
+    *,
+    code: str,
+    detail: str,
+    instance: str,
+    request_id: str,
+    status: int | None = None,
+    extensions: Mapping[str, Any] | None = None,
+) -> tuple[int, bytes]:
+    """A problem document.
+
+    Shape:  a code of `CODES` -> (HTTP status, JSON).
+    """
+    known, title = CODES[code]
+    status = status or known
+    fields = {
+        "type": f"urn:headwater:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": instance,
+        "code": code,
+        **(extensions or {}),
+        "request_id": request_id,
+    }
+    return status, msgspec.json.encode(fields)
+
+
+def retry_headers(status: int) -> dict[str, str]:
+    """Tells a sender when to come back, if coming back can help."""
+    return {"retry-after": _RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+
+
+def on_problem(request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
+    """Answers a refusal of ours."""
+    return _response(request, error.code, error.detail, extensions=error.extensions)
+
+
+def on_house_error(request: Request[Any, Any, Any], error: HeadwaterError) -> Response[bytes]:
+    """Answers an error of the house: what can be retried is 503, the rest is ours to mend."""
+    # Postgres refuses a value only if it came in a parameter, for example a NUL character.
+    code = "invalid_parameter" if error.code == "record_refused" else error.code
+    if code in CODES:
+        return _response(request, code, error.message)
+    return on_unexpected(request, error)
+
+
+def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Answers what Litestar refused."""
+    status = error.status_code
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return on_unexpected(request, error)
+    code = _CODE_BY_STATUS.get(status, "bad_request")
+    extensions = _fields(error.extra)
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    return _response(request, code, _detail(error), status, extensions, headers)
+
+
+def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answers a bug of ours: the log has the story, the caller its request id."""
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _response(request, "internal_error", "The failure is logged under this request's id.")
+
+
+HANDLERS: Final[ExceptionHandlersMap] = {
+    Problem: on_problem,
+    HeadwaterError: on_house_error,
+    HTTPException: on_litestar_error,
+    Exception: on_unexpected,
+}
+
+
+def _fields(extra: object) -> dict[str, Any] | None:
+    """Names the parameters that Litestar found fault with."""
+    if not isinstance(extra, list) or not extra:
+        return None
+    errors = [{"field": one.get("key"), "detail": one.get("message")} for one in extra]
+    return {"field": errors[0]["field"], "errors": errors}
+
+
+def _detail(error: HTTPException) -> str:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return "No route has this path; /schema lists those that exist."
+    fields = _fields(error.extra)
+    if fields is None:
+        return error.detail
+    return "; ".join(f"{one['field']}: {one['detail']}" for one in fields["errors"])
+
+
+def _response(
+    request: Request[Any, Any, Any],
+    code: str,
+    detail: str,
+    status: int | None = None,
+    extensions: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response[bytes]:
+    request_id = request_id_of(request.scope)
+    status, body = document(
+        code=code,
+        detail=detail,
+        instance=request.scope["path"],
+        request_id=request_id,
+        status=status,
+        extensions=extensions,
+    )
+    kept = {name: value for name, value in (headers or {}).items() if name == "allow"}
+    if code == "unauthorized":
+        kept["www-authenticate"] = "Bearer"
+    return Response(
+        body,
+        status_code=status,
+        media_type=MEDIA_TYPE,
+        headers={"x-request-id": request_id, **retry_headers(status), **kept},
+    )

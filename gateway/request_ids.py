@@ -1,0 +1,49 @@
+"""Request ids: made here as ULIDs, or taken from a caller who sent a usable one."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+#: Long enough for a ULID, a UUID, a W3C trace id or a proxy's own form; nothing that could break a
+#: header, a log line or a URL.
+_USABLE: Final = re.compile(rb"[0-9A-Za-z][0-9A-Za-z._:-]{7,63}").fullmatch
+
+_ALPHABET: Final = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+#: Every byte as one character: its five low bits.
+_CHARACTER_OF_BYTE: Final = bytes(_ALPHABET[byte & 31] for byte in range(256))
+_TIME_CHARACTERS: Final = 10
+_RANDOM_CHARACTERS: Final = 16
+
+
+def usable(offered: bytes | None) -> str | None:
+    """The caller's own request id, if it can be used as it is."""
+    return offered.decode() if offered and _USABLE(offered) else None
+
+
+def ulid(at_ms: int, random: bytes) -> str:
+    """A ULID: 48 bits of time, then 80 random ones, in Crockford's base 32.
+
+    Shape:  (Unix milliseconds, 16 random bytes, five bits of each) -> 26 characters that sort by
+            time.
+    """
+    return _time_part(at_ms) + random.translate(_CHARACTER_OF_BYTE).decode()
+
+
+def ulid_source(clock: Callable[[], int], random: Callable[[int], bytes]) -> Callable[[], str]:
+    """A source of ULIDs that reads the given clock and randomness."""
+    part_ms, part = -1, ""
+
+    def new() -> str:
+        # Thousands are made a second: the part that changes once a millisecond is kept.
+        nonlocal part_ms, part
+        now_ms = clock()
+        if now_ms != part_ms:
+            part_ms, part = now_ms, _time_part(now_ms)
+        return part + random(_RANDOM_CHARACTERS).translate(_CHARACTER_OF_BYTE).decode()
+
+    return new
+
+
+def _time_part(at_ms: int) -> str:
+    shifts = range(5 * (_TIME_CHARACTERS - 1), -1, -5)
+    return bytes(_ALPHABET[at_ms >> shift & 31] for shift in shifts).decode()

@@ -1,0 +1,243 @@
+"""Every setting of Headwater, in one documented type.
+
+Settings come from environment variables that begin with `HEADWATER_`, and from the command line's
+flags, which win. No file is read behind anybody's back.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX: Final = "HEADWATER_"
+
+#: Known to everybody who reads this repository, so good for a laptop only.
+DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
+    "terra_secrets": "dev-terra-secret",
+    "admin_key": "dev-admin-key",
+    "read_key": "dev-read-key",
+}
+
+#: What pydantic expected, in words that fit `expected …, found …`.
+_EXPECTED: Final[Mapping[str, str]] = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+    "literal_error": "one of {expected}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_short": "text of at least {min_length} characters",
+    "too_short": "text of at least {min_length} characters",
+}
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class SettingsInvalid(Exception):
+    """Settings that cannot be used; one line a problem."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Described(NamedTuple):
+    """One setting, as `headwater settings` shows it."""
+
+    name: str
+    variable: str
+    value: str
+    default: str
+    meaning: str
+
+
+class Settings(BaseSettings):
+    """All settings; every field says what it means and in which unit."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
+
+    kafka: str = Field(
+        default="",
+        description="Kafka brokers as host:port, separated by commas; empty runs one embedded.",
+    )
+    kafka_port: Port = Field(
+        default=19092, description="Port of the embedded Kafka; 0 takes a free one."
+    )
+    postgres: str = Field(
+        default="",
+        description="Postgres as postgresql://user:password@host/database; empty runs one "
+        "embedded.",
+    )
+    postgres_port: Port = Field(
+        default=15432, description="Port of the embedded Postgres; 0 takes a free one."
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on; anything but loopback needs secrets of your own.",
+    )
+    port: Port = Field(default=8080, description="Port of the gateway.")
+    data_dir: Path = Field(
+        default=Path(".headwater"),
+        description="Folder of the embedded Kafka's and Postgres's data.",
+    )
+    terra_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        default=(SecretStr(DEVELOPMENT_SECRETS["terra_secrets"]),),
+        min_length=1,
+        description="Signing secrets of Terra, separated by commas; the first is current, the "
+        "others are still accepted.",
+    )
+    admin_key: SecretStr = Field(
+        default=SecretStr(DEVELOPMENT_SECRETS["admin_key"]),
+        min_length=8,
+        description="Key of operators, in the header x-admin-key.",
+    )
+    read_key: SecretStr = Field(
+        default=SecretStr(DEVELOPMENT_SECRETS["read_key"]),
+        min_length=8,
+        description="Key of readers, as Authorization: Bearer.",
+    )
+    user_prefix: str = Field(
+        default="user_",
+        min_length=1,
+        description="What a reference id of one of your users begins with.",
+    )
+    park_for_s: int = Field(
+        default=86_400,
+        ge=1,
+        description="Seconds a delivery waits for its connection before it is a dead letter.",
+    )
+    partitions: int = Field(
+        default=4, ge=1, le=1000, description="Partitions of every topic that is newly made."
+    )
+    replication: int = Field(
+        default=1, ge=1, le=9, description="Copies of every topic that is newly made."
+    )
+    append_timeout_s: float = Field(
+        default=5.0,
+        gt=0,
+        le=60,
+        description="Seconds that a webhook waits for Kafka before it is answered 503.",
+    )
+    max_body_bytes: int = Field(
+        default=10 * 1024 * 1024,
+        ge=1,
+        le=10 * 1024 * 1024,
+        description="Largest body of a request, in bytes.",
+    )
+    app_id: str = Field(
+        default="headwater",
+        pattern=r"^[a-zA-Z0-9._-]{1,100}$",
+        description="Name of the pipeline; its Kafka consumer groups begin with it.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe message that is logged."
+    )
+
+    @field_validator("terra_secrets", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @model_validator(mode="after")
+    def _refuse_known_secrets(self) -> "Settings":
+        if is_loopback(self.host):
+            return self
+        known = [
+            PREFIX + name.upper()
+            for name, secret in DEVELOPMENT_SECRETS.items()
+            if secret in _revealed(getattr(self, name))
+        ]
+        if known:
+            raise ValueError(
+                f"{PREFIX}HOST: expected a loopback address while the development secrets are in "
+                f"use, found '{self.host}'; set {', '.join(known)} to secrets of your own"
+            )
+        return self
+
+    @property
+    def terra_keys(self) -> tuple[str, ...]:
+        """Terra's signing secrets in the clear, the current one first."""
+        return _revealed(self.terra_secrets)
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks them)
+    """Reads the settings; flags that are None were not given.
+
+    Errors: SettingsInvalid with one line for each setting that cannot be used.
+    """
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise SettingsInvalid(tuple(map(_problem, error.errors()))) from error
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The settings as environment variables, for a child process; secrets in the clear."""
+    return {
+        PREFIX + name.upper(): ",".join(_revealed(getattr(settings, name)))
+        for name in Settings.model_fields
+    }
+
+
+def describe(settings: Settings) -> list[Described]:
+    """Every setting with its value, default and meaning; secrets are never shown."""
+    return [
+        Described(
+            name=name,
+            variable=PREFIX + name.upper(),
+            value=_shown(name, getattr(settings, name)),
+            default=_shown(name, field.default),
+            meaning=field.description or "",
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _revealed(value: object) -> tuple[str, ...]:
+    many = value if isinstance(value, tuple) else (value,)
+    return tuple(one.get_secret_value() if isinstance(one, SecretStr) else str(one) for one in many)
+
+
+def _shown(name: str, value: object) -> str:
+    """A value for people: a secret only as what it is not."""
+    if name in DEVELOPMENT_SECRETS:
+        known = DEVELOPMENT_SECRETS[name]
+        return ", ".join(
+            f"{one} (development)" if one == known else "(secret)" for one in _revealed(value)
+        )
+    text = str(value)
+    if name == "postgres" and "@" in text:
+        account, _, place = text.rpartition("@")
+        scheme, _, user = account.partition("://")
+        return f"{scheme}://{user.partition(':')[0]}:(secret)@{place}"
+    return text
+
+
+def _problem(error: ErrorDetails) -> str:
+    """One line: which variable, what was expected, what was found."""
+    if not error["loc"]:
+        return str(error["msg"]).removeprefix("Value error, ")
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"{name}: expected the name of a setting; `headwater settings` lists them"
+    template = _EXPECTED.get(error["type"], "another value ({type})")
+    expected = template.format(type=error["type"], **error.get("ctx", {}))
+    found = "(secret)" if name in DEVELOPMENT_SECRETS else repr(error["input"])
+    return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"

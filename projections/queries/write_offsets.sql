@@ -1,0 +1,8 @@
+update projection_offsets o
+set next_offset = written.next_offset,
+    applied_at = to_timestamp(%(now_ms)s / 1000.0)
+from unnest(%(topics)s::text[], %(partitions)s::integer[], %(next_offsets)s::bigint[])
+     as written (topic, partition, next_offset)
+where o.projection = %(projection)s
+  and o.topic = written.topic
+  and o.partition = written.partition

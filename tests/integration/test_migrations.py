@@ -1,0 +1,145 @@
+"""Migrations on a real Postgres, and what they must agree on with the schemas."""
+
+import json
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from projections.errors import DatabaseTooNew, MigrationChanged
+from projections.migrate import Migration, catalogue, migrate
+from projections.statements import key_columns, value_columns
+from schemas.catalogue import schema_text
+from schemas.errors import StoreUnavailable
+from schemas.tables import CONNECTIONS, TABLES, Table
+
+BOOKKEEPING = {"column_sources", "changed_in", "updated_at"}
+
+
+def silent(line: str) -> None:
+    del line
+
+
+@pytest.fixture
+def migrated(fresh_database: str) -> Iterator["psycopg.Connection[tuple[str, ...]]"]:
+    migrate(fresh_database, silent)
+    with psycopg.connect(fresh_database, autocommit=True) as connection:
+        yield connection
+
+
+def test_every_migration_is_applied_once(fresh_database: str):
+    said: list[str] = []
+    names = [migration.name for migration in catalogue()]
+    assert migrate(fresh_database, said.append) == names
+    assert len(said) == len(names)
+    assert migrate(fresh_database, said.append) == []
+
+
+def test_numbers_of_migrations_are_gapless():
+    assert [m.version for m in catalogue()] == list(range(1, len(catalogue()) + 1))
+
+
+def test_two_that_start_together_do_not_collide(fresh_database: str):
+    applied: list[list[str]] = []
+    starts = [
+        threading.Thread(target=lambda: applied.append(migrate(fresh_database, silent)))
+        for _ in range(2)
+    ]
+    for start in starts:
+        start.start()
+    for start in starts:
+        start.join()
+    assert sorted(map(len, applied)) == [0, len(catalogue())]
+
+
+def test_an_edited_migration_is_refused(fresh_database: str):
+    migrate(fresh_database, silent)
+    first, *rest = catalogue()
+    edited = Migration(version=first.version, name=first.name, sql=first.sql + b"-- more\n")
+    with pytest.raises(MigrationChanged, match=first.name):
+        migrate(fresh_database, silent, (edited, *rest))
+
+
+def test_a_newer_database_is_refused(fresh_database: str):
+    migrate(fresh_database, silent)
+    with pytest.raises(DatabaseTooNew, match=f"migration {len(catalogue())}"):
+        migrate(fresh_database, silent, catalogue()[:-1])
+
+
+def test_a_failing_migration_leaves_nothing_behind(fresh_database: str):
+    broken = Migration(version=2, name="0002_broken", sql=b"create table a (); selekt")
+    with pytest.raises(psycopg.errors.SyntaxError):
+        migrate(fresh_database, silent, (catalogue()[0], broken))
+    with psycopg.connect(fresh_database) as connection:
+        tables = connection.execute("select * from pg_tables where schemaname = 'public'")
+        assert tables.fetchall() == []
+
+
+def test_no_postgres_is_store_unavailable():
+    with pytest.raises(StoreUnavailable, match="expected Postgres to take the migrations"):
+        migrate("postgresql://nobody@127.0.0.1:1/none", silent)
+
+
+def columns_of(connection: "psycopg.Connection[tuple[str, ...]]", table: str):
+    found = connection.execute(
+        """
+        select attname, format_type(atttypid, atttypmod), col_description(attrelid, attnum)
+        from pg_attribute
+        where attrelid = %s::regclass and attnum > 0 and not attisdropped
+        """,
+        [table],
+    )
+    return {name: (kind, comment) for name, kind, comment in found.fetchall()}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_columns_types_and_comments_are_those_of_the_schema(
+    migrated: "psycopg.Connection[tuple[str, ...]]", table: Table
+):
+    found = columns_of(migrated, table.name)
+    short = {"timestamp with time zone": "timestamptz"}
+    kinds = {name: short.get(kind, kind) for name, (kind, _) in found.items()}
+    expected = {column.name: column.type for column in (*key_columns(table), *value_columns(table))}
+    derived = {"id"} if table is CONNECTIONS else set()
+    assert {n: k for n, k in kinds.items() if n not in BOOKKEEPING | derived} == expected
+    docs = {column.name: column.doc for column in (*table.key, *table.columns)}
+    assert {name: found[name][1] for name in docs} == docs
+    [comment] = migrated.execute("select obj_description(%s::regclass)", [table.name]).fetchall()
+    assert comment[0] == json.loads(schema_text(f"{table.schema}.1"))["doc"]
+    key = migrated.execute(
+        """
+        select a.attname from pg_index i join pg_attribute a
+          on a.attrelid = i.indrelid and a.attnum = any (i.indkey)
+        where i.indrelid = %s::regclass and i.indisprimary order by a.attnum
+        """,
+        [table.name],
+    )
+    assert [name for (name,) in key.fetchall()] == [column.name for column in table.key]
+
+
+def test_every_table_column_and_function_is_described(
+    migrated: "psycopg.Connection[tuple[str, ...]]",
+):
+    tables = migrated.execute("select tablename from pg_tables where schemaname = 'public'")
+    for (table,) in tables.fetchall():
+        described = migrated.execute("select obj_description(%s::regclass)", [table]).fetchone()
+        assert described is not None
+        assert described[0], table
+        assert all(doc for _, doc in columns_of(migrated, table).values()), table
+    bare = migrated.execute(
+        "select proname from pg_proc where pronamespace = 'public'::regnamespace "
+        "and obj_description(oid) is null"
+    )
+    assert bare.fetchall() == []
+
+
+def test_the_id_of_a_connection_comes_from_terra_s(
+    migrated: "psycopg.Connection[tuple[str, ...]]",
+):
+    insert = "insert into terra_connections (terra_user_id, column_sources, updated_at) values "
+    migrated.execute(insert + "('t1', '{}', now())")
+    [found] = migrated.execute("select id = md5('t1')::uuid from terra_connections").fetchall()
+    assert found == (True,)
+    with pytest.raises(psycopg.errors.CheckViolation):
+        migrated.execute(insert + "('', '{}', now())")

@@ -1,0 +1,550 @@
+"""The projector on a real Kafka and a real Postgres: rows arrive, once, through every trouble.
+
+The broker is this module's own: its topics hold records that no other test should meet. All tests
+share the topics; each has a database of its own, so each reads them from the beginning.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from projections.errors import InvalidCursor, LogTruncated
+from projections.migrate import migrate
+from projections.plan import Partition
+from projections.projector import PROJECTION, Projector, run_projector
+from projections.queries import Reader
+from projections.rows import TOPICS
+from projections.store import Store
+from schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
+from schemas.topics import DEAD_LETTERS
+from streams.embedded import EmbeddedKafka
+from tests.integration.written import (
+    Written,
+    apply,
+    batch,
+    day,
+    outcome,
+    row,
+    stamp,
+    table_record,
+    trace,
+)
+
+PARTITIONS = 2
+NOW_MS = 1_767_300_000_000
+PATIENCE_S = 60.0
+
+Ends = dict[Partition, int]
+
+
+@pytest.fixture(scope="module")
+def broker(scratch: Path) -> Iterator[EmbeddedKafka]:
+    broker = EmbeddedKafka(scratch / "kafka of projector", port=0, report=print)
+    try:
+        asyncio.run(make_topics(broker.start()))
+        yield broker
+    finally:
+        broker.stop()
+
+
+async def make_topics(bootstrap: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in TOPICS])
+    finally:
+        await admin.close()
+
+
+class House:
+    """The topics, a fresh database, and as many projectors as a test likes."""
+
+    def __init__(self, bootstrap: str, dsn: str) -> None:
+        self.bootstrap = bootstrap
+        self.dsn = dsn
+        self.moved = asyncio.Event()
+
+    async def write(self, *records: Written) -> Ends:
+        """Appends records; returns where their partitions end."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=5)
+        await producer.start()
+        try:
+            sent = [
+                await producer.send(
+                    r.topic, r.value, r.key, partition=r.partition, headers=list(r.headers)
+                )
+                for r in records
+            ]
+            placed = await asyncio.gather(*sent)
+        finally:
+            await producer.stop()
+        return {(place.topic, place.partition): place.offset + 1 for place in placed}
+
+    @contextlib.asynccontextmanager
+    async def projector(self) -> AsyncIterator[Projector]:
+        stop = asyncio.Event()
+        projector = Projector(
+            bootstrap=self.bootstrap,
+            dsn=self.dsn,
+            clock=lambda: NOW_MS,
+            on_batch=lambda _: self.moved.set(),
+        )
+        running = asyncio.create_task(projector.run(stop))
+        try:
+            yield projector
+        finally:
+            stop.set()
+            await running
+
+    async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
+        """Waits until something is reached, looking after each batch and now and then."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not await reached():
+                self.moved.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await self.moved.wait()
+
+    async def until_applied(self, ends: Ends) -> None:
+        async def reached() -> bool:
+            rows = await self.rows("select topic, partition, next_offset from projection_offsets")
+            stored = {(topic, number): offset for topic, number, offset in rows}
+            return all(stored.get(place, 0) >= end for place, end in ends.items())
+
+        await self.until(reached)
+
+    async def rows(self, query: str, **parameters: object) -> list[tuple]:
+        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
+            return await (await connection.execute(query.encode(), parameters)).fetchall()
+
+
+def in_a_house(
+    broker: EmbeddedKafka, dsn: str, scenario: Callable[[House], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        await scenario(House(broker.start(), dsn))
+
+    migrate(dsn, lambda _: None)
+    asyncio.run(run())
+
+
+def letter(offset_of: int, **headers: str) -> Written:
+    named = {
+        "__connect.errors.topic": "webhooks",
+        "__connect.errors.offset": str(offset_of),
+        "headwater.reason": "undecodable_record",
+        "headwater.dead_at_ms": str(NOW_MS + offset_of),
+        **{f"headwater.{name}": value for name, value in headers.items()},
+    }
+    encoded = [(name, value.encode()) for name, value in named.items()]
+    return Written(DEAD_LETTERS, 1, b"\x00key", b"\xff\x00value", encoded)
+
+
+def marker(place: str) -> Written:
+    headers = [("headwater.replayed", place.encode()), ("headwater.replayed_at_ms", b"1000")]
+    return Written(DEAD_LETTERS, 0, b"\x00key", None, headers)
+
+
+def test_records_become_rows(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        night = row(SLEEP_SESSIONS, ("arrive", "oura", "2026-01-01T22:00:00Z"), raw='{"a":  1}')
+        link = row(CONNECTIONS, ("arrive",), stamp(), user_id="arrive", active=True)
+        ends = await house.write(
+            day("arrive", "2026-01-01", 0, steps=1),
+            day("arrive", "2026-01-01", 0, steps=2, bed_time="2026-01-01T22:00:00+02:00"),
+            table_record(SLEEP_SESSIONS, night, 1),
+            table_record(CONNECTIONS, link, 1),
+            outcome("arrive", 1),
+            trace("arrive", "received", "admitted", "normalized"),
+            trace("arrive", "received"),
+        )
+        async with house.projector() as projector:
+            await house.until_applied(ends)
+            assert set(projector.lag.values()) == {0}
+        days = (
+            "select steps, bed_time::text, updated_at from daily_summary where user_id = 'arrive'"
+        )
+        [(steps, bed_time, updated_at)] = await house.rows(days)
+        assert (steps, bed_time) == (2, "2026-01-01 20:00:00+00")
+        assert updated_at.timestamp() * 1000 == NOW_MS
+        raw = "select raw::text from sleep_sessions where user_id = 'arrive'"
+        assert await house.rows(raw) == [('{"a":  1}',)]
+        active = "select active from terra_connections where terra_user_id = 'arrive'"
+        assert await house.rows(active) == [(True,)]
+        hops = "select jsonb_array_length(hops) from traces where request_id = 'arrive'"
+        assert await house.rows(hops) == [(3,)]
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_readers_find_what_was_projected(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        ends = await house.write(
+            day("found", "2026-01-01"),
+            outcome("found", 1),
+            trace("found", "received", "admitted", "normalized"),
+        )
+        async with house.projector():
+            await house.until_applied(ends)
+        async with Reader(house.dsn) as reader:
+            found = await reader.outcome("found")
+            assert found is not None
+            assert (found.status, found.at.timestamp()) == ("processed", 1_767_225_600.25)
+            assert await reader.outcome("none\x00such") is None
+            assert ("processed", "") in [
+                (c.status, c.reason) for c in await reader.outcome_counts()
+            ]
+            [journey] = await reader.traces(request_id="found", limit=1)
+            assert [hop.stage for hop in journey.hops] == ["received", "admitted", "normalized"]
+            for more in ({"user_id": "user_1"}, {"level": "info"}, {}):
+                assert journey in await reader.traces(**more, limit=10)
+            assert journey in await reader.traces(user_id="user_1", level="info", limit=10)
+            [shown] = await reader.preview("daily_summary", limit=1)
+            assert shown["source"] == "garmin"
+            with pytest.raises(ValueError, match="daily_summary"):
+                await reader.preview("pg_class", limit=1)
+            positions = await reader.projection_positions()
+            assert len(positions) == len(TOPICS) * PARTITIONS
+            assert {position.projection for position in positions} == {PROJECTION}
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_a_restart_continues_where_postgres_is(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        await_first = await house.write(day("restart", "2026-01-01", steps=1))
+        async with house.projector():
+            await house.until_applied(await_first)
+        written = "select changed_in::text from daily_summary where user_id = 'restart'"
+        before = await house.rows(written)
+        ends = await house.write(day("restart", "2026-01-02", steps=1))
+        async with house.projector() as projector:
+            await house.until_applied(ends)
+        assert projector.records == 1
+        after = await house.rows(written + " order by datetime")
+        assert after[0] == before[0]
+        assert len(after) == 2
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_a_second_projector_takes_its_share(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        ends: Ends = {}
+
+        async def wave(number: int) -> None:
+            days = [day(f"share_{n}", f"2026-01-0{number}", n % 2, steps=n) for n in range(500)]
+            ends.update(await house.write(*days))
+
+        await wave(1)
+        async with house.projector() as first:
+            await house.until_applied(ends)
+
+            async def both_have_some() -> bool:
+                return bool(first.positions) and bool(second.positions)
+
+            async with house.projector() as second:
+                await wave(2)
+                await house.until(both_have_some)
+                await wave(3)
+                await house.until_applied(ends)
+                assert not first.positions.keys() & second.positions.keys()
+            await wave(4)
+            await house.until_applied(ends)
+        [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^share_'")
+        assert rows == 2_000
+        [(written,)] = await house.rows("select sum(next_offset)::integer from projection_offsets")
+        assert first.records + second.records == written
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_connections_lost_amid_a_batch_lose_nothing(
+    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, "headwater.projector")
+
+    async def scenario(house: House) -> None:
+        waiting = (
+            "select pid from pg_stat_activity where datname = current_database() "
+            "and application_name ~ '^headwater-projector' and wait_event_type = 'Lock'"
+        )
+
+        async def blocked() -> bool:
+            return bool(await house.rows(waiting))
+
+        ends = await house.write(*[day(f"lost_{n}", "2026-01-01", steps=n) for n in range(100)])
+        async with house.projector() as projector:
+            async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+                await other.execute("lock table daily_summary in share mode")
+                for _ in range(2):
+                    await house.until(blocked)
+                    await house.rows(waiting.replace("pid", "pg_terminate_backend(pid)", 1))
+            await house.until_applied(ends)
+            assert projector.refused == 0
+        [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^lost_'")
+        assert rows == 100
+
+    in_a_house(broker, fresh_database, scenario)
+    said = [record.message for record in caplog.records]
+    assert sum("trying again" in line for line in said) == 1
+    assert "projecting again" in said
+
+
+def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        key = DAILY_SUMMARY.row_key(("tomb", "garmin", "2026-01-01"))
+        written = [day("tomb", "2026-01-01", steps=1), outcome("tomb"), trace("tomb", "received")]
+        count = """
+            select (select count(*) from daily_summary where user_id = 'tomb')
+                + (select count(*) from webhook_outcomes where event_id = 'tomb')
+                + (select count(*) from traces where request_id = 'tomb')
+        """
+        async with house.projector():
+            await house.until_applied(await house.write(*written))
+            assert await house.rows(count) == [(3,)]
+            keys = (key, b"tomb", b"tomb")
+            gone = [Written(r.topic, 0, k, None) for r, k in zip(written, keys, strict=True)]
+            await house.until_applied(await house.write(*gone))
+            assert await house.rows(count) == [(0,)]
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_what_cannot_be_applied_is_kept_and_the_rest_goes_on(
+    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+):
+    async def scenario(house: House) -> None:
+        bad_night = row(SLEEP_SESSIONS, ("bad", "oura", "2026-01-01T22:00:00Z"), raw="{no json")
+        deep = row(SLEEP_SESSIONS, ("bad", "oura", "2026-01-02T22:00:00Z"), raw="[" * 100_000)
+        ends = await house.write(
+            day("bad", "2026-01-01", steps=1),
+            Written(DAILY_SUMMARY.topic, 0, b"bad bytes", b"\xffnothing of ours"),
+            day("bad", "2026-02-30", steps=2),
+            day("", "2026-01-01", steps=2),
+            day("bad", "2026-01-02", steps=3, bed_time="when it was dark"),
+            day("bad", "2026-01-03", steps=4),
+            table_record(SLEEP_SESSIONS, bad_night),
+            table_record(SLEEP_SESSIONS, deep),
+            outcome("bad status", status="lost"),
+            outcome("bad good"),
+        )
+        async with house.projector() as projector:
+            await house.until_applied(ends)
+            assert projector.refused >= 7
+        days = "select steps from daily_summary where user_id = 'bad' order by steps"
+        assert await house.rows(days) == [(1,), (4,)]
+        async with Reader(house.dsn) as reader:
+            assert await reader.outcome("bad good") is not None
+            kept = await reader.projection_errors(limit=100)
+        assert len(kept) == projector.refused
+        said = {(error.topic, error.error) for error in kept}
+        for topic, part in (
+            ("daily-summary", "Confluent wire format"),
+            ("daily-summary", "2026-02-30"),
+            ("daily-summary", "violates check constraint"),
+            ("daily-summary", "when it was dark"),
+            ("sleep-sessions", "invalid input syntax for type json"),
+            ("sleep-sessions", "stack depth limit exceeded"),
+            ("webhook-outcomes", "violates check constraint"),
+        ):
+            assert any(topic == where and part in error for where, error in said), (part, said)
+        assert any(error.value == b"\xffnothing of ours" for error in kept)
+
+    in_a_house(broker, fresh_database, scenario)
+    assert "projection_errors" in caplog.text
+
+
+def test_dead_letters_keep_their_bytes_and_know_their_replay(
+    broker: EmbeddedKafka, fresh_database: str
+):
+    async def scenario(house: House) -> None:
+        letters = [letter(n, request_id=f"r{n}") for n in range(5)]
+        end = (await house.write(*letters))[DEAD_LETTERS, 1]
+        first = end - 5
+        # The first partition may well be read before the second: the marker before the letter.
+        ends = await house.write(marker(f"1@{first}"), marker(f"1@{end}"), marker("7@7"))
+        async with house.projector(), Reader(house.dsn) as reader:
+            await house.until_applied({(DEAD_LETTERS, 1): end, **ends})
+            await house.until_applied(await house.write(letter(5)))
+            whole = await reader.dead_letter(1, first)
+            assert whole is not None
+            assert (whole.key, whole.value) == (b"\x00key", b"\xff\x00value")
+            assert ("headwater.request_id", "r0") in whole.headers
+            assert (whole.reason, whole.original_offset) == ("undecodable_record", 0)
+            assert await reader.dead_letter(1, end + 1) is None
+            pending = await reader.pending_dead_letters(limit=10)
+            assert [dead.offset for dead in pending] == [first + n for n in (1, 2, 3, 4)]
+            later = await reader.pending_dead_letters(limit=10, after=(1, first + 2))
+            assert [dead.offset for dead in later] == [first + 3, first + 4]
+            seen: list[int] = []
+            cursor = None
+            while True:
+                page = await reader.dead_letters(limit=4, after=cursor)
+                seen += [dead.offset for dead in page.dead_letters]
+                cursor = page.cursor
+                if cursor is None:
+                    break
+            assert seen == [first + n for n in (5, 4, 3, 2, 1, 0)]
+            for wrong in ("no cursor", "WyIyMDI2LTAxLTAxVDAwOjAwOjAwWiIsOTk5OTk5OTk5OTk5LDFd"):
+                with pytest.raises(InvalidCursor):
+                    await reader.dead_letters(limit=1, after=wrong)
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        async with house.projector():
+            await house.until_applied(await house.write(day("back", "2026-01-01", steps=1)))
+            async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+                await other.execute("truncate daily_summary, projection_offsets")
+            await house.until_applied(await house.write(day("back", "2026-01-02", steps=2)))
+        days = "select steps from daily_summary where user_id = 'back' order by steps"
+        assert await house.rows(days) == [(1,), (2,)]
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_a_log_shorter_than_what_was_applied_is_said(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        insert = "insert into projection_offsets values (%(p)s, 'traces', 0, 1000000) returning 1"
+        await house.rows(insert, p=PROJECTION)
+        with pytest.raises(LogTruncated, match="traces/0 to reach offset 1000000"):
+            async with asyncio.timeout(PATIENCE_S):
+                await run_projector(
+                    bootstrap=house.bootstrap,
+                    dsn=house.dsn,
+                    clock=lambda: NOW_MS,
+                    stop=asyncio.Event(),
+                )
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_the_migration_is_waited_for(
+    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+):
+    async def run() -> None:
+        house = House(broker.start(), fresh_database)
+        ends = await house.write(day("wait", "2026-01-01"))
+        async with house.projector():
+
+            async def has_said() -> bool:
+                return "headwater migrate" in caplog.text
+
+            await house.until(has_said)
+            await asyncio.to_thread(migrate, fresh_database, lambda _: None)
+            await house.until_applied(ends)
+
+    asyncio.run(run())
+
+
+def test_no_kafka_is_waited_for(fresh_database: str, caplog: pytest.LogCaptureFixture):
+    async def run() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(1, stop.set)
+        async with asyncio.timeout(PATIENCE_S):
+            await run_projector(
+                bootstrap="127.0.0.1:1", dsn=fresh_database, clock=lambda: NOW_MS, stop=stop
+            )
+
+    asyncio.run(run())
+    said = [r.message for r in caplog.records if r.name == "headwater.projector"]
+    assert len(said) == 1
+    assert "expected Kafka at 127.0.0.1:1" in said[0]
+
+
+def test_a_broker_that_restarts_is_found_again(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        async with house.projector():
+            await house.until_applied(await house.write(day("again", "2026-01-01")))
+            await asyncio.to_thread(broker.stop)
+            await asyncio.to_thread(broker.start)
+            await house.until_applied(await house.write(day("again", "2026-01-02")))
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+# --- the transaction itself: what a projector that lost its partitions may still try --------------
+
+
+def test_a_batch_is_never_applied_twice_nor_out_of_order(fresh_database: str):
+    async def scenario() -> None:
+        place = (DAILY_SUMMARY.topic, 0)
+        old = batch([day("z", "2026-01-01", steps=1), day("z", "2026-01-02", steps=1)], {place: 0})
+        new = batch([day("z", "2026-01-01", steps=2)], {place: 2})
+        owner, zombie = (
+            Store(fresh_database, projection=PROJECTION, clock=lambda: NOW_MS) for _ in range(2)
+        )
+        try:
+            for store in (owner, zombie):
+                assert (await store.offsets([place])) == {place: 0}
+            admitted, _ = await zombie.apply(new)
+            assert admitted.behind == {place}
+            await asyncio.gather(owner.apply(old), zombie.apply(old))
+            await owner.apply(new)
+            admitted, _ = await zombie.apply(old)
+            assert admitted.records == []
+            # A batch that overlaps what is there leaves out just that.
+            admitted, _ = await zombie.apply(
+                batch([*old.records, *new.records, day("z", "2026-01-03")], {place: 0})
+            )
+            assert [record.offset for record in admitted.records or ()] == [3]
+            assert await owner.offsets([place]) == {place: 4}
+        finally:
+            await owner.close()
+            await zombie.close()
+
+    migrate(fresh_database, lambda _: None)
+    asyncio.run(scenario())
+    with psycopg.connect(fresh_database) as connection:
+        found = connection.execute("select steps from daily_summary order by datetime").fetchall()
+    assert found == [(2,), (1,), (None,)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_connection_belongs_to_the_user_it_went_to_last(
+    fresh_database: str, order: tuple[int, int]
+):
+    async def scenario() -> None:
+        store = Store(fresh_database, projection=PROJECTION, clock=lambda: NOW_MS)
+        was = row(CONNECTIONS, ("t1",), stamp("e1", 1_767_225_600_999), user_id="u1", active=True)
+        now = row(CONNECTIONS, ("t1",), stamp("e2", 1_767_225_601_000), user_id="u2", active=True)
+        records = table_record(CONNECTIONS, was, 0), table_record(CONNECTIONS, now, 1)
+        try:
+            for which in order:
+                await apply(store, [records[which]])
+        finally:
+            await store.close()
+
+    migrate(fresh_database, lambda _: None)
+    asyncio.run(scenario())
+    with psycopg.connect(fresh_database) as connection:
+        found = connection.execute("select user_id from terra_connections").fetchall()
+    assert found == [("u2",)]
+
+
+def test_many_refused_values_leave_a_usable_connection(fresh_database: str):
+    async def scenario() -> None:
+        store = Store(fresh_database, projection=PROJECTION, clock=lambda: NOW_MS)
+        try:
+            for _ in range(2):
+                await apply(store, [day("u", f"2026-01-{n:02}") for n in range(28, 36)])
+        finally:
+            await store.close()
+
+    migrate(fresh_database, lambda _: None)
+    asyncio.run(scenario())
+    with psycopg.connect(fresh_database) as connection:
+        counts = (
+            "select (select count(*) from daily_summary), (select count(*) from projection_errors)"
+        )
+        assert connection.execute(counts).fetchone() == (4, 8)

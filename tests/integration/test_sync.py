@@ -1,0 +1,287 @@
+"""Sync on a real Postgres: every change is seen, whatever order transactions end in."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from projections.cursors import pack, unpack
+from projections.errors import CursorExpired, InvalidCursor
+from projections.migrate import migrate
+from projections.queries import Reader
+from projections.statements import UPSERTS
+from projections.store import Store
+from projections.sync import _CHANGES, _CHANGES_OF_USER, SyncPage, changes
+from schemas.errors import StoreUnavailable
+from schemas.tables import CONNECTIONS, SLEEP_SESSIONS
+from tests.integration.written import apply, day, row, stamp, table_record
+
+NOW_MS = 1_767_300_000_000
+
+
+class House:
+    """A migrated database with a store that writes and a reader that reads."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.now_ms = NOW_MS
+        self.store = Store(dsn, projection="test", clock=lambda: self.now_ms)
+        self.reader = Reader(dsn)
+
+    async def page(self, after: str | None = None, limit: int = 100, **more: object) -> SyncPage:
+        return await changes(self.reader, after=after, limit=limit, **more)
+
+    async def all(self, after: str | None = None, limit: int = 100, **more: object):
+        """All rows from a cursor on, page by page, and the last cursor."""
+        rows: list[tuple[str, dict[str, Any]]] = []
+        while True:
+            page = await self.page(after, limit, **more)
+            found = [(table, row) for table, part in page.tables.items() for row in part]
+            assert len(found) <= limit
+            rows += found
+            after, more = page.cursor, {k: v for k, v in more.items() if k != "since"}
+            if not page.has_more:
+                return rows, after
+
+
+def in_a_house(dsn: str, scenario: Callable[[House], Awaitable[None]]) -> None:
+    async def run() -> None:
+        house = House(dsn)
+        async with house.reader:
+            try:
+                await scenario(house)
+            finally:
+                await house.store.close()
+
+    migrate(dsn, lambda _: None)
+    asyncio.run(run())
+
+
+def test_a_cursor_continues_with_what_changed_since(fresh_database: str):
+    async def scenario(house: House) -> None:
+        await apply(house.store, [day("u1", "2026-01-01", steps=1), day("u2", "2026-01-01")])
+        rows, cursor = await house.all()
+        assert [(table, row["user_id"], row["steps"]) for table, row in rows] == [
+            ("daily_summary", "u1", 1),
+            ("daily_summary", "u2", None),
+        ]
+        assert await house.all(cursor) == ([], cursor)
+        await apply(house.store, [day("u2", "2026-01-01", steps=7)])
+        rows, later = await house.all(cursor)
+        assert [(row["user_id"], row["steps"]) for _, row in rows] == [("u2", 7)]
+        again, _ = await house.all(cursor)
+        assert again == rows
+        assert (await house.all(later))[0] == []
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_rows_are_the_same_with_pages_of_one(fresh_database: str):
+    async def scenario(house: House) -> None:
+        raw = '{"a":  1, "b": "\\u0000", "a": 2.50}'
+        night = row(SLEEP_SESSIONS, ("u1", "oura", "2026-01-01T22:00:00.123456Z"), raw=raw)
+        gone = row(CONNECTIONS, ("t1",), stamp(), user_id="u1", active=False)
+        for user in ("u1", "u2", "u3"):
+            days = [day(user, f"2026-01-0{n}", steps=n) for n in (1, 2, 3)]
+            await apply(house.store, days)
+        await apply(
+            house.store, [table_record(SLEEP_SESSIONS, night), table_record(CONNECTIONS, gone)]
+        )
+        whole, _ = await house.all()
+        assert len(whole) == 11
+        assert (await house.all(limit=1))[0] == whole
+        assert (await house.all(limit=4))[0] == whole
+        tables = dict(whole)
+        assert tables["sleep_sessions"]["raw"] == raw
+        sent_at = datetime.fromtimestamp(stamp().sent_at_ms / 1000, UTC)
+        assert tables["terra_connections"]["deactivated_at"] == sent_at
+        assert "written_in" not in tables["terra_connections"]
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_a_transaction_that_ends_late_is_not_skipped(fresh_database: str):
+    async def scenario(house: House) -> None:
+        async with await psycopg.AsyncConnection.connect(house.dsn) as slow:
+            insert = (
+                "insert into daily_summary (user_id, source, datetime, column_sources, updated_at) "
+                "values ('slow', 'garmin', '2026-01-01', '{}', now())"
+            )
+            await slow.execute(insert)
+            await apply(house.store, [day("quick", "2026-01-01")])
+            rows, cursor = await house.all()
+            assert rows == []  # the quick one waits for the slow one
+            await slow.commit()
+        rows, cursor = await house.all(cursor)
+        assert [row["user_id"] for _, row in rows] == ["slow", "quick"]
+        assert (await house.all(cursor))[0] == []
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_transactions_are_ordered_as_numbers(fresh_database: str):
+    async def scenario(house: House) -> None:
+        with psycopg.connect(house.dsn, autocommit=True) as other:
+            [(now,)] = other.execute("select pg_current_xact_id()::text::bigint").fetchall()
+            # Up to where the numbers grow by a digit.
+            other.execute(
+                "do $$ begin "
+                f"for n in 1..{10 ** len(str(now)) - now - 5} loop "
+                "perform pg_current_xact_id(); commit; end loop; end $$"
+            )
+        users = [f"u{n}" for n in range(9, -1, -1)]
+        for user in users:
+            await apply(house.store, [day(user, "2026-01-01")])
+        rows, _ = await house.all(limit=2)
+        assert [row["user_id"] for _, row in rows] == users
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_since_leaves_out_what_was_written_before(fresh_database: str):
+    async def scenario(house: House) -> None:
+        await apply(house.store, [day("u1", "2026-01-01"), day("u2", "2026-01-01")])
+        house.now_ms += 60_000
+        since = datetime.fromtimestamp(house.now_ms / 1000, UTC)
+        empty, cursor = await house.all(since=since)
+        assert empty == []
+        await apply(house.store, [day(f"u{n}", "2026-01-02") for n in (3, 4)])
+        for limit in (1, 100):
+            rows, _ = await house.all(since=since, limit=limit)
+            assert [row["user_id"] for _, row in rows] == ["u3", "u4"]
+        assert len((await house.all(cursor))[0]) == 2
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_a_user_gets_their_rows_alone(fresh_database: str):
+    async def scenario(house: House) -> None:
+        await apply(house.store, [day(u, "2026-01-01") for u in ("u1", "u2", "u1x")])
+        rows, cursor = await house.all(user_id="u1", limit=1)
+        assert [row["user_id"] for _, row in rows] == ["u1"]
+        with pytest.raises(InvalidCursor, match="same user"):
+            await house.page(cursor, user_id="u2")
+        await apply(house.store, [day(u, "2026-01-02") for u in ("u1", "u2")])
+        rows, _ = await house.all(cursor, user_id="u1")
+        assert [(row["user_id"], str(row["datetime"])) for _, row in rows] == [("u1", "2026-01-02")]
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_cursors_of_others_are_refused(fresh_database: str):
+    async def scenario(house: House) -> None:
+        cursor = (await house.page()).cursor
+        held = unpack(cursor, dict[str, Any])
+        start = {"daily_summary": ["1", ["", "", "-infinity"]]}
+        malformed = [
+            "",
+            "no cursor",
+            "é",
+            pack({**held, "version": 2}),
+            pack({**held, "more": 1}),
+            pack({**held, "at": {"daily_summary": ["1; drop table", ["", "", ""]]}}),
+            pack({**held, "at": {"daily_summary": ["1", ["", "", "some day"]]}}),
+            pack({**held, "at": {"daily_summary": ["1", [""]]}}),
+            pack({**held, "at": {"unheard_of": ["1", [""]]}}),
+            pack({**held, "at": start, "since": "once"}),
+            pack({**held, "at": {"daily_summary": ["1", ["\x00", "", "2026-01-01"]]}}),
+        ]
+        for text in malformed:
+            with pytest.raises(InvalidCursor):
+                await house.page(text)
+        elsewhere = {**held, "database": "6f2c7a2e-0000-0000-0000-000000000000"}
+        later = {**held, "at": {"daily_summary": [str(2**40), ["", "", "-infinity"]]}}
+        for expired in (elsewhere, later):
+            with pytest.raises(CursorExpired):
+                await house.page(pack(expired))
+        for limit in (0, 10_001):
+            with pytest.raises(ValueError, match="limit"):
+                await house.page(limit=limit)
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_changes_are_found_by_index_among_many_rows(fresh_database: str):
+    async def scenario(house: House) -> None:
+        for year in range(2000, 2010):
+            for start in range(0, 2_000, 1_000):
+                users = [f"user_{n}" for n in range(start, start + 1_000)]
+                await apply(house.store, [day(user, f"{year}-01-01", steps=1) for user in users])
+        page = await house.page(limit=10_000)
+        position = unpack(page.cursor, dict[str, Any])["at"]["daily_summary"]
+        parameters = {
+            "changed_in": position[0],
+            **{f"key_{at}": text for at, text in enumerate(position[1])},
+            "horizon": str(2**40),
+            "since": "-infinity",
+            "user_id": "user_5",
+            "limit": 101,
+        }
+        async with await psycopg.AsyncConnection.connect(house.dsn, autocommit=True) as connection:
+            await connection.execute("analyze")
+            # A user's few rows may be sorted afterwards, those of everybody may not.
+            for query, index, node in (
+                (_CHANGES, "daily_summary_changed", "Sort"),
+                (_CHANGES_OF_USER, "daily_summary_changed_of_user", "Seq Scan"),
+            ):
+                explained = await connection.execute(
+                    b"explain (analyze, buffers off) " + query["daily_summary"], parameters
+                )
+                plan = "\n".join(line for (line,) in await explained.fetchall())
+                assert re.search(rf"{index}\s", plan), plan
+                assert "Seq Scan" not in plan, plan
+                assert node not in plan, plan
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_every_value_can_say_which_delivery_it_came_from(fresh_database: str):
+    async def scenario(house: House) -> None:
+        await apply(house.store, [day("u1", "2026-01-01", steps=1)])
+        async with await psycopg.AsyncConnection.connect(house.dsn) as connection:
+            found = await connection.execute(
+                "select s.* from daily_summary d, value_source(d.column_sources, 'steps') s"
+            )
+            sent_at = datetime.fromtimestamp(stamp().sent_at_ms / 1000, UTC)
+            assert await found.fetchall() == [("e1", "webhooks/3@17", sent_at)]
+            found = await connection.execute(
+                "select s.* from daily_summary d, value_source(d.column_sources, 'strain') s"
+            )
+            assert await found.fetchall() == []
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_no_postgres_is_said_within_seconds():
+    async def ask() -> float:
+        async with Reader("postgresql://nobody@127.0.0.1:1/none") as reader:
+            begun = asyncio.get_running_loop().time()
+            with pytest.raises(StoreUnavailable):
+                await changes(reader, after=None, limit=1)
+            return asyncio.get_running_loop().time() - begun
+
+    assert asyncio.run(ask()) < 4
+
+
+def test_a_reader_survives_the_end_of_its_connections(fresh_database: str):
+    async def scenario(house: House) -> None:
+        await house.page()
+        with psycopg.connect(house.dsn, autocommit=True) as other:
+            other.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and pid <> pg_backend_pid()"
+            )
+        await house.page()
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_statements_cover_every_table_of_the_migrations(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    with psycopg.connect(fresh_database) as connection:
+        for query in UPSERTS.values():
+            connection.execute(query, {"rows": "[]", "now_ms": NOW_MS})
