@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 from litestar import Router, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from gateway.keys import operators_only
 from gateway.ports import Replays
@@ -27,7 +27,7 @@ _PAGE_DEFAULT: Final = 50
 #: Dead letters of one replay: each is read and appended by itself, some milliseconds.
 REPLAYS_MAX: Final = 1000
 
-Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
 
 
 class DeadLetterPosition(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
     async def dead_letters(
         limit: Limit = _PAGE_DEFAULT,
         after: Annotated[
-            str | None, Parameter(description="The cursor of the previous page.")
+            str | None, QueryParameter(description="The cursor of the previous page.")
         ] = None,
     ) -> DeadLetterPage:
         return await reader.dead_letters(limit=limit, after=after)
@@ -102,7 +102,7 @@ def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
         summary="One dead letter, whole",
         description="Key and value are base64 of the bytes as they were read.",
     )
-    async def dead_letter(partition: int, offset: int) -> DeadLetterWhole:
+    async def dead_letter(partition: FromPath[int], offset: FromPath[int]) -> DeadLetterWhole:
         found = await reader.dead_letter(partition, offset)
         if found is None:
             raise Problem("not_found", f"There is no dead letter at {partition}/{offset}.")
@@ -115,14 +115,14 @@ def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
         description=f"At most {REPLAYS_MAX} in one request. Replaying again is safe: rows and "
         "outcomes converge.",
     )
-    async def replay(data: ReplayRequest) -> ReplayAnswer:
+    async def replay(data: JSONBody[ReplayRequest]) -> ReplayAnswer:
         return await _replay(reader, replays, data)
 
     @get("/traces", summary="Journeys of deliveries, newest first")
     async def traces(
-        request_id: str | None = None,
-        user_id: str | None = None,
-        level: str | None = None,
+        request_id: FromQuery[str | None] = None,
+        user_id: FromQuery[str | None] = None,
+        level: FromQuery[str | None] = None,
         limit: Limit = _PAGE_DEFAULT,
     ) -> Traces:
         found = await reader.traces(
@@ -131,12 +131,12 @@ def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
         return Traces(found)
 
     @get("/outcomes", summary="How many deliveries came to which end")
-    async def outcomes(status: str | None = None) -> Outcomes:
+    async def outcomes(status: FromQuery[str | None] = None) -> Outcomes:
         found = await reader.outcome_counts()
         return Outcomes([one for one in found if status in (None, one.status)])
 
     @get("/outcomes/{event_id:str}", summary="What became of one delivery")
-    async def outcome(event_id: str) -> Outcome:
+    async def outcome(event_id: FromPath[str]) -> Outcome:
         found = await reader.outcome(event_id)
         if found is None:
             raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")

@@ -11,6 +11,7 @@ from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
+from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.admin import admin_routes
@@ -124,7 +125,7 @@ def _any_other_source() -> HTTPRouteHandler:
         },
         tags=["webhooks"],
     )
-    async def take_delivery(source: str) -> None:
+    async def take_delivery(source: FromPath[str]) -> None:
         raise Problem(
             "unknown_source", f"expected one of {', '.join(PATHS)}, found {source[:64]!r}"
         )

@@ -137,6 +137,7 @@ def worker(kafka: str | None) -> None:
         app_id=settings.app_id,
         user_prefix=settings.user_prefix,
         park_for_ms=settings.park_for_s * 1000,
+        member=settings.member or None,
     )
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 from litestar import Router, get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from gateway.keys import readers_only
 from gateway.problems import Problem
@@ -14,7 +14,7 @@ from projections.sync import SyncPage, changes
 _PAGE_DEFAULT: Final = 1000
 
 Limit = Annotated[
-    int, Parameter(ge=1, le=PAGE_MAX, description="Rows of all tables together, at most.")
+    int, QueryParameter(ge=1, le=PAGE_MAX, description="Rows of all tables together, at most.")
 ]
 
 
@@ -31,13 +31,13 @@ def read_routes(reader: Reader, key: str) -> Router:
     async def sync(
         since: Annotated[
             str | None,
-            Parameter(description="Only what was written since then: RFC 3339, or a cursor."),
+            QueryParameter(description="Only what was written since then: RFC 3339, or a cursor."),
         ] = None,
         cursor: Annotated[
-            str | None, Parameter(description="The cursor of the previous answer.")
+            str | None, QueryParameter(description="The cursor of the previous answer.")
         ] = None,
         user_id: Annotated[
-            str | None, Parameter(description="Only the rows of this user.", query="user_id")
+            str | None, QueryParameter(description="Only the rows of this user.")
         ] = None,
         limit: Limit = _PAGE_DEFAULT,
     ) -> SyncPage:

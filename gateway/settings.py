@@ -134,6 +134,12 @@ class Settings(BaseSettings):
         pattern=r"^[a-zA-Z0-9._-]{1,100}$",
         description="Name of the pipeline; its Kafka consumer groups begin with it.",
     )
+    member: str = Field(
+        default="",
+        pattern=r"^[a-zA-Z0-9._-]{0,100}$",
+        description="Name that a worker or projector keeps over restarts, no two the same: the "
+        "next one takes its partitions at once instead of after the session timeout.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe message that is logged."
     )

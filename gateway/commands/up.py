@@ -89,7 +89,8 @@ def _parts(settings: Settings) -> tuple[Part, ...]:
 
     def part(name: str, command: str, ready: Callable[[], bool]) -> Part:
         argv = (sys.executable, "-m", "gateway", command)
-        return Part(name=name, argv=argv, env=variables, ready=ready)
+        env = {**variables, "HEADWATER_MEMBER": f"up-{name}"}
+        return Part(name=name, argv=argv, env=env, ready=ready)
 
     def gateway_is_ready() -> bool:
         try:

@@ -1,0 +1,278 @@
+"""A whole Headwater for one test: real broker, real Postgres, our parts as processes to be killed.
+
+A sender posts deliveries over HTTP and, like any producer of webhooks, tries again until it is
+answered 200. Afterwards Postgres is compared with the pure fold over the raw topic.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from psycopg import sql
+
+from processors.fold import Folded, fold
+from projections.migrate import migrate
+from schemas.codec import decode
+from schemas.records import WebhookReceived
+from schemas.tables import TABLES, Row, Table
+from streams.embedded import EmbeddedKafka
+from streams.restore import read_whole
+from streams.topics import create_topics
+
+PARTITIONS = 4
+SECRET = "dev-terra-secret"
+ADMIN = {"x-admin-key": "dev-admin-key"}
+READER = {"authorization": "Bearer dev-read-key"}
+_SENDERS = 16
+_PATIENCE_S = 60.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def signed(body: bytes, at_s: int | None = None) -> dict[str, str]:
+    """The header that Terra would send with a body."""
+    at_s = int(time.time()) if at_s is None else at_s
+    digest = hmac.new(SECRET.encode(), f"{at_s}.".encode() + body, hashlib.sha256)
+    return {"terra-signature": f"t={at_s},v1={digest.hexdigest()}"}
+
+
+class House:
+    def __init__(self, directory: Path, dsn: str, **settings: str) -> None:
+        self.directory = directory
+        self.dsn = dsn
+        self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print)
+        self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports: dict[str, int] = {}
+        self.settings = settings
+        self.bootstrap = ""
+
+    def open(self) -> None:
+        self.bootstrap = self.broker.start()
+        asyncio.run(create_topics(self.bootstrap, partitions=PARTITIONS, replication=1))
+        migrate(self.dsn, print)
+
+    def close(self) -> None:
+        for name in list(self.parts):
+            self.stop(name)
+        self.broker.stop()
+
+    def start(self, name: str) -> None:
+        """Starts `gateway`, `worker` or `project`, with a number behind for several of them."""
+        command = name.rstrip("0123456789")
+        env = {
+            **os.environ,
+            "HEADWATER_KAFKA": self.bootstrap,
+            "HEADWATER_POSTGRES": self.dsn,
+            "HEADWATER_MEMBER": name if command != "gateway" else "",
+            **self.settings,
+        }
+        if command == "gateway":
+            command = "serve"
+            env["HEADWATER_PORT"] = str(self.ports.setdefault(name, free_port()))
+        with (self.directory / f"{name}.log").open("ab") as log:
+            argv = [sys.executable, "-m", "gateway", command]
+            self.parts[name] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
+        if command == "serve":
+            self.wait(lambda: self._ready(name), f"{name} to be ready")
+
+    def _ready(self, name: str) -> bool:
+        try:
+            return httpx.get(f"{self.url(name)}/health/ready").is_success
+        except httpx.TransportError:
+            return False
+
+    def url(self, name: str = "gateway") -> str:
+        return f"http://127.0.0.1:{self.ports[name]}"
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        part = self.parts.pop(name)
+        part.kill()
+        part.wait()
+
+    def stop(self, name: str) -> None:
+        part = self.parts.pop(name)
+        part.send_signal(signal.SIGTERM)
+        try:
+            part.wait(20)
+        except subprocess.TimeoutExpired:
+            part.kill()
+            part.wait()
+
+    def wait(self, done: Callable[[], bool], what: str, patience_s: float = _PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
+        while not done():
+            for name, part in self.parts.items():
+                if part.poll() not in (None, 70):
+                    raise AssertionError(f"{name} ended with {part.poll()}: {self.log(name)}")
+                if part.poll() == 70:  # The worker is crash-only; a supervisor starts it again.
+                    self.start(name)
+                    break
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self.parts)
+                raise AssertionError(f"waited {patience_s} s for {what}\n{logs}")
+            time.sleep(0.1)
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()[-3000:]
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def deliver(self, bodies: Sequence[bytes], gateways: Sequence[str] = ("gateway",)) -> int:
+        """Posts bodies until each is answered 200; returns how many were called duplicates."""
+        return asyncio.run(self._deliver(bodies, gateways))
+
+    async def _deliver(self, bodies: Sequence[bytes], gateways: Sequence[str]) -> int:
+        waiting = iter(list(enumerate(bodies)))
+        async with httpx.AsyncClient(timeout=10) as client:
+            sent = await asyncio.gather(
+                *(self._sender(client, waiting, gateways) for _ in range(_SENDERS))
+            )
+        return sum(sent)
+
+    async def _sender(
+        self,
+        client: httpx.AsyncClient,
+        waiting: Iterator[tuple[int, bytes]],
+        gateways: Sequence[str],
+    ) -> int:
+        duplicates = 0
+        for number, body in waiting:
+            deadline = time.monotonic() + _PATIENCE_S
+            while True:
+                url = self.url(gateways[number % len(gateways)]) + "/webhooks/terra"
+                try:
+                    answer = await client.post(url, content=body, headers=signed(body))
+                    if answer.is_success:
+                        duplicates += answer.json().get("duplicate", False)
+                        break
+                    assert answer.status_code == 503, answer.text
+                except httpx.TransportError:
+                    pass
+                assert time.monotonic() < deadline, f"{body!r} was never taken"
+                await asyncio.sleep(0.1)
+        return duplicates
+
+    # --- comparing ----------------------------------------------------------------------------
+
+    def raw(self) -> list[tuple[int, int, WebhookReceived]]:
+        """The topic `webhooks`, whole."""
+
+        async def read() -> list[tuple[int, int, WebhookReceived]]:
+            return [
+                (partition, record.offset, decode(record.value, WebhookReceived))
+                for partition in range(PARTITIONS)
+                async for record in read_whole(self.bootstrap, ["webhooks"], partition)
+            ]
+
+        return asyncio.run(read())
+
+    def expected(self) -> Folded:
+        return fold(self.raw(), user_prefix="user_")
+
+    def outcomes(self) -> dict[str, tuple[str, str]]:
+        with psycopg.connect(self.dsn) as connection:
+            rows = connection.execute("select event_id, status, reason from webhook_outcomes")
+            return {event_id: (status, reason) for event_id, status, reason in rows}
+
+    def rows(self, table: Table) -> set[tuple[Any, ...]]:
+        """A table as Postgres has it: key, columns, and the delivery behind each column."""
+        columns = [column.name for column in (*table.key, *table.columns)]
+        query = sql.SQL("select {}, column_sources::text from {}").format(
+            sql.SQL(", ").join(
+                sql.SQL("raw::text") if name == "raw" else sql.Identifier(name)
+                for name in columns
+            ),
+            sql.Identifier(table.name),
+        )
+        with psycopg.connect(self.dsn) as connection:
+            found = connection.execute(query).fetchall()
+        return {(*map(_plain, row[:-1]), _sources(table, row[-1])) for row in found}
+
+    def settled(self, expected: Folded) -> bool:
+        """Whether Postgres has come to what the fold says."""
+        return self.outcomes() == expected.outcomes and all(
+            self.rows(table) == folded_rows(table, expected) for table in TABLES
+        )
+
+    def check(self) -> Folded:
+        """Waits for the pipeline to come to rest, then compares everything."""
+        expected = self.expected()
+        try:
+            self.wait(lambda: self.settled(expected), "Postgres to equal the fold")
+        except AssertionError:
+            assert self.outcomes() == expected.outcomes
+            for table in TABLES:
+                assert self.rows(table) == folded_rows(table, expected), table.name
+            raise
+        return expected
+
+
+def folded_rows(table: Table, folded: Folded) -> set[tuple[Any, ...]]:
+    return {_folded(table, row) for row in folded.rows[table.name].values()}
+
+
+def _folded(table: Table, row: Row) -> tuple[Any, ...]:
+    columns = (*table.key, *table.columns)
+    values = (
+        _moment(value) if column.name in _MOMENTS and isinstance(value, str) else value
+        for column, value in zip(columns, (*row.key, *row.values), strict=True)
+    )
+    sources = frozenset(
+        (column.name, stamp.event_id, stamp.position)
+        for column, stamp in zip(table.columns, row.stamps, strict=True)
+        if stamp is not None
+    )
+    return (*values, sources)
+
+
+_MOMENTS = {"bed_time", "wake_up_time", "start_time", "end_time"}
+
+
+def _moment(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone(UTC).isoformat()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _sources(table: Table, text: str) -> frozenset[tuple[str, str, str]]:
+    import json
+
+    sources = json.loads(text)
+    deliveries = sources["deliveries"]
+    return frozenset(
+        (name, deliveries[at]["event_id"], deliveries[at]["position"])
+        for name, at in sources["columns"].items()
+        if name in table.index
+    )
+
+
+@contextmanager
+def opened(house: House, parts: Iterable[str] = ("gateway", "worker", "project")) -> Iterator[House]:
+    try:
+        house.open()
+        for part in parts:
+            house.start(part)
+        yield house
+    finally:
+        house.close()

@@ -1,0 +1,91 @@
+"""Goal: whoever dies, and whenever, Postgres ends up equal to the pure fold over the raw topic.
+
+Method: a real broker, a real Postgres and our parts as processes; deliveries are posted over HTTP
+while one part is killed with kill -9 (or a worker joins and leaves) at moments drawn from a seed.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.deliveries import mixed
+from tests.e2e.house import House, opened
+
+DELIVERIES = 1_500
+KILLS = 3
+
+
+@pytest.fixture
+def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[House]:
+    directory = scratch / request.node.name.replace("[", "-").strip("]")
+    directory.mkdir()
+    with opened(House(directory, fresh_database)) as house:
+        yield house
+
+
+def under_load(house: House, seed: int, disturb: Callable[[random.Random], None]) -> None:
+    """Posts deliveries from another thread while this one disturbs the house."""
+    draw = random.Random(seed)
+    taken: list[int] = []
+    sender = threading.Thread(
+        target=lambda: taken.append(house.deliver(mixed(seed, DELIVERIES))), daemon=True
+    )
+    sender.start()
+    for _ in range(KILLS):
+        time.sleep(draw.uniform(0.2, 1.5))
+        disturb(draw)
+    sender.join(120)
+    assert taken, "some delivery was never taken"
+    expected = house.check()
+    statuses = {status for status, _ in expected.outcomes.values()}
+    assert statuses == {"processed", "skipped", "parked", "dead"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("part", ["worker", "project", "gateway"])
+def test_killing_a_part_loses_nothing(house: House, part: str, seed: int):
+    def kill(draw: random.Random) -> None:
+        house.kill(part)
+        time.sleep(draw.uniform(0, 0.5))
+        house.start(part)
+
+    under_load(house, seed, kill)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killing_the_broker_loses_nothing(house: House, seed: int):
+    def kill(_: random.Random) -> None:
+        house.broker.kill()
+        house.broker.start()
+
+    under_load(house, seed, kill)
+
+
+def test_workers_that_join_and_leave_lose_nothing(house: House):
+    others: list[str] = []
+
+    def disturb(draw: random.Random) -> None:
+        if others and draw.random() < 0.5:
+            draw.choice([house.kill, house.stop])(others.pop())
+        else:
+            others.append(f"worker{len(others) + 2}")
+            house.start(others[-1])
+        time.sleep(1)
+
+    under_load(house, 3, disturb)
+
+
+def test_everything_killed_at_once_loses_nothing(house: House):
+    def kill(_: random.Random) -> None:
+        for part in ("worker", "project", "gateway"):
+            house.kill(part)
+        house.broker.kill()
+        house.broker.start()
+        for part in ("worker", "project", "gateway"):
+            house.start(part)
+
+    under_load(house, 4, kill)
