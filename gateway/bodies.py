@@ -22,6 +22,11 @@ class Refusal(NamedTuple):
     reason: str | None = None
 
 
+#: What a server reports as a sender that went away may also be a body that it could not read, and
+#: then there is somebody to tell.
+_BROKEN_OFF: Final = Refusal("bad_request", "expected a whole body, found one that broke off")
+
+
 class BodyReader:
     """Reads bodies and counts the bytes that are held."""
 
@@ -30,10 +35,8 @@ class BodyReader:
         self._max_bytes = max_bytes
         self._held_bytes_max = held_bytes_max
 
-    async def read(
-        self, receive: Receive, length: int | None, hold: "Hold"
-    ) -> bytes | Refusal | None:
-        """Reads a body; None when the sender went away.
+    async def read(self, receive: Receive, length: int | None, hold: "Hold") -> bytes | Refusal:
+        """Reads a body.
 
         Shape:  `length` is what the sender announced, which may be a lie; `hold` grows by what was
                 read and is released by the caller, after the answer.
@@ -42,7 +45,7 @@ class BodyReader:
             return self._too_large(length)
         message: Any = await receive()
         if message["type"] != "http.request":
-            return None
+            return _BROKEN_OFF
         body: bytes = message.get("body", b"")
         refusal = hold.grow(len(body))
         if refusal is not None:
@@ -56,13 +59,11 @@ class BodyReader:
         except TimeoutError:
             return Refusal("body_timeout", f"expected the whole body within {BODY_TIMEOUT_S:.0f} s")
 
-    async def _read_rest(
-        self, receive: Receive, body: bytearray, hold: "Hold"
-    ) -> bytes | Refusal | None:
+    async def _read_rest(self, receive: Receive, body: bytearray, hold: "Hold") -> bytes | Refusal:
         while True:
             message: Any = await receive()
             if message["type"] != "http.request":
-                return None
+                return _BROKEN_OFF
             piece = message.get("body", b"")
             refusal = hold.grow(len(piece))
             if refusal is not None:

@@ -32,7 +32,7 @@ from gateway.commands.options import (
 from gateway.output import print_rows, say
 from gateway.request_ids import ulid_source
 from gateway.settings import Settings
-from schemas.errors import HeadwaterError
+from schemas.errors import HeadwaterError, PartUnavailable
 from schemas.topics import TOPICS
 from streams.clock import now_ms
 
@@ -251,8 +251,10 @@ def _exit_code(result: object) -> int:
 def _in_words(error: Exception) -> str:
     """An error in a line: ours and the system's say what to do, others are for us to mend."""
     match error:
+        case PartUnavailable():
+            return error.message  # with the end of the part's log, on lines of its own
         case HeadwaterError():
-            return error.message
+            return " ".join(error.message.split())
         case OSError(strerror=str()):
             return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
         case _:
@@ -265,6 +267,8 @@ def _log_to_stderr(settings: Settings) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    # Clients of Kafka report each attempt to connect; our own code says what matters of it.
-    for name in ("aiokafka", "httpx", "kafka"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+    if settings.log_level != "debug":
+        # They repeat themselves at every attempt to connect; our own code says it once.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+        logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -50,6 +50,26 @@ def print_rows(
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
+def print_sideways(
+    rows: Sequence[Mapping[str, Any]], heading: Sequence[str], columns: Iterable[str], title: str
+) -> None:
+    """Prints a few wide rows: at a terminal a line a column, without those that nobody has set.
+
+    Shape:  the values of `heading` name each row; in a pipe the same as `print_rows`.
+    """
+    shown = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    if not at_terminal():
+        print_rows(rows, [*heading, *shown], title=title)
+        return
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    table.add_column("")
+    for row in rows:
+        table.add_column(Text("\n".join(_text(row.get(name)) for name in heading)), justify="right")
+    for name in shown:
+        table.add_row(name, *(Text(_text(row.get(name))) for row in rows))
+    Console().print(table)
+
+
 def print_json(value: object) -> None:
     """Prints a value as JSON, indented for people and in one line for programs."""
     indent = 2 if at_terminal() else None
@@ -60,9 +80,14 @@ def _table(rows: Sequence[Mapping[str, Any]], names: list[str], title: str | Non
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for name in names:
         numeric = bool(rows) and all(
-            isinstance(row.get(name), (int, float, type(None))) for row in rows
+            isinstance(row.get(name), (int, float, type(None)))
+            and not isinstance(row.get(name), bool)
+            for row in rows
         )
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        first = name == names[0]  # what a row is called stays in one piece
+        table.add_column(
+            name, justify="right" if numeric else "left", overflow="fold", no_wrap=first
+        )
     for row in rows:
         # Text, not markup: a value may hold square brackets of its own.
         table.add_row(*(Text(_text(row.get(name))) for name in names))

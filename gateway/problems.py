@@ -120,9 +120,10 @@ def on_house_error(request: Request[Any, Any, Any], error: HeadwaterError) -> Re
     """Answers an error of the house: what can be retried is 503, the rest is ours to mend."""
     # Postgres refuses a value only if it came in a parameter, for example a NUL character.
     code = "invalid_parameter" if error.code == "record_refused" else error.code
-    if code in CODES:
-        return _response(request, code, error.message)
-    return on_unexpected(request, error)
+    if code not in CODES:
+        return on_unexpected(request, error)
+    field = {"field": "cursor"} if code in ("invalid_cursor", "cursor_expired") else None
+    return _response(request, code, error.message, extensions=field)
 
 
 def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

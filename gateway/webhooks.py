@@ -89,7 +89,7 @@ class Receiver:
         request_id = head.request_id or self._new_request_id()
         keep_request_id(scope, request_id)
         hold = Hold(self._bodies)
-        answer: Accepted | Refusal | None
+        answer: Accepted | Refusal
         try:
             answer = await self._answer(scope, receive, head, request_id, hold)
         except Exception:  # noqa: BLE001 (the outermost loop of this route: a bug of ours is a 500, and logged)
@@ -100,7 +100,7 @@ class Receiver:
         if isinstance(answer, Accepted):
             self._metrics.answered(self._source, "duplicate" if answer.duplicate else "accepted")
             await _send(send, 200, b"application/json", self._encode(answer), request_id)
-        elif answer is not None:
+        else:
             await self._refuse(scope, send, request_id, answer)
 
     def _read_head(self, scope: Scope) -> _Head:
@@ -118,8 +118,8 @@ class Receiver:
 
     async def _answer(
         self, scope: Scope, receive: Receive, head: _Head, request_id: str, hold: Hold
-    ) -> Accepted | Refusal | None:
-        """Decides what to answer; None when the sender went away meanwhile."""
+    ) -> Accepted | Refusal:
+        """Decides what to answer."""
         if scope.get("method") != HTTPMethod.POST:
             return Refusal("method_not_allowed", "Deliveries are posted to this path.")
         body = await self._bodies.read(receive, head.length, hold)

@@ -39,7 +39,7 @@ _FETCH_BYTES: Final = 64 * 1024 * 1024
 _POLL_MS: Final = 200
 _COMMIT_EVERY_MS: Final = 1_000
 #: Topics made after the projector started are found this soon.
-_METADATA_AGE_MS: Final = 30_000
+_METADATA_AGE_MS: Final = 3_000
 _BACKOFF_FIRST_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 #: A new leader may show an older end of its log for a moment; a log shorter than that is cut.

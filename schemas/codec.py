@@ -7,6 +7,7 @@ reader of today reads everything ever written.
 
 import json
 from io import BytesIO
+from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
 import fastavro
@@ -35,7 +36,9 @@ _PREFIX: Final[dict[str, bytes]] = {
 _NAME_BY_TYPE: Final[dict[type[msgspec.Struct], str]] = {
     kind: name for name, kind in RECORD_TYPES.items()
 }
-_TABLE_BY_SCHEMA: Final = {table.schema: table for table in TABLES}
+_ROW_VALUES: Final = {
+    table.name: itemgetter(*table.key_names, *table.column_names) for table in TABLES
+}
 
 
 def _write(name: str, fields: dict[str, Any]) -> bytes:
@@ -82,7 +85,7 @@ def encode(record: Record) -> bytes:
 
     Shape:  any member of `schemas.records.Record` -> bytes in the Confluent wire format.
     """
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    fields = msgspec.structs.asdict(record)
     hops = fields.get("hops")
     if hops is not None:
         fields["hops"] = [msgspec.structs.asdict(hop) for hop in hops]
@@ -104,14 +107,23 @@ def decode(data: bytes | None, kind: type[R]) -> R:
 
 def encode_row(table: Table, row: Row) -> bytes:
     """Encodes a row of a projection table, every distinct stamp once."""
-    index: dict[Stamp, int] = {}
-    stamp_of = bytes(
-        UNSET if stamp is None else index.setdefault(stamp, len(index)) for stamp in row.stamps
-    )
-    fields: dict[str, Any] = dict(zip((c.name for c in table.key), row.key, strict=True))
-    fields.update(zip((c.name for c in table.columns), row.values, strict=True))
-    fields["stamps"] = [msgspec.structs.asdict(stamp) for stamp in index]
-    fields["stamp_of"] = stamp_of
+    # By identity: the columns that a delivery set share its stamp, and hashing one is slow.
+    at_of: dict[int, int] = {}
+    stamps: list[dict[str, Any]] = []
+    stamp_of = bytearray()
+    for stamp in row.stamps:
+        if stamp is None:
+            stamp_of.append(UNSET)
+            continue
+        at = at_of.get(id(stamp))
+        if at is None:
+            at = at_of[id(stamp)] = len(stamps)
+            stamps.append(msgspec.structs.asdict(stamp))
+        stamp_of.append(at)
+    fields: dict[str, Any] = dict(zip(table.key_names, row.key, strict=True))
+    fields.update(zip(table.column_names, row.values, strict=True))
+    fields["stamps"] = stamps
+    fields["stamp_of"] = bytes(stamp_of)
     return _write(table.schema, fields)
 
 
@@ -121,14 +133,12 @@ def decode_row(table: Table, data: bytes | None) -> Row:
     Errors: UndecodableRecord, UnknownSchema.
     """
     name, fields = _read(data)
-    if _TABLE_BY_SCHEMA.get(name) is not table:
+    if name != table.schema:
         raise UndecodableRecord(f"expected a row of {table.name}, found a {name}")
     stamps = [Stamp(**stamp) for stamp in fields["stamps"]]
     stamp_of = [None if at == UNSET else stamps[at] for at in fields["stamp_of"]]
     # Columns are only ever added behind the others: an older row has nothing to say of the newest.
     stamp_of += [None] * (len(table.columns) - len(stamp_of))
-    return Row(
-        tuple(fields[column.name] for column in table.key),
-        tuple(fields[column.name] for column in table.columns),
-        tuple(stamp_of),
-    )
+    values = _ROW_VALUES[table.name](fields)
+    width = len(table.key)
+    return Row(values[:width], values[width:], tuple(stamp_of))

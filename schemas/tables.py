@@ -51,10 +51,12 @@ class Table:
     key: tuple[Column, ...]
     columns: tuple[Column, ...]
     index: dict[str, int]
+    key_names: tuple[str, ...]
+    column_names: tuple[str, ...]
 
     def row_key(self, key: tuple[str, ...]) -> bytes:
         """The record key of a row: a JSON array, so that no key can imitate another."""
-        return json.dumps(key, separators=(",", ":"), ensure_ascii=False).encode()
+        return msgspec.json.encode(key)
 
 
 def _column(field: dict[str, Any]) -> Column:
@@ -75,6 +77,8 @@ def _load(name: str, schema: str, topic: str) -> Table:
         key=key,
         columns=columns,
         index={column.name: position for position, column in enumerate(columns)},
+        key_names=tuple(column.name for column in key),
+        column_names=tuple(column.name for column in columns),
     )
 
 

@@ -38,6 +38,7 @@ _BATCHES_BUFFERED: Final = 2
 _RECORDS_A_FETCH: Final = 2_000
 _BYTES_A_PARTITION: Final = 4 * 1024 * 1024
 _COMMIT_EVERY_S: Final = 1.0
+_METADATA_AGE_MS: Final = 3_000
 #: A worker that is silent for as long loses its partitions to the others.
 SESSION_TIMEOUT_S: Final = 10.0
 
@@ -221,6 +222,11 @@ def batch_app(*, app_id: str, bootstrap: str, member: str | None) -> faust.App:
         app_id,
         broker=[f"batched://{server}" for server in bootstrap.split(",")],
         store="memory://",
+        # No Faust tables: without them and their standbys, aiokafka's own assignor is used.
+        table_standby_replicas=0,
+        # A broker that is just starting knows no topics; whoever asks it then is assigned nothing,
+        # and goes on asking.
+        consumer_metadata_max_age_ms=_METADATA_AGE_MS,
         web_enabled=False,
         topic_allow_declare=False,
         topic_disable_leader=True,

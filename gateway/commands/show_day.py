@@ -16,8 +16,9 @@ from gateway.demo_day import (
     demo_deliveries,
     post,
 )
-from gateway.output import print_rows, say
+from gateway.output import print_rows, print_sideways, say
 from gateway.settings import DEVELOPMENT_SECRETS, Settings
+from schemas.tables import DAILY_SUMMARY
 
 #: A cold start of the pipeline takes some 10 s on a small machine.
 _OUTCOMES_WITHIN_S: Final = 60.0
@@ -25,24 +26,10 @@ _ASK_EVERY_S: Final = 0.25
 _SAY_EVERY_S: Final = 5.0
 
 _USERS: Final = ("user_amara", "user_bo")
-#: What is shown of a table; the rest is one query away.
-_SHOWN: Final[Mapping[str, Sequence[str]]] = {
-    "daily_summary": (
-        "user_id",
-        "source",
-        "datetime",
-        "steps",
-        "resting_heart_rate",
-        "heart_rate_variability",
-        "strain",
-        "recovery_score",
-        "sleep_score",
-        "sleep_minutes",
-        "active_zone_minutes",
-    ),
-    "sleep_sessions": ("user_id", "source", "start_time", "end_time", "is_nap"),
-    "terra_connections": ("user_id", "provider", "active", "terra_user_id", "deactivated_at"),
-}
+#: What is shown of the narrow tables; of the days, every column that somebody has set.
+_SLEEP: Final = ("user_id", "source", "start_time", "end_time", "is_nap")
+_CONNECTION: Final = ("user_id", "provider", "active", "deactivated_at")
+_DAY: Final = ("user_id", "source", "datetime")
 
 
 class DayFailed(Exception):
@@ -75,8 +62,13 @@ class DayShow:
                 ("delivery", "type", "status", "reason", "rows"),
                 title="deliveries",
             )
-            for table, columns in _SHOWN.items():
-                print_rows(self._rows_of(table), columns, title=table)
+            days = self._rows_of("daily_summary", _DAY)
+            columns = [column.name for column in DAILY_SUMMARY.columns]
+            print_sideways(days, _DAY, columns, title="daily_summary")
+            nights = self._rows_of("sleep_sessions", _SLEEP)
+            print_rows(nights, _SLEEP, title="sleep_sessions")
+            connections = self._rows_of("terra_connections", _CONNECTION)
+            print_rows(connections, _CONNECTION, title="terra_connections")
         except (PostFailed, click.ClickException) as error:
             raise DayFailed(f"The demo day did not work: {error}") from error
 
@@ -90,11 +82,11 @@ class DayShow:
 Headwater is up at {self._url}; Ctrl-C stops it. Try:
 
   curl -H "Authorization: Bearer {read_key}" "{self._url}/v1/sync?limit=10"
-  headwater trace {waited}      the day that had to wait for its connection
-  headwater sync --db headwater.sqlite      a copy of the rows, for pandas or sqlite3
-  headwater dlq list                        nothing, unless something could not be processed
   psql {settings.postgres}
-  {self._url}/schema                        the HTTP API
+  headwater trace {waited}   the delivery that had to wait
+  headwater sync --db headwater.sqlite         a copy of the rows
+  headwater dlq list                           what could not be processed: nothing
+  {self._url}/schema                 the HTTP API
 """
         )
 
@@ -146,10 +138,11 @@ Headwater is up at {self._url}; Ctrl-C stops it. Try:
         found = self._admin.find(f"/admin/outcomes/{event_id}")
         return found if isinstance(found, dict) else None
 
-    def _rows_of(self, table: str) -> list[dict[str, Any]]:
+    def _rows_of(self, table: str, order: Sequence[str]) -> list[dict[str, Any]]:
         """The demo people's rows of a table."""
         pages = [self._reader.get("/v1/sync", user_id=user, limit=1000) for user in _USERS]
-        return [row for page in pages for row in page["tables"][table]]
+        rows = [row for page in pages for row in page["tables"][table]]
+        return sorted(rows, key=lambda row: [str(row[name]) for name in order])
 
 
 def _outcome_rows(

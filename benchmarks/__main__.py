@@ -1,0 +1,99 @@
+"""`python -m benchmarks`: measures, shows a table to people and gives JSON to programs."""
+
+import dataclasses
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from benchmarks import ingest, pipeline, tables
+from benchmarks.children import BenchmarkFailed
+from benchmarks.house import say
+from benchmarks.machine import facts
+from benchmarks.profiles import Profiler, profiler
+from benchmarks.results import Comparison
+
+#: Every run is kept here, beside the code and out of git.
+_OUT: Final = Path(__file__).parent / "out"
+_TOP: Final = 25
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("which", type=click.Choice(["ingest", "pipeline"]), required=False)
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each. Default: 5; quick, 2.")
+@click.option("--quick", is_flag=True, help="A minute rather than five; figures vary more.")
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON to FILE."
+)
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Record py-spy profiles of worker and projector into this folder (pipeline only).",
+)
+def main(
+    which: str | None, rounds: int | None, quick: bool, file: Path | None, profile: Path | None
+) -> None:
+    """Measure Headwater beside the least that anybody could do; both unless WHICH says one."""
+    signal.signal(signal.SIGTERM, _end)
+    machine = facts()
+    recorder = profiler(profile) if profile and which != "ingest" else None
+    comparisons: list[Comparison] = []
+    try:
+        if which != "ingest":
+            comparisons.append(_pipeline(quick, rounds, recorder))
+        if which != "pipeline":
+            comparisons.append(_ingest(quick, rounds))
+    except BenchmarkFailed as failure:
+        raise click.ClickException(str(failure)) from failure
+    document = {
+        "machine": machine,
+        "options": {"quick": quick, "rounds": rounds, "profiled": recorder is not None},
+        "benchmarks": {each.name: each.document() for each in comparisons},
+    }
+    if recorder is not None:
+        document["profile"] = recorder.top(_TOP)
+    _deliver(document, file)
+    if sys.stdout.isatty():
+        tables.show(comparisons, machine)
+        if recorder is not None:
+            tables.show_profile(recorder.top(_TOP))
+
+
+def _pipeline(quick: bool, rounds: int | None, recorder: Profiler | None) -> Comparison:
+    sizes = pipeline.QUICK if quick else pipeline.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return pipeline.run(sizes, recorder)
+
+
+def _ingest(quick: bool, rounds: int | None) -> Comparison:
+    sizes = ingest.QUICK if quick else ingest.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return ingest.run(sizes)
+
+
+def _deliver(document: dict[str, Any], file: Path | None) -> None:
+    """Keeps the JSON, and writes it to the file that was asked for, or into a pipe."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    _OUT.mkdir(exist_ok=True)
+    name = str(document["machine"]["at"]).replace(":", "").replace("+0000", "Z")
+    kept = _OUT / f"{name}.json"
+    kept.write_text(text, "utf-8")
+    say(f"Kept in {kept.relative_to(_OUT.parent.parent)}")
+    if file is not None:
+        file.write_text(text, "utf-8")
+    elif not sys.stdout.isatty():
+        sys.stdout.write(text)
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    """Lets SIGTERM stop the children and servers on the way out."""
+    sys.exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,101 @@
+"""The servers of a benchmark: a real Kafka and a real Postgres of its own, gone afterwards."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from benchmarks.children import Child, cpu_seconds
+from projections.embedded import EmbeddedPostgres
+from projections.migrate import migrate
+from streams.embedded import EmbeddedKafka
+from streams.topics import create_topics
+
+#: As many as `headwater up` makes by default.
+PARTITIONS: Final = 4
+
+
+def say(message: str) -> None:
+    """Prints a line of progress to stderr: stdout may be a pipe that waits for JSON."""
+    sys.stderr.write(f"{message}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """The servers, and where their children's logs lie."""
+
+    bootstrap: str
+    dsn: str
+    logs: Path
+    kafka: EmbeddedKafka
+    postgres: EmbeddedPostgres
+
+    def part(self, command: str, **settings: str) -> Child:
+        """One of Headwater's own parts, started by its own command line as `headwater up` does."""
+        variables = {"kafka": self.bootstrap, "postgres": self.dsn, "log_level": "warning"}
+        variables |= settings
+        named = {f"HEADWATER_{name.upper()}": value for name, value in variables.items()}
+        return Child(command, "gateway", command, logs=self.logs, variables=named)
+
+    def child(self, name: str, *arguments: str) -> Child:
+        """A process of the benchmark's own."""
+        return Child(name, *arguments, logs=self.logs)
+
+    def cpu(self, **children: Child) -> dict[str, float]:
+        """Processor seconds used so far, by part: the servers and the given children."""
+        pids = {name: child.pid for name, child in children.items()}
+        servers = {"kafka": self.kafka.pid, "postgres": self.postgres.pid}
+        return {name: cpu_seconds(pid) for name, pid in (pids | servers).items()}
+
+    def make_topics(self, *names: str) -> None:
+        """Makes topics for what Headwater is compared with."""
+        asyncio.run(_make_topics(self.bootstrap, names))
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[House]:
+    """Starts the servers on free ports in a directory that goes with them."""
+    directory = Path(tempfile.mkdtemp(prefix="headwater-bench-"))
+    kafka = EmbeddedKafka(directory / "kafka", port=0, report=lambda _line: None)
+    postgres = EmbeddedPostgres(directory / "postgres", report=lambda _line: None)
+    try:
+        say("Starting Kafka and Postgres")
+        bootstrap, dsn = kafka.start(), postgres.start()
+        asyncio.run(create_topics(bootstrap, partitions=PARTITIONS, replication=1))
+        migrate(dsn, lambda _line: None)
+        logs = directory / "logs"
+        logs.mkdir()
+        yield House(bootstrap, dsn, logs, kafka, postgres)
+    finally:
+        postgres.stop()
+        kafka.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def used(before: Mapping[str, float], after: Mapping[str, float], count: int) -> dict[str, float]:
+    """Microseconds of processor time an event, by part."""
+    return {name: round((after[name] - before[name]) / count * 1e6, 1) for name in before}
+
+
+async def _make_topics(bootstrap: str, names: tuple[str, ...]) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
+    finally:
+        await admin.close()

@@ -1,0 +1,139 @@
+"""Taking deliveries: requests a second and latency of the signed POST, beside two emptier servers.
+
+Method. All three servers run all the time, each a process with the gateway's own HTTP server in it.
+A generator in a process of its own posts from 64 connections, each as soon as it is answered (a
+closed loop); every delivery is another one, signed beforehand. Each target has the same time in
+each round, after a warm-up. No worker runs: this is about taking deliveries, not about processing.
+
+The generator shares the machine with what it measures. `busy` is the share of a core that it used;
+it is not the bottleneck as long as that stays well below 1 and the empty server, which it drives
+the same way, answers more than the others.
+"""
+
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.children import BenchmarkFailed, Child
+from benchmarks.house import House, free_port, opened, say, used
+from benchmarks.results import Comparison, Round, Target
+from benchmarks.servers import TOPIC
+from gateway.settings import DEVELOPMENT_SECRETS
+
+CONNECTIONS: Final = 64
+_READY_WITHIN_S: Final = 30.0
+_PATIENCE_S: Final = 60.0
+#: Deliveries set apart for one measurement, so that no two post the same.
+_APART: Final = 1_000_000
+
+HEADWATER: Final = "headwater"
+BARE: Final = "bare"
+NOTHING: Final = "nothing"
+
+_WHAT: Final = {
+    HEADWATER: "POST /webhooks/terra: verify, read the envelope, drop duplicates, append",
+    BARE: "the same server: verify, append (acks=all), nothing else",
+    NOTHING: "the same server: answer 200",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Rounds, and the seconds of one measurement and of its warm-up."""
+
+    rounds: int
+    seconds: float
+    warm_s: float
+
+
+FULL: Final = Sizes(rounds=5, seconds=3.0, warm_s=0.7)
+QUICK: Final = Sizes(rounds=2, seconds=1.2, warm_s=0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server under test."""
+
+    name: str
+    port: int
+    process: Child
+
+    def wait_until_ready(self) -> None:
+        """Waits until it takes requests; the gateway also until Kafka is connected."""
+        path = "/health/ready" if self.name == HEADWATER else "/"
+        deadline = time.monotonic() + _READY_WITHIN_S
+        while not _answers(f"http://127.0.0.1:{self.port}{path}", any_status=path == "/"):
+            self.process.check()
+            if time.monotonic() > deadline:
+                raise self.process.failure("was not ready in time")
+            time.sleep(0.05)
+
+
+def run(sizes: Sizes) -> Comparison:
+    """Measures all three, in turn, for as many rounds as asked."""
+    with opened() as house, ExitStack() as stack:
+        house.make_topics(TOPIC)
+        servers = _servers(house, stack)
+        for server in servers:
+            server.wait_until_ready()
+        rounds: dict[str, list[Round]] = {server.name: [] for server in servers}
+        first = 0
+        for number in range(sizes.rounds):
+            for server in servers:
+                measured = _measure(house, server, sizes, first)
+                first += _APART
+                rounds[server.name].append(measured)
+                rate = measured.values["requests_s"]
+                say(f"Round {number + 1}: {server.name} {rate:,.0f} requests/s")
+    return Comparison(
+        name="ingest",
+        title=f"Taking 2 KB deliveries over {CONNECTIONS} connections",
+        measure="requests_s",
+        subject=HEADWATER,
+        targets={name: Target(what=_WHAT[name], rounds=rounds[name]) for name in _WHAT},
+    )
+
+
+def _servers(house: House, stack: ExitStack) -> list[Server]:
+    secret = DEVELOPMENT_SECRETS["terra_secrets"]
+    ports = {name: free_port() for name in (NOTHING, HEADWATER, BARE)}
+    gateway = house.part("serve", port=str(ports[HEADWATER]), terra_secrets=secret)
+    module, port = "benchmarks.servers", str(ports[BARE])
+    return [
+        Server(name, ports[name], stack.enter_context(process))
+        for name, process in (
+            (NOTHING, house.child(NOTHING, module, NOTHING, str(ports[NOTHING]))),
+            (HEADWATER, gateway),
+            (BARE, house.child(BARE, module, BARE, port, house.bootstrap, secret)),
+        )
+    ]
+
+
+def _measure(house: House, server: Server, sizes: Sizes, first: int) -> Round:
+    secret = DEVELOPMENT_SECRETS["terra_secrets"]
+    numbers = (server.port, CONNECTIONS, first, sizes.seconds, sizes.warm_s)
+    with house.child("load", "benchmarks.load", *map(str, numbers), secret) as load:
+        load.expect("ready", within_s=_PATIENCE_S)
+        before = house.cpu(server=server.process)
+        load.tell("go")
+        _, report = load.expect("requests_s", within_s=_PATIENCE_S)
+        after = house.cpu(server=server.process)
+    if report["failed"]:
+        raise BenchmarkFailed(
+            f"{server.name}: expected 200 for each of {report['requests']} requests, found "
+            f"{report['failed']} others"
+        )
+    return Round(values=report, cpu_us=used(before, after, report["requests"]))
+
+
+def _answers(url: str, *, any_status: bool) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 (a loopback address of ours)
+            return True
+    except urllib.error.HTTPError:
+        return any_status
+    except OSError:
+        return False

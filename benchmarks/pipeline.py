@@ -1,0 +1,289 @@
+"""From the raw topic to rows in Postgres: events a second, beside two other ways to get there.
+
+Method. The consumer under test runs and is warm, idle at the end of its raw topic. It is held
+(SIGSTOP), the load is appended by another process, and then it is let go (SIGCONT): the clock runs
+from there until the last row is committed in Postgres. So the whole load is visible at once, nobody
+pays for appending it, and start-up, group join and first connections are not in the figure, while
+the ramp from an empty pipeline to a full one and back is.
+
+All processes of all targets run all the time; those not measured are idle. Headwater counts as done
+when every row and every outcome is in Postgres, and the round ends when every trace is, too.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import psycopg
+
+from benchmarks import raw
+from benchmarks.children import BenchmarkFailed, Child
+from benchmarks.house import House, opened, say, used
+from benchmarks.profiles import Profiler
+from benchmarks.results import Comparison, Round, Target
+from schemas.tables import DAILY_SUMMARY
+from schemas.topics import OUTCOMES, TRACES, WEBHOOKS
+
+#: A worker that is held longer than this would lose its partitions (10 s) when it is let go.
+_HELD_MAX_S: Final = 7.0
+_PATIENCE_S: Final = 120.0
+#: How exactly the end is seen: 1 % of the shortest round, at 2 % of a core.
+_LOOK_EVERY_S: Final = 0.01
+#: Between rounds, so that nobody's commits and flushes fall into the next one's time.
+_SETTLE_S: Final = 0.5
+#: Events before the first round: connections are made, tables looked up, code is imported.
+_WARM: Final = 200
+
+HEADWATER: Final = "headwater"
+BY_HAND: Final = "by hand"
+FAUST: Final = "stock Faust"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Rounds, and the events of a round."""
+
+    rounds: int
+    headwater: int
+    by_hand: int
+    faust: int
+
+
+FULL: Final = Sizes(rounds=5, headwater=40_000, by_hand=40_000, faust=4_000)
+QUICK: Final = Sizes(rounds=2, headwater=6_000, by_hand=12_000, faust=1_500)
+
+
+class Contestant(Protocol):
+    """One way from the raw topic to Postgres."""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+
+    @property
+    def topic(self) -> str:
+        """Its raw topic."""
+
+    @property
+    def consumer(self) -> Child:
+        """The process that reads the raw topic: the one that is held."""
+
+    @property
+    def parts(self) -> dict[str, Child]:
+        """All its processes."""
+
+    def wait(self, total: int) -> tuple[float, dict[str, float]]:
+        """Waits until so many events, all rounds together, are in Postgres.
+
+        Shape:  when that was, and what else is known of it, in perf_counter seconds.
+        """
+
+    def stored(self) -> int:
+        """Counts its rows in Postgres."""
+
+
+class Headwater:
+    """The worker and the projector, as production runs them: a process each."""
+
+    name = HEADWATER
+    topic = WEBHOOKS
+
+    def __init__(self, house: House, stack: ExitStack) -> None:
+        self.consumer = stack.enter_context(house.part("worker"))
+        self.projector = stack.enter_context(house.part("project"))
+        self.parts = {"worker": self.consumer, "projector": self.projector}
+        self._connection = stack.enter_context(psycopg.connect(house.dsn, autocommit=True))
+
+    def wait(self, total: int) -> tuple[float, dict[str, float]]:
+        """Watches how far Postgres is; rows and outcomes count, traces are told of."""
+        done = self._when(total, (DAILY_SUMMARY.topic, OUTCOMES))
+        latest = self._connection.execute("select max(at) from webhook_outcomes").fetchone()
+        assert latest is not None
+        ago = time.time() - latest[0].timestamp()
+        # Wall clock to perf_counter: when the worker took up its last batch.
+        last_batch = time.perf_counter() - ago
+        return done, {"worker_s": last_batch, "traces_s": self._when(total, (TRACES,))}
+
+    def _when(self, total: int, topics: Sequence[str]) -> float:
+        deadline = time.monotonic() + _PATIENCE_S
+        while min(self._applied(topic) for topic in topics) < total:
+            for part in self.parts.values():
+                part.check()
+            if time.monotonic() > deadline:
+                raise self.consumer.failure(f"was not done within {_PATIENCE_S:.0f} s")
+            time.sleep(_LOOK_EVERY_S)
+        return time.perf_counter()
+
+    def _applied(self, topic: str) -> int:
+        query = "select coalesce(sum(next_offset), 0) from projection_offsets where topic = %s"
+        found = self._connection.execute(query, (topic,)).fetchone()
+        return int(found[0]) if found else 0
+
+    def stored(self) -> int:
+        """Rows, or outcomes of deliveries that were processed, whichever are fewer."""
+        processed = "select count(*) from webhook_outcomes where status = 'processed'"
+        query = f"select least((select count(*) from daily_summary), ({processed}))"  # noqa: S608 (ours)
+        found = self._connection.execute(query.encode()).fetchone()
+        return int(found[0]) if found else 0
+
+
+class Rival:
+    """A comparison: one process that reports how many rows it has written."""
+
+    def __init__(
+        self, house: House, stack: ExitStack, *, name: str, topic: str, module: str
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        self.consumer = stack.enter_context(
+            house.child(name, f"benchmarks.{module}", house.bootstrap, house.dsn)
+        )
+        self.parts = {name: self.consumer}
+        self._table = f"bench_{module.removeprefix('stock_')}"
+        self._dsn = house.dsn
+
+    def wait(self, total: int) -> tuple[float, dict[str, float]]:
+        """Waits for its report."""
+        while True:
+            at, report = self.consumer.expect("rows", within_s=_PATIENCE_S)
+            if report["rows"] >= total:
+                return at, {}
+
+    def stored(self) -> int:
+        """Rows of its table."""
+        with psycopg.connect(self._dsn) as connection:
+            found = connection.execute(f"select count(*) from {self._table}".encode()).fetchone()  # noqa: S608 (ours)
+        return int(found[0]) if found else 0
+
+
+class Course:
+    """A contestant and how many events it has had."""
+
+    def __init__(self, house: House, contestant: Contestant, events: int) -> None:
+        self.contestant = contestant
+        self._house = house
+        self._events = events
+        self._had = 0
+
+    def send_first(self) -> None:
+        """Sends a few events, to be waited for."""
+        with self._load(_WARM) as append:
+            append()
+        self._had = _WARM
+
+    def wait_for_first(self) -> None:
+        """Waits until those are in Postgres, however long the start takes."""
+        self.contestant.wait(_WARM)
+
+    def run(self, profiler: Profiler | None = None) -> Round:
+        """Measures a round."""
+        contestant, house = self.contestant, self._house
+        with self._load(self._events) as append:
+            contestant.consumer.hold()
+            append()
+            before = house.cpu(**contestant.parts)
+            began = time.perf_counter()
+            contestant.consumer.let_go()
+            with _profiled(profiler, contestant):
+                ended, marks = contestant.wait(self._had + self._events)
+            after = house.cpu(**contestant.parts)
+        self._had += self._events
+        self._verify()
+        took = ended - began
+        return Round(
+            values={
+                "events_s": round(self._events / took, 1),
+                "events": self._events,
+                "seconds": round(took, 3),
+                **{name: round(at - began, 3) for name, at in marks.items()},
+            },
+            cpu_us=used(before, after, self._events),
+        )
+
+    @contextmanager
+    def _load(self, count: int) -> Iterator[Callable[[], None]]:
+        arguments = (self._house.bootstrap, self.contestant.topic, str(self._had), str(count))
+        with self._house.child("preload", "benchmarks.preload", *arguments) as preload:
+            preload.expect("built", within_s=_PATIENCE_S)
+
+            def append() -> None:
+                began = time.monotonic()
+                preload.tell("go")
+                preload.expect("appended", within_s=_PATIENCE_S)
+                took = time.monotonic() - began
+                if took > _HELD_MAX_S:
+                    raise BenchmarkFailed(f"appending took {took:.1f} s: too long to be held")
+
+            yield append
+
+    def _verify(self) -> None:
+        stored = self.contestant.stored()
+        if stored != self._had:
+            raise BenchmarkFailed(
+                f"{self.contestant.name}: expected {self._had} rows in Postgres, found {stored}"
+            )
+
+
+@contextmanager
+def _profiled(profiler: Profiler | None, contestant: Contestant) -> Iterator[None]:
+    if profiler is None or contestant.name != HEADWATER:
+        yield
+    else:
+        with profiler.watching({name: part.pid for name, part in contestant.parts.items()}):
+            yield
+
+
+def run(sizes: Sizes, profiler: Profiler | None) -> Comparison:
+    """Measures all three, in turn, for as many rounds as asked."""
+    with opened() as house, ExitStack() as stack:
+        house.make_topics(raw.BY_HAND, raw.BY_HAND_ROWS, raw.FAUST, raw.FAUST_ROWS)
+        courses = _courses(house, stack, sizes)
+        # All at once at the end: each takes a second or two.
+        for part in (part for course in courses for part in course.contestant.parts.values()):
+            stack.callback(part.ask_to_stop)
+        say("Warming up")
+        for course in courses:
+            course.send_first()
+        for course in courses:
+            course.wait_for_first()
+        rounds: dict[str, list[Round]] = {course.contestant.name: [] for course in courses}
+        for number in range(sizes.rounds):
+            for course in courses:
+                time.sleep(_SETTLE_S)
+                measured = course.run(profiler)
+                rounds[course.contestant.name].append(measured)
+                rate = measured.values["events_s"]
+                say(f"Round {number + 1}: {course.contestant.name} {rate:,.0f} events/s")
+    return _comparison(rounds)
+
+
+def _courses(house: House, stack: ExitStack, sizes: Sizes) -> list[Course]:
+    def rival(name: str, topic: str, module: str) -> Rival:
+        return Rival(house, stack, name=name, topic=topic, module=module)
+
+    contestants: list[tuple[Contestant, int]] = [
+        (rival(BY_HAND, raw.BY_HAND, "by_hand"), sizes.by_hand),
+        (Headwater(house, stack), sizes.headwater),
+        (rival(FAUST, raw.FAUST, "stock_faust"), sizes.faust),
+    ]
+    return [Course(house, contestant, events) for contestant, events in contestants]
+
+
+def _comparison(rounds: dict[str, list[Round]]) -> Comparison:
+    what: dict[str, Any] = {
+        HEADWATER: "worker and projector: deduplicated, traced, each value with its origin",
+        BY_HAND: "one aiokafka loop: parse, merge, produce, upsert",
+        FAUST: "Faust's own transport and table, one event at a time",
+    }
+    targets = {
+        name: Target(what=what[name], rounds=rounds[name]) for name in (HEADWATER, BY_HAND, FAUST)
+    }
+    return Comparison(
+        name="pipeline",
+        title="From the raw topic to rows in Postgres, 2 KB daily deliveries",
+        measure="events_s",
+        subject=HEADWATER,
+        targets=targets,
+    )

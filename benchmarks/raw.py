@@ -1,0 +1,64 @@
+"""What lies in the raw topics: our record of a delivery, and the same as plain JSON.
+
+The plain form is for what Headwater is compared with. Its topics are keyed by user, which spares
+their readers the re-keying that Headwater does; nothing else about the records differs.
+"""
+
+from typing import Final
+
+import msgspec
+import orjson
+
+from benchmarks.payloads import delivery
+from processors.envelope import event_id
+from schemas.codec import encode
+from schemas.records import WebhookReceived
+from schemas.topics import WEBHOOKS
+from streams.records import Outgoing, partition_of
+
+#: The raw topics of the hand-written loop and of stock Faust, and where each puts its rows.
+BY_HAND: Final = "bench-by-hand"
+BY_HAND_ROWS: Final = "bench-by-hand-rows"
+FAUST: Final = "bench-faust"
+FAUST_ROWS: Final = "bench-faust-rows"
+
+
+def received(number: int, now_ms: int) -> WebhookReceived:
+    """A delivery as the gateway would have taken it."""
+    made = delivery(number)
+    name = event_id("terra", "daily", made.subject, made.body)
+    return WebhookReceived(
+        event_id=name,
+        request_id=f"bench-{name[:20]}",
+        source="terra",
+        type="daily",
+        subject=made.subject,
+        reference=made.user,
+        sent_at_ms=now_ms,
+        updated_at_ms=0,
+        received_at_ms=now_ms,
+        body=made.body,
+    )
+
+
+def ours(number: int, now_ms: int, partitions: int) -> Outgoing:
+    """A record of the topic `webhooks`, as the gateway appends it."""
+    record = received(number, now_ms)
+    key = record.event_id.encode()
+    headers = [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", key),
+        ("ce_source", b"/webhooks/terra"),
+        ("ce_type", b"terra.daily"),
+        ("ce_subject", record.subject.encode()),
+        ("content-type", b"application/vnd.apache.avro"),
+    ]
+    return Outgoing(WEBHOOKS, partition_of(key, partitions), key, encode(record), headers)
+
+
+def plain(topic: str, number: int, now_ms: int, partitions: int) -> Outgoing:
+    """The same record as JSON, the body as text in it."""
+    record = received(number, now_ms)
+    fields = {**msgspec.structs.asdict(record), "body": record.body.decode()}
+    key = (record.reference or "").encode()
+    return Outgoing(topic, partition_of(key, partitions), key, orjson.dumps(fields))

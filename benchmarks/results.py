@@ -1,0 +1,121 @@
+"""What was measured: every round's numbers, their medians, and the ratios that they come to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+from typing_extensions import override
+
+#: The share of a comparison's figure that Headwater aims at, by benchmark and comparison. What is
+#: not named has no aim. Aims are printed beside what was found and never make a run fail.
+AIMS: Final[Mapping[tuple[str, str], float]] = {
+    ("ingest", "bare"): 0.70,
+    ("pipeline", "by hand"): 0.70,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One measurement of one target; `cpu_us` is processor time an event, by part."""
+
+    values: dict[str, float]
+    cpu_us: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What was measured, and its rounds in order."""
+
+    what: str
+    rounds: list[Round] = field(default_factory=list)
+
+    def medians(self) -> dict[str, float]:
+        """The median of each value over the rounds."""
+        return _medians([taken.values for taken in self.rounds])
+
+    def cpu_medians(self) -> dict[str, float]:
+        """The median processor time an event, by part."""
+        return _medians([taken.cpu_us for taken in self.rounds])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """The subject's figure divided by another's: the median over the rounds, and their range."""
+
+    to: str
+    found: float
+    lowest: float
+    highest: float
+    aim: float | None
+
+    @override
+    def __str__(self) -> str:
+        aim = "no aim" if self.aim is None else f"aim {self.aim:.2f}"
+        spread = f"{self.lowest:.2f} to {self.highest:.2f}"
+        return f"{aim}, found {self.found:.2f} of {self.to} (rounds: {spread})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A benchmark's outcome.
+
+    Shape:  `measure` names the value that ratios are about; `subject` the target that is ours.
+    """
+
+    name: str
+    title: str
+    measure: str
+    subject: str
+    targets: dict[str, Target]
+
+    def ratios(self) -> list[Ratio]:
+        """The subject beside each other target, round by round: both had the machine as it was."""
+        ours = self._figures(self.subject)
+        ratios = []
+        for name in self.targets:
+            if name != self.subject:
+                each = [a / b for a, b in zip(ours, self._figures(name), strict=True)]
+                ratios.append(
+                    Ratio(
+                        to=name,
+                        found=round(median(each), 3),
+                        lowest=round(min(each), 3),
+                        highest=round(max(each), 3),
+                        aim=AIMS.get((self.name, name)),
+                    )
+                )
+        return ratios
+
+    def _figures(self, name: str) -> list[float]:
+        return [taken.values[self.measure] for taken in self.targets[name].rounds]
+
+    def document(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "title": self.title,
+            "measure": self.measure,
+            "subject": self.subject,
+            "targets": {
+                name: {
+                    "what": target.what,
+                    "rounds": [{**t.values, "cpu_us": t.cpu_us} for t in target.rounds],
+                    "median": {**target.medians(), "cpu_us": target.cpu_medians()},
+                }
+                for name, target in self.targets.items()
+            },
+            "ratios": [
+                {
+                    "to": ratio.to,
+                    "aim": ratio.aim,
+                    "found": ratio.found,
+                    "lowest": ratio.lowest,
+                    "highest": ratio.highest,
+                }
+                for ratio in self.ratios()
+            ],
+        }
+
+
+def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(median(each[name] for each in rounds), 3) for name in rounds[0]}

@@ -1,0 +1,78 @@
+"""Tables for people: a row a target, the rounds, the medians, and the ratios underneath."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.results import Comparison, Target
+
+#: Values shown beside the measure, with their headings.
+_SHOWN: Final = {
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "busy": "generator's core",
+    "worker_s": "worker's last batch s",
+    "seconds": "seconds",
+}
+_MEASURES: Final = {"events_s": "events/s", "requests_s": "requests/s"}
+
+
+def show(comparisons: list[Comparison], machine: Mapping[str, Any]) -> None:
+    """Prints everything."""
+    console = Console(highlight=False)
+    console.print(
+        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, "
+        f"Python {machine['python']}, Kafka {machine['kafka']}, commit {machine['commit']}, "
+        f"load before {machine['load_before']}"
+    )
+    for comparison in comparisons:
+        console.print()
+        console.print(_table(comparison))
+        for ratio in comparison.ratios():
+            console.print(f"  {comparison.subject}: {ratio}")
+
+
+def show_profile(top: Mapping[str, list[tuple[str, float]]]) -> None:
+    """Prints the functions that most time was spent in themselves."""
+    console = Console(highlight=False)
+    for name, functions in top.items():
+        table = Table(box=box.SIMPLE_HEAD, title=f"{name}: time in the function itself")
+        table.add_column("share", justify="right")
+        table.add_column("function", overflow="fold")
+        for function, share in functions:
+            table.add_row(f"{share:.1%}", Text(function))
+        console.print(table)
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, title=comparison.title, title_justify="left", title_style="bold"
+    )
+    shown = [
+        name
+        for name in _SHOWN
+        if any(name in target.rounds[0].values for target in comparison.targets.values())
+    ]
+    table.add_column("")
+    table.add_column(f"median {_MEASURES[comparison.measure]}", justify="right")
+    table.add_column("rounds", overflow="fold")
+    for name in shown:
+        table.add_column(_SHOWN[name], justify="right")
+    table.add_column("CPU µs each", overflow="fold")
+    for name, target in comparison.targets.items():
+        table.add_row(name, *_cells(target, comparison.measure, shown))
+    return table
+
+
+def _cells(target: Target, measure: str, shown: list[str]) -> list[str]:
+    medians, cpu = target.medians(), target.cpu_medians()
+    return [
+        f"{medians[measure]:,.0f}",
+        " ".join(f"{taken.values[measure]:,.0f}" for taken in target.rounds),
+        *(f"{medians[name]:.2f}" if name in medians else "" for name in shown),
+        ", ".join(f"{part} {used:.0f}" for part, used in cpu.items()),
+    ]

@@ -1,0 +1,185 @@
+"""The gateway as a process, met by what the network brings: raw bytes, lies, slow and rude peers.
+
+Neither Kafka nor Postgres is there, which all of this must not need.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.house import free_port, signed
+
+_UP_WITHIN_S = 20.0
+_BODY_LIMIT = 1_000_000
+
+
+@contextmanager
+def gateway(log: Path, **settings: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    port = free_port()
+    env = {
+        **os.environ,
+        "HEADWATER_PORT": str(port),
+        "HEADWATER_KAFKA": "127.0.0.1:1",
+        "HEADWATER_POSTGRES": "postgresql://headwater@127.0.0.1:1/headwater",
+        "HEADWATER_MAX_BODY_BYTES": str(_BODY_LIMIT),
+        "HEADWATER_APPEND_TIMEOUT_S": "0.5",
+        **settings,
+    }
+    with log.open("wb") as output:
+        argv = [sys.executable, "-m", "gateway", "serve"]
+        process = subprocess.Popen(argv, env=env, stdout=output, stderr=output)
+    try:
+        _wait_until_it_listens(port, process, log)
+        yield port, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _UP_WITHIN_S
+    while True:
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/health/live")
+        except httpx.TransportError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        else:
+            return
+
+
+@pytest.fixture(scope="module")
+def port(scratch: Path) -> Iterator[int]:
+    with gateway(scratch / "bad-input.log") as (port, process):
+        yield port
+        assert process.poll() is None, (scratch / "bad-input.log").read_text()
+
+
+def say(port: int, *pieces: bytes, within_s: float = 20.0) -> bytes:
+    """Sends raw bytes and returns all that comes back until the peer closes or is silent."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=within_s) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+            while b"\r\n\r\n" not in answer and (more := connection.recv(65536)):
+                answer += more
+            connection.settimeout(0.3)
+            while more := connection.recv(65536):
+                answer += more
+        except (ConnectionResetError, BrokenPipeError, TimeoutError):
+            pass
+    return answer
+
+
+def status(answer: bytes) -> int:
+    assert answer.startswith(b"HTTP/1.1 "), answer
+    return int(answer[9:12])
+
+
+HEAD = b"POST /webhooks/terra HTTP/1.1\r\nhost: x\r\n"
+
+
+def test_a_huge_header_is_refused(port: int) -> None:
+    answer = say(port, HEAD + b"x-filler: " + b"x" * 1_000_000 + b"\r\n\r\n")
+    assert status(answer) in (400, 431)
+
+
+def test_too_many_headers_are_refused(port: int) -> None:
+    many = b"".join(b"x-%d: 1\r\n" % number for number in range(5_000))
+    assert status(say(port, HEAD + many + b"\r\n")) in (400, 431)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GARBAGE\r\n\r\n",
+        HEAD + b"content-length: -5\r\n\r\n",
+        HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\n12345",
+        HEAD + b"transfer-encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_or_hung_up_on(port: int, request_bytes: bytes) -> None:
+    answer = say(port, request_bytes)
+    assert not answer or 400 <= status(answer) < 500
+
+
+def test_an_announced_body_above_the_limit_is_refused_without_reading_it(port: int) -> None:
+    answer = say(port, HEAD + b"content-length: 99999999999\r\n\r\n{")
+    assert status(answer) == 413
+    assert b'"code":"body_too_large"' in answer
+
+
+def test_a_chunked_body_above_the_limit_is_refused(port: int) -> None:
+    chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
+    answer = say(port, HEAD + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 20)
+    assert status(answer) == 413
+
+
+def test_a_chunked_body_within_the_limit_is_read_whole(port: int) -> None:
+    answer = say(port, HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
+    assert status(answer) == 401  # read, and found unsigned
+    assert b'"reason":"missing_header"' in answer
+
+
+def test_a_sender_that_hangs_up_within_a_body_harms_nobody(port: int) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(HEAD + b"content-length: 1000\r\n\r\n{")
+    assert httpx.get(f"http://127.0.0.1:{port}/health/live").is_success
+
+
+@pytest.mark.parametrize(
+    "path", ["/webhooks/terra/", "//terra", "/webhooks/%00", "/webhooks/..", "/%ff"]
+)
+def test_odd_paths_are_problems_not_failures(port: int, path: str) -> None:
+    answer = httpx.post(f"http://127.0.0.1:{port}{path}", content=b"{}")
+    assert 400 <= answer.status_code < 500, answer.text
+
+
+def test_a_host_that_is_none_is_refused(port: int) -> None:
+    answer = say(port, b"GET /v1/sync HTTP/1.1\r\nhost: a b\r\n\r\n")
+    assert 400 <= status(answer) < 500
+
+
+def test_without_kafka_a_delivery_is_503_and_nothing_claims_to_be_ready(port: int) -> None:
+    url = f"http://127.0.0.1:{port}"
+    body = b'{"type":"daily","user":{"user_id":"a"}}'
+    answer = httpx.post(f"{url}/webhooks/terra", content=body, headers=signed(body))
+    assert (answer.status_code, answer.json()["code"]) == (503, "broker_unavailable")
+    assert answer.headers["retry-after"]
+    assert httpx.get(f"{url}/health/ready").status_code == 503
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_gateway_ends_in_order_when_asked(scratch: Path, number: signal.Signals) -> None:
+    log = scratch / f"ends-{number.name}.log"
+    with gateway(log) as (_, process):
+        process.send_signal(number)
+        assert process.wait(10) == 0, log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_taken_port_is_one_line(scratch: Path) -> None:
+    with gateway(scratch / "first.log") as (port, _):
+        run = subprocess.run(
+            [sys.executable, "-m", "gateway", "serve", "--port", str(port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"headwater: The gateway cannot listen on 127.0.0.1:{port}: ")
+    assert run.stderr.count("\n") == 1

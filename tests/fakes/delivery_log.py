@@ -1,0 +1,110 @@
+"""A delivery log in memory, and the contract that it and the real one both keep."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from gateway.ports import DeliveryLog
+from schemas.errors import BrokerUnavailable
+from schemas.records import WebhookReceived
+
+Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
+
+
+class Appended(msgspec.Struct, frozen=True):
+    duplicate: bool
+
+
+class MemoryLog:
+    """Keeps deliveries in a list; `away` makes it a log whose broker does not answer."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[WebhookReceived] = []
+        self.ready = False
+        self.away = False
+
+    async def start(self) -> None:
+        self.ready = True
+
+    async def stop(self) -> None:
+        self.ready = False
+
+    async def append(self, delivery: WebhookReceived) -> Appended:
+        if self.away:
+            raise BrokerUnavailable("expected an acknowledgement of memory within 5 s, found none")
+        if any(known.event_id == delivery.event_id for known in self.deliveries):
+            return Appended(duplicate=True)
+        self.deliveries.append(delivery)
+        return Appended(duplicate=False)
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    partition: int
+    offset: int
+    topic: str
+    ok: bool
+    detail: str
+
+
+class MemoryReplays:
+    """Says that it replayed what it was asked to, and remembers that."""
+
+    def __init__(self) -> None:
+        self.replayed: list[tuple[int, int]] = []
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
+        self.replayed += positions
+        return [Replayed(p, o, "webhooks", ok=True, detail="") for p, o in positions]
+
+
+def a_delivery(event_id: str) -> WebhookReceived:
+    return WebhookReceived(
+        event_id=event_id,
+        request_id=f"request-of-{event_id}",
+        source="terra",
+        type="daily",
+        subject="subject",
+        sent_at_ms=1_782_000_000_000,
+        updated_at_ms=0,
+        received_at_ms=1_782_000_000_500,
+        body=b'{"type":"daily"}',
+    )
+
+
+class DeliveryLogContract:
+    """What the gateway relies on; a subclass says how to make a log that is connected."""
+
+    def run(self, scenario: Scenario) -> None:
+        raise NotImplementedError
+
+    def test_a_first_delivery_is_no_duplicate_and_a_second_is_one(self) -> None:
+        async def scenario(log: DeliveryLog) -> None:
+            assert not (await log.append(a_delivery("contract-1"))).duplicate
+            assert (await log.append(a_delivery("contract-1"))).duplicate
+            assert not (await log.append(a_delivery("contract-2"))).duplicate
+
+        self.run(scenario)
+
+    def test_of_copies_that_arrive_together_exactly_one_is_no_duplicate(self) -> None:
+        async def scenario(log: DeliveryLog) -> None:
+            copies = (log.append(a_delivery("contract-3")) for _ in range(20))
+            answers = await asyncio.gather(*copies)
+            assert sorted(one.duplicate for one in answers) == [False, *[True] * 19]
+
+        self.run(scenario)
+
+    def test_a_log_that_was_started_is_ready_and_one_that_was_stopped_is_not(self) -> None:
+        logs: list[DeliveryLog] = []
+
+        async def scenario(log: DeliveryLog) -> None:
+            assert log.ready
+            logs.append(log)
+
+        self.run(scenario)
+        assert not logs[0].ready

@@ -1,0 +1,139 @@
+"""The gateway's log of deliveries on a real broker: the contract, and what happens without one."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import pytest
+from litestar.testing import TestClient
+
+from gateway.app import create_app
+from gateway.demo_day import demo_deliveries, terra_signature
+from gateway.request_ids import ulid_source
+from gateway.settings import Settings
+from projections.queries import Reader
+from schemas.codec import decode
+from schemas.errors import BrokerUnavailable
+from schemas.records import WebhookReceived
+from streams.client import DeadLetters, WebhookLog
+from streams.clock import now_ms
+from streams.restore import read_whole
+from streams.topics import create_topics
+from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
+
+#: The port of nobody: refused at once.
+NOBODY = "127.0.0.1:1"
+NO_POSTGRES = "postgresql://headwater@127.0.0.1:1/headwater"
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: str) -> str:
+    """The address of a broker that has the topics of the catalogue."""
+    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
+    return kafka
+
+
+async def until(done: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Waits for something that happens by itself, with a bound."""
+    async with asyncio.timeout(within_s):
+        while not done():  # noqa: ASYNC110 (nobody would set an event)
+            await asyncio.sleep(0.01)
+
+
+def real_log(bootstrap: str, append_timeout_s: float = 5.0) -> WebhookLog:
+    return WebhookLog(bootstrap=bootstrap, append_timeout_s=append_timeout_s, clock=now_ms)
+
+
+class TestWebhookLog(DeliveryLogContract):
+    @pytest.fixture(autouse=True)
+    def _on(self, topics: str) -> None:
+        self.bootstrap = topics
+
+    def run(self, scenario: Scenario) -> None:
+        async def whole() -> None:
+            log = real_log(self.bootstrap)
+            await log.start()
+            try:
+                await until(lambda: log.ready)
+                await scenario(log)
+            finally:
+                await log.stop()
+
+        asyncio.run(whole())
+
+
+def test_without_a_broker_the_log_starts_is_not_ready_and_says_so() -> None:
+    async def whole() -> None:
+        log = real_log(NOBODY, append_timeout_s=0.3)
+        await log.start()
+        try:
+            assert not log.ready
+            with pytest.raises(BrokerUnavailable):
+                await log.append(a_delivery("nobody-1"))
+        finally:
+            await log.stop()
+
+    asyncio.run(whole())
+
+
+def app_on(bootstrap: str, append_timeout_s: float = 5.0) -> TestClient:
+    app = create_app(
+        Settings(),
+        log=real_log(bootstrap, append_timeout_s),
+        reader=Reader(NO_POSTGRES),
+        replays=DeadLetters(bootstrap=bootstrap, clock=now_ms),
+        clock=now_ms,
+        new_request_id=ulid_source(now_ms, os.urandom),
+    )
+    return TestClient(app)
+
+
+def signed(body: bytes) -> dict[str, str]:
+    return {"terra-signature": terra_signature("dev-terra-secret", body, now_ms() // 1000)}
+
+
+def test_without_a_broker_deliveries_are_503_and_the_gateway_is_not_ready() -> None:
+    body = demo_deliveries()[0].body
+    with app_on(NOBODY, append_timeout_s=0.3) as client:
+        answer = client.post("/webhooks/terra", content=body, headers=signed(body))
+        assert (answer.status_code, answer.json()["code"]) == (503, "broker_unavailable")
+        assert answer.headers["retry-after"]
+        assert client.get("/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+
+
+def test_what_was_answered_ok_is_in_kafka_byte_for_byte(topics: str) -> None:
+    answers = {}
+    with app_on(topics) as client:
+        asyncio.run(until(lambda: client.get("/health/ready").is_success))
+        for delivery in demo_deliveries():
+            answer = client.post(
+                "/webhooks/terra", content=delivery.body, headers=signed(delivery.body)
+            )
+            assert answer.status_code == 200
+            answers[answer.json()["raw_event_id"]] = (delivery.body, answer.json()["request_id"])
+            again = client.post("/terra", content=delivery.body, headers=signed(delivery.body))
+            assert again.json()["duplicate"]
+
+    async def appended() -> dict[str, tuple[bytes, str]]:
+        found = {}
+        for partition in range(PARTITIONS):
+            async for record in read_whole(topics, ["webhooks"], partition):
+                delivery = decode(record.value, WebhookReceived)
+                assert record.key == delivery.event_id.encode()
+                found[delivery.event_id] = (delivery.body, delivery.request_id)
+        return found
+
+    found = asyncio.run(appended())
+    assert {event_id: found[event_id] for event_id in answers} == answers
+
+
+def test_dead_letters_that_do_not_exist_are_not_replayed(topics: str) -> None:
+    body = {"positions": [{"partition": 0, "offset": 99}, {"partition": 77, "offset": 0}]}
+    with app_on(topics) as client:
+        answer = client.post(
+            "/admin/dlq/replay", json=body, headers={"x-admin-key": "dev-admin-key"}
+        ).json()
+    assert (answer["replayed"], answer["failed"]) == (0, 2)
+    assert [result["detail"][:8] for result in answer["results"]] == ["no such ", "no such "]

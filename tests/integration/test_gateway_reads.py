@@ -1,0 +1,204 @@
+"""The gateway's reads on a real Postgres, and the mirror that follows them."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from litestar.testing import TestClient
+
+from gateway.app import create_app
+from gateway.mirror import Mirror
+from gateway.settings import Settings
+from projections.migrate import migrate
+from projections.queries import Reader
+from projections.store import Store
+from streams.clock import now_ms
+from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.integration.written import Written, apply, day, outcome, trace
+
+READ = {"authorization": "Bearer dev-read-key"}
+ADMIN = {"x-admin-key": "dev-admin-key"}
+
+Client = TestClient[Any]
+Write = Callable[[Sequence[Written]], None]
+
+
+@contextmanager
+def gateway_on(dsn: str) -> Iterator[Client]:
+    app = create_app(
+        Settings(),
+        log=MemoryLog(),
+        reader=Reader(dsn),
+        replays=MemoryReplays(),
+        clock=now_ms,
+        new_request_id=lambda: "request-1",
+    )
+    with TestClient(app) as client:
+        yield client
+
+
+@pytest.fixture
+def client(fresh_database: str) -> Iterator[Client]:
+    migrate(fresh_database, lambda _: None)
+    with gateway_on(fresh_database) as client:
+        yield client
+
+
+@pytest.fixture
+def write(fresh_database: str) -> Write:
+    """Applies records to Postgres as the projector does."""
+
+    def applied(records: Sequence[Written]) -> None:
+        async def run() -> None:
+            store = Store(fresh_database, projection="tables", clock=now_ms)
+            try:
+                await apply(store, records)
+            finally:
+                await store.close()
+
+        asyncio.run(run())
+
+    return applied
+
+
+def test_a_database_that_has_nothing_yet_answers_with_empty_tables(client: Client) -> None:
+    page = client.get("/v1/sync", headers=READ).json()
+    assert page["tables"] == {"terra_connections": [], "daily_summary": [], "sleep_sessions": []}
+    assert page["has_more"] is False
+    assert page["cursor"]
+
+
+def test_the_cursor_goes_on_with_what_changed(client: Client, write: Write) -> None:
+    write([day("user_1", "2026-07-01", steps=1), day("user_2", "2026-07-01", steps=2)])
+    first = client.get("/v1/sync", params={"limit": 1}, headers=READ).json()
+    assert first["has_more"] is True
+    rest = client.get("/v1/sync", params={"since": first["cursor"]}, headers=READ).json()
+    rows = first["tables"]["daily_summary"] + rest["tables"]["daily_summary"]
+    assert [(row["user_id"], row["datetime"], row["steps"]) for row in rows] == [
+        ("user_1", "2026-07-01", 1),
+        ("user_2", "2026-07-01", 2),
+    ]
+    write([day("user_1", "2026-07-02", steps=3)])
+    later = client.get("/v1/sync", params={"cursor": rest["cursor"]}, headers=READ).json()
+    assert [row["steps"] for row in later["tables"]["daily_summary"]] == [3]
+
+
+def test_since_and_user_limit_what_is_answered(client: Client, write: Write) -> None:
+    write([day("user_1", "2026-07-01", steps=1), day("user_2", "2026-07-01", steps=2)])
+    for parameters, users in (
+        ({"since": "2000-01-01T00:00:00+00:00"}, ["user_1", "user_2"]),
+        ({"since": "2000-01-01T00:00:00 00:00"}, ["user_1", "user_2"]),
+        ({"since": "9000-01-01T00:00:00Z"}, []),
+        ({"user_id": "user_2"}, ["user_2"]),
+    ):
+        page = client.get("/v1/sync", params=parameters, headers=READ).json()
+        assert [row["user_id"] for row in page["tables"]["daily_summary"]] == users, parameters
+
+
+@pytest.mark.parametrize("parameter", ["since", "cursor"])
+def test_a_cursor_that_is_none_of_ours_is_refused(client: Client, parameter: str) -> None:
+    answer = client.get("/v1/sync", params={parameter: "nonsense"}, headers=READ)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
+    assert answer.json()["field"] == "cursor"
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "'; drop table traces", "x" * 5000])
+def test_a_parameter_that_postgres_cannot_take_harms_nobody(client: Client, text: str) -> None:
+    query = quote(text, errors="surrogatepass")
+    for path in ("/admin/traces?request_id=", "/admin/outcomes/", "/v1/sync?user_id="):
+        answer = client.get(path + query, headers=ADMIN | READ)
+        assert answer.status_code in (200, 400, 404), answer.text
+
+
+def test_outcomes_are_counted_and_found(client: Client, write: Write) -> None:
+    write([outcome("e1"), outcome("e2"), outcome("e3", status="dead", reason="why")])
+    counts = client.get("/admin/outcomes", headers=ADMIN).json()["outcomes"]
+    assert {(one["status"], one["deliveries"]) for one in counts} == {("processed", 2), ("dead", 1)}
+    dead = client.get("/admin/outcomes?status=dead", headers=ADMIN).json()["outcomes"]
+    assert dead == [{"status": "dead", "reason": "why", "deliveries": 1}]
+    assert client.get("/admin/outcomes/e3", headers=ADMIN).json()["reason"] == "why"
+    assert client.get("/admin/outcomes/e4", headers=ADMIN).status_code == 404
+
+
+def test_a_journey_is_found_by_its_request(client: Client, write: Write) -> None:
+    write(
+        [trace("r1", "received", "admitted", "normalized"), trace("r2", "received", level="error")]
+    )
+    found = client.get("/admin/traces?request_id=r1", headers=ADMIN).json()["traces"]
+    assert [[hop["stage"] for hop in one["hops"]] for one in found] == [
+        ["received", "admitted", "normalized"]
+    ]
+    errors = client.get("/admin/traces?level=error", headers=ADMIN).json()["traces"]
+    assert [one["request_id"] for one in errors] == ["r2"]
+
+
+def test_no_dead_letters_are_an_empty_page_and_nothing_to_replay(client: Client) -> None:
+    assert client.get("/admin/dlq", headers=ADMIN).json() == {"dead_letters": [], "cursor": None}
+    assert client.get("/admin/dlq/0/0", headers=ADMIN).status_code == 404
+    for dry_run in (True, False):
+        body = {"all": True, "dry_run": dry_run}
+        answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN).json()
+        assert (answer["replayed"], answer["failed"], answer["more"]) == (0, 0, False)
+
+
+def test_the_projections_say_how_far_they_are(client: Client, write: Write) -> None:
+    write([outcome("e1")])
+    found = client.get("/admin/projections", headers=ADMIN).json()
+    assert [(one["topic"], one["next_offset"]) for one in found["positions"]] == [
+        ("webhook-outcomes", 1)
+    ]
+    assert found["errors"] == []
+
+
+def mirrored(client: Client, database: Path, said: list[str]) -> dict[str, int]:
+    client.headers.update(READ)
+    mirror = Mirror(database, client, report=said.append, sleep=lambda _: None)
+    return mirror.sync()
+
+
+def test_the_mirror_follows_the_rows(client: Client, write: Write, tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    said: list[str] = []
+    write([day("user_1", f"2026-07-{number:02}", steps=number) for number in range(1, 31)])
+    assert mirrored(client, database, said)["daily_summary"] == 30
+    assert mirrored(client, database, said)["daily_summary"] == 0
+    write([day("user_1", "2026-07-01", steps=99)])
+    assert mirrored(client, database, said)["daily_summary"] == 1
+    rows = sqlite3.connect(database)
+    total = rows.execute("select count(*), sum(steps) from daily_summary").fetchone()
+    rows.close()
+    assert total == (30, sum(range(2, 31)) + 99)
+    assert not said
+
+
+def test_the_mirror_starts_over_on_another_database(
+    client: Client, write: Write, fresh_database: str, tmp_path: Path
+) -> None:
+    """The same address, rebuilt: its cursors are those of another database."""
+    database = tmp_path / "rows.sqlite"
+    said: list[str] = []
+    write([day("user_1", "2026-07-01", steps=1)])
+    mirrored(client, database, said)
+    rows = sqlite3.connect(database)
+    with rows:
+        rows.execute("update daily_summary set datetime = '1999-01-01'")
+    rows.close()
+    _rename(fresh_database)
+    assert mirrored(client, database, said)["daily_summary"] == 1
+    rows = sqlite3.connect(database)
+    days = rows.execute("select datetime from daily_summary").fetchall()
+    rows.close()
+    assert days == [("2026-07-01",)]
+    assert any("starting over" in line for line in said)
+
+
+def _rename(dsn: str) -> None:
+    """Gives a database another identity, as one that was rebuilt has."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update projection_identity set id = gen_random_uuid()")

@@ -1,0 +1,180 @@
+"""The rest of the application, with Postgres away: keys, problems, health, description."""
+
+from typing import Any
+
+import pytest
+from litestar.testing import TestClient
+
+from gateway.problems import CODES
+from tests.fakes.delivery_log import MemoryLog
+from tests.unit.gateway.conftest import Post
+from tests.unit.gateway.problem_contract import assert_problem
+
+ADMIN = {"x-admin-key": "dev-admin-key"}
+READ = {"authorization": "Bearer dev-read-key"}
+ADMIN_PATHS = [
+    "/admin/dlq",
+    "/admin/dlq/0/0",
+    "/admin/traces",
+    "/admin/outcomes",
+    "/admin/outcomes/abc",
+    "/admin/projections",
+]
+
+
+@pytest.mark.parametrize("path", ADMIN_PATHS)
+@pytest.mark.parametrize(
+    "headers", [{}, {"x-admin-key": "wrong"}, {"x-admin-key": ""}, READ, {"x-admin-key": "é"}]
+)
+def test_operators_routes_ask_for_the_operators_key(
+    client: TestClient[Any], path: str, headers: dict[str, str]
+) -> None:
+    encoded = {name: value.encode() for name, value in headers.items()}
+    assert_problem(client.get(path, headers=encoded), 401, "unauthorized")
+
+
+def test_replaying_asks_for_the_operators_key(client: TestClient[Any]) -> None:
+    assert_problem(client.post("/admin/dlq/replay", json={"all": True}), 401, "unauthorized")
+
+
+@pytest.mark.parametrize("headers", [{}, ADMIN, {"authorization": "Basic dev-read-key"}])
+def test_reading_asks_for_the_readers_key(client: TestClient[Any], headers: dict[str, str]) -> None:
+    assert_problem(client.get("/v1/sync", headers=headers), 401, "unauthorized")
+
+
+def test_reads_are_503_and_deliveries_are_taken_while_postgres_is_away(
+    client: TestClient[Any], post: Post
+) -> None:
+    answer = client.get("/v1/sync", headers={"x-api-key": "dev-read-key"})
+    assert_problem(answer, 503, "store_unavailable")
+    assert answer.headers["retry-after"]
+    assert post(b'{"type":"daily","user":{"user_id":"a"}}').status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limit=0", "limit"),
+        ("limit=many", "limit"),
+        ("limit=100001", "limit"),
+        ("since=2026-13-45", "since"),
+        ("since=2026-07-01T00:00:00", "since"),
+    ],
+)
+def test_a_bad_parameter_of_sync_is_named(client: TestClient[Any], query: str, field: str) -> None:
+    answer = client.get(f"/v1/sync?{query}", headers=READ)
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == field
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"all": True, "positions": [{"partition": 0, "offset": 1}]},
+        {"positions": [{"partition": -1, "offset": 1}]},
+        {"positions": [{"partition": 0}]},
+        {"positions": "all"},
+        {"everything": True},
+        [],
+    ],
+)
+def test_a_replay_that_does_not_say_what_is_refused(client: TestClient[Any], body: object) -> None:
+    answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN)
+    assert_problem(answer, 400, "invalid_parameter")
+
+
+def test_named_dead_letters_are_replayed_without_postgres(client: TestClient[Any]) -> None:
+    body = {"positions": [{"partition": 0, "offset": 3}, {"partition": 2, "offset": 5}]}
+    answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN)
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "dry_run": False,
+        "replayed": 2,
+        "failed": 0,
+        "more": False,
+        "results": [
+            {"partition": 0, "offset": 3, "topic": "webhooks", "ok": True, "detail": ""},
+            {"partition": 2, "offset": 5, "topic": "webhooks", "ok": True, "detail": ""},
+        ],
+    }
+
+
+def test_a_path_that_does_not_exist_is_a_problem(client: TestClient[Any]) -> None:
+    assert_problem(client.get("/nowhere"), 404, "not_found")
+
+
+def test_a_method_that_does_not_exist_is_a_problem(client: TestClient[Any]) -> None:
+    assert_problem(client.delete("/v1/sync"), 405, "method_not_allowed")
+
+
+def test_liveness_needs_nobody(client: TestClient[Any]) -> None:
+    assert client.get("/health/live").json() == {"alive": True}
+
+
+def test_readiness_is_kafkas_and_names_what_is_away(
+    client: TestClient[Any], log: MemoryLog
+) -> None:
+    ready = client.get("/health/ready")
+    assert ready.status_code == 200
+    assert ready.json() == {"ready": True, "parts": {"kafka": "ok", "postgres": "not connected"}}
+    log.ready = False
+    unready = client.get("/health/ready")
+    assert unready.status_code == 503
+    assert unready.json()["parts"]["kafka"] == "not connected"
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/schema", "/metrics", "/nowhere", "/admin/dlq"])
+def test_every_answer_names_its_request(client: TestClient[Any], path: str) -> None:
+    assert client.get(path).headers["x-request-id"].startswith("request-")
+
+
+def test_a_usable_request_id_is_kept_everywhere(client: TestClient[Any]) -> None:
+    for path in ("/health/live", "/nowhere"):
+        headers = {"x-request-id": "caller-chose-this"}
+        assert client.get(path, headers=headers).headers["x-request-id"] == "caller-chose-this"
+
+
+def test_metrics_count_deliveries_by_what_they_were_answered(
+    client: TestClient[Any], post: Post
+) -> None:
+    body = b'{"type":"daily","user":{"user_id":"a"}}'
+    post(body)
+    post(body)
+    client.post("/terra", content=body)
+    text = client.get("/metrics").text
+    for line in (
+        'headwater_webhook_received_total{source="terra",outcome="accepted"} 1',
+        'headwater_webhook_received_total{source="terra",outcome="duplicate"} 1',
+        'headwater_webhook_received_total{source="terra",outcome="invalid_signature"} 1',
+        'headwater_webhook_verify_failures_total{source="terra",reason="missing_header"} 1',
+        'headwater_dedupe_suppressed_total{source="terra"} 1',
+        'headwater_webhook_append_seconds_bucket{le="+Inf"} 1',
+        "headwater_webhook_append_seconds_count 1",
+        "headwater_kafka_connected 1",
+    ):
+        assert line in text.splitlines()
+
+
+def test_the_description_is_openapi_3_1_and_names_every_route(client: TestClient[Any]) -> None:
+    described = client.get("/schema").json()
+    assert described["openapi"].startswith("3.1")
+    assert set(described["paths"]) == {
+        "/webhooks/{source}",
+        "/v1/sync",
+        "/admin/dlq",
+        "/admin/dlq/{partition}/{offset}",
+        "/admin/dlq/replay",
+        "/admin/traces",
+        "/admin/outcomes",
+        "/admin/outcomes/{event_id}",
+        "/admin/projections",
+        "/health/live",
+        "/health/ready",
+        "/metrics",
+    }
+
+
+def test_every_code_has_an_error_status_and_a_title() -> None:
+    for code, (status, title) in CODES.items():
+        assert 400 <= status <= 599, code
+        assert title[0].isupper(), code

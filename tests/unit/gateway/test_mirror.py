@@ -1,0 +1,163 @@
+"""The mirror against a scripted server: what passes is tried again, what is new is taken."""
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.mirror import Mirror, SyncFailed
+
+DAY = {"user_id": "u", "source": "garmin", "datetime": "2026-07-01", "steps": 1}
+
+
+class Script:
+    """Answers in turn, and remembers what was asked, said and slept."""
+
+    def __init__(self, answers: Iterable[httpx.Response | Exception]) -> None:
+        self.answers = iter(answers)
+        self.asked: list[dict[str, str]] = []
+        self.said: list[str] = []
+        self.slept: list[float] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(dict(request.url.params))
+        answer = next(self.answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def sync(self, database: Path, since: str | None = None) -> dict[str, int]:
+        transport = httpx.MockTransport(self)
+        with httpx.Client(transport=transport, base_url="http://headwater") as client:
+            mirror = Mirror(database, client, report=self.said.append, sleep=self.slept.append)
+            return mirror.sync(since)
+
+
+def page(
+    cursor: str, *rows: dict[str, Any], more: bool = False, **tables: object
+) -> httpx.Response:
+    whole = {"tables": {"daily_summary": rows, **tables}, "cursor": cursor, "has_more": more}
+    return httpx.Response(200, json=whole)
+
+
+def problem(status: int, code: str, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, json={"code": code, "detail": "why"}, headers=named)
+
+
+def rows(database: Path, query: str = "select * from daily_summary") -> list[dict[str, Any]]:
+    connection = sqlite3.connect(database)
+    connection.row_factory = sqlite3.Row
+    try:
+        return [dict(row) for row in connection.execute(query)]
+    finally:
+        connection.close()
+
+
+def test_pages_are_copied_and_the_next_sync_goes_on_from_the_cursor(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    first = Script([page("c1", DAY, more=True), page("c2", {**DAY, "datetime": "2026-07-02"})])
+    assert first.sync(database)["daily_summary"] == 2
+    second = Script([page("c3", {**DAY, "steps": 7})])
+    assert second.sync(database)["daily_summary"] == 1
+    assert [asked.get("cursor") for asked in first.asked + second.asked] == [None, "c1", "c2"]
+    assert [row["steps"] for row in rows(database)] == [7, 1]
+
+
+def test_the_same_page_twice_changes_nothing(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    Script([page("c1", DAY)]).sync(database)
+    before = rows(database)
+    Script([page("c2", DAY)]).sync(database)
+    assert rows(database) == before
+
+
+def test_columns_have_the_catalogues_types_and_nested_values_become_json(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    Script([page("c1", {**DAY, "column_sources": {"a": 1}, "resting_heart_rate": 52})]).sync(
+        database
+    )
+    (row,) = rows(database)
+    assert row["column_sources"] == '{"a":1}'
+    kinds = {
+        info["name"]: info["type"] for info in rows(database, "pragma table_info(daily_summary)")
+    }
+    assert (kinds["steps"], kinds["resting_heart_rate"], kinds["user_id"]) == (
+        "INTEGER",
+        "REAL",
+        "TEXT",
+    )
+
+
+def test_a_column_of_a_newer_server_is_added(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    Script([page("c1", DAY)]).sync(database)
+    Script([page("c2", {**DAY, "new_column": 5})]).sync(database)
+    assert rows(database)[0]["new_column"] == 5
+
+
+def test_a_table_of_a_newer_server_is_named_and_passed_over(tmp_path: Path) -> None:
+    script = Script([page("c1", DAY, moods=[{"user_id": "u"}])])
+    script.sync(tmp_path / "rows.sqlite")
+    assert any("moods" in line for line in script.said)
+
+
+def test_an_expired_cursor_starts_over_from_scratch_and_says_so(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    Script([page("c1", DAY, {**DAY, "datetime": "2026-06-01"})]).sync(database)
+    script = Script([problem(410, "cursor_expired"), page("c9", DAY)])
+    script.sync(database)
+    assert [asked.get("cursor") for asked in script.asked] == ["c1", None]
+    assert any("starting over" in line for line in script.said)
+    assert [row["datetime"] for row in rows(database)] == ["2026-07-01"]
+
+
+def test_a_server_that_calls_every_beginning_expired_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(SyncFailed, match="cursor_expired"):
+        Script([problem(410, "cursor_expired")]).sync(tmp_path / "rows.sqlite")
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_what_passes_is_tried_again_after_a_while(tmp_path: Path, status: int) -> None:
+    script = Script([problem(status, "later"), httpx.ConnectError("refused"), page("c1", DAY)])
+    assert script.sync(tmp_path / "rows.sqlite")["daily_summary"] == 1
+    assert script.slept == [0.5, 1.0]
+
+
+def test_a_server_that_asks_for_patience_gets_it(tmp_path: Path) -> None:
+    script = Script([problem(429, "later", retry_after="7"), page("c1", DAY)])
+    script.sync(tmp_path / "rows.sqlite")
+    assert script.slept == [7.0]
+
+
+def test_a_server_that_stays_away_is_given_up_in_one_line(tmp_path: Path) -> None:
+    script = Script([httpx.ConnectError("refused")] * 6)
+    with pytest.raises(SyncFailed, match=r"expected Headwater at http://headwater.*refused"):
+        script.sync(tmp_path / "rows.sqlite")
+    assert script.slept == [0.5, 1.0, 2.0, 4.0, 8.0]
+
+
+def test_what_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
+    script = Script([problem(401, "unauthorized")])
+    with pytest.raises(SyncFailed, match="401 unauthorized: why"):
+        script.sync(tmp_path / "rows.sqlite")
+    assert not script.slept
+
+
+def test_since_begins_a_copy_and_does_not_move_one_that_exists(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    script = Script([page("c1", DAY), page("c2", DAY)])
+    script.sync(database, "2026-07-01T00:00:00Z")
+    script.sync(database, "2026-07-01T00:00:00Z")
+    assert script.asked[0]["since"] == "2026-07-01T00:00:00Z"
+    assert script.asked[1] == {"limit": "1000", "cursor": "c1"}
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database, only a long enough text to be taken for one" * 20)
+    with pytest.raises(SyncFailed, match=r"notes\.txt"):
+        Script([]).sync(file)

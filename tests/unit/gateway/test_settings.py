@@ -1,0 +1,131 @@
+"""Settings: every mistake is one line that names the variable, what was expected and found."""
+
+import os
+
+import pytest
+
+from gateway.settings import (
+    PREFIX,
+    Settings,
+    SettingsInvalid,
+    describe,
+    environment,
+    is_loopback,
+    load_settings,
+)
+
+SECRETS = {
+    "HEADWATER_TERRA_SECRETS": "mine-1,mine-2",
+    "HEADWATER_ADMIN_KEY": "mine-admin",
+    "HEADWATER_READ_KEY": "mine-read",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("HEADWATER_PORT", "x", "HEADWATER_PORT: expected a whole number, found 'x'"),
+        ("HEADWATER_PORT", "70000", "HEADWATER_PORT: expected 65535 or less, found '70000'"),
+        ("HEADWATER_PARTITIONS", "0", "HEADWATER_PARTITIONS: expected 1 or more, found '0'"),
+        (
+            "HEADWATER_APPEND_TIMEOUT_S",
+            "0",
+            "HEADWATER_APPEND_TIMEOUT_S: expected more than 0.0, found '0'",
+        ),
+        (
+            "HEADWATER_LOG_LEVEL",
+            "loud",
+            "HEADWATER_LOG_LEVEL: expected one of 'debug', 'info', 'warning' or 'error', "
+            "found 'loud'",
+        ),
+        (
+            "HEADWATER_ADMIN_KEY",
+            "short",
+            "HEADWATER_ADMIN_KEY: expected text of at least 8 characters, found (secret)",
+        ),
+        (
+            "HEADWATER_TERRA_SECRETS",
+            " , ",
+            "HEADWATER_TERRA_SECRETS: expected text of at least 1 characters, found (secret)",
+        ),
+    ],
+)
+def test_a_bad_value_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, line: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings()
+    assert caught.value.problems == (line,)
+
+
+def test_several_bad_values_are_several_lines() -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(port=-1, partitions=0)
+    assert len(caught.value.problems) == 2
+
+
+def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWATER_PORT", "9001")
+    assert load_settings().port == 9001
+    assert load_settings(port=9002, host=None).port == 9002
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "headwater.example"])
+def test_development_secrets_are_not_shown_to_the_network(host: str) -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(host=host)
+    (line,) = caught.value.problems
+    assert all(variable in line for variable in SECRETS)
+    assert "dev-" not in line
+
+
+def test_only_the_secrets_that_are_still_known_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWATER_ADMIN_KEY", "mine-admin")
+    monkeypatch.setenv("HEADWATER_TERRA_SECRETS", "mine-1,dev-terra-secret")
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(host="0.0.0.0")
+    (line,) = caught.value.problems
+    assert "HEADWATER_TERRA_SECRETS, HEADWATER_READ_KEY" in line
+    assert "HEADWATER_ADMIN_KEY" not in line
+
+
+def test_own_secrets_may_be_used_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value)
+    settings = load_settings(host="0.0.0.0")
+    assert settings.terra_keys == ("mine-1", "mine-2")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_is_what_only_this_machine_reaches(host: str) -> None:
+    assert is_loopback(host)
+
+
+def test_a_child_process_reads_the_very_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(terra_secrets="one,two", port=9003, kafka="a:1,b:2", data_dir="elsewhere")
+    for variable, value in environment(settings).items():
+        monkeypatch.setenv(variable, value)
+    assert load_settings() == settings
+
+
+def test_every_setting_is_described_and_no_secret_is_shown() -> None:
+    settings = Settings(
+        terra_secrets="hidden-1",
+        admin_key="hidden-2",
+        read_key="hidden-3",
+        postgres="postgresql://me:hidden-4@db/headwater",
+    )
+    rows = describe(settings)
+    assert [row.name for row in rows] == list(Settings.model_fields)
+    assert all(row.meaning.endswith(".") for row in rows)
+    assert "hidden" not in repr(rows)
+    assert "hidden" not in repr(settings.admin_key)
+    assert "postgresql://me:(secret)@db/headwater" in repr(rows)

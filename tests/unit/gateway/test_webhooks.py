@@ -1,0 +1,192 @@
+"""The webhook route through the real application: what is taken, what is refused, and how."""
+
+import json
+from typing import Any
+
+import pytest
+from litestar.testing import TestClient
+
+from gateway.demo_day import Delivery, demo_deliveries, terra_signature
+from tests.fakes.delivery_log import MemoryLog
+from tests.unit.gateway.conftest import Clock, Post
+from tests.unit.gateway.problem_contract import assert_problem
+
+BODY = b'{"type":"daily","user":{"user_id":"terra-1","reference_id":"user_1"},"data":[]}'
+
+
+def test_a_signed_delivery_is_appended_as_it_came_and_answered_ok(
+    post: Post, log: MemoryLog, clock: Clock
+) -> None:
+    answer = post(BODY)
+    assert answer.status_code == 200
+    (delivery,) = log.deliveries
+    assert answer.json() == {
+        "ok": True,
+        "raw_event_id": delivery.event_id,
+        "type": "daily",
+        "request_id": "request-1",
+    }
+    assert delivery.body == BODY
+    assert (delivery.source, delivery.type) == ("terra", "daily")
+    assert (delivery.subject, delivery.reference) == ("terra-1", "user_1")
+    assert delivery.received_at_ms == clock()
+    assert delivery.sent_at_ms == clock() // 1000 * 1000
+    assert delivery.request_id == "request-1"
+
+
+def test_the_same_bytes_again_are_a_duplicate_and_say_so(post: Post, log: MemoryLog) -> None:
+    first, second = post(BODY).json(), post(BODY).json()
+    assert second == {
+        "ok": True,
+        "duplicate": True,
+        "raw_event_id": first["raw_event_id"],
+        "type": "daily",
+        "request_id": "request-2",
+    }
+    assert len(log.deliveries) == 1
+
+
+@pytest.mark.parametrize("path", ["/webhooks/terra", "/webhook/terra", "/webhook", "/terra", "/"])
+def test_every_path_of_terra_takes_deliveries(post: Post, log: MemoryLog, path: str) -> None:
+    assert post(BODY, path).status_code == 200
+    assert len(log.deliveries) == 1
+
+
+@pytest.mark.parametrize("secret", ["current", "previous"])
+def test_every_configured_secret_may_have_signed(
+    client: TestClient[Any], log: MemoryLog, clock: Clock, secret: str
+) -> None:
+    signature = terra_signature(secret, BODY, clock() // 1000)
+    answer = client.post("/terra", content=BODY, headers={"terra-signature": signature})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("demo", demo_deliveries(), ids=lambda one: one.name)
+def test_every_delivery_of_the_demo_day_is_taken(post: Post, demo: Delivery) -> None:
+    assert post(demo.body).json()["type"] == json.loads(demo.body)["type"]
+
+
+NOW_S = 1_782_900_000
+GOOD = terra_signature("current", BODY, NOW_S)
+
+REFUSALS = [
+    (None, "missing_header"),
+    ("", "malformed_header"),
+    ("nonsense", "malformed_header"),
+    (GOOD.partition(",")[0], "malformed_header"),
+    (GOOD.partition(",")[2], "malformed_header"),
+    (GOOD.replace("t=", "t=yesterday"), "bad_timestamp"),
+    (terra_signature("current", BODY, NOW_S - 301), "stale"),
+    (terra_signature("current", BODY, NOW_S + 301), "stale"),
+    (GOOD[:-2], "length_mismatch"),
+    (terra_signature("another", BODY, NOW_S), "signature_mismatch"),
+    (terra_signature("current", BODY + b" ", NOW_S), "signature_mismatch"),
+    (GOOD.replace(str(NOW_S), str(NOW_S + 1)), "signature_mismatch"),
+]
+
+
+@pytest.mark.parametrize(("signature", "reason"), REFUSALS)
+def test_a_signature_that_does_not_hold_is_refused_with_its_reason(
+    client: TestClient[Any], log: MemoryLog, signature: str | None, reason: str
+) -> None:
+    headers = {} if signature is None else {"terra-signature": signature}
+    answer = client.post("/webhooks/terra", content=BODY, headers=headers)
+    problem = assert_problem(answer, 401, "invalid_signature")
+    assert problem["reason"] == reason
+    assert not log.deliveries
+
+
+def test_nothing_is_read_into_a_body_that_nobody_signed(client: TestClient[Any]) -> None:
+    assert_problem(client.post("/terra", content=b""), 401, "invalid_signature")
+    assert_problem(client.post("/terra", content=b"{"), 401, "invalid_signature")
+
+
+def test_an_empty_body_is_refused(post: Post, log: MemoryLog) -> None:
+    assert_problem(post(b""), 400, "empty_body")
+    assert not log.deliveries
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b" ",
+        b"{",
+        b"not json",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"type":7}',
+        b'{"type":"daily","user":"someone"}',
+        b'{"type":"daily\\u0000","user":{}}',
+        b'{"type":"daily","user":{"user_id":"' + b"x" * 5000 + b'"}}',
+        b"\xff\xfe",
+        b'{"type":"d\xff"}',
+        b"[" * 50_000,
+    ],
+)
+def test_a_body_of_another_shape_is_refused(post: Post, log: MemoryLog, body: bytes) -> None:
+    assert_problem(post(body), 400, "malformed_payload")
+    assert not log.deliveries
+
+
+def test_a_body_above_the_limit_is_refused_and_one_at_the_limit_is_not(
+    post: Post, log: MemoryLog
+) -> None:
+    start, end = b'{"type":"daily","pad":"', b'"}'
+    pad = b"x" * (100_000 - len(start) - len(end))
+    assert post(start + pad + end).status_code == 200
+    assert_problem(post(start + pad + b"x" + end), 413, "body_too_large")
+    assert len(log.deliveries) == 1
+
+
+def test_a_broker_that_does_not_answer_is_503_with_a_time_to_come_back(
+    post: Post, log: MemoryLog
+) -> None:
+    log.away = True
+    answer = post(BODY)
+    assert_problem(answer, 503, "broker_unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def test_a_bug_of_ours_is_a_500_with_the_requests_id_and_no_traceback(
+    post: Post, log: MemoryLog
+) -> None:
+    async def broken(_delivery: object) -> None:
+        raise RuntimeError("secret detail")
+
+    log.append = broken
+    answer = post(BODY)
+    assert_problem(answer, 500, "internal_error")
+    assert "secret detail" not in answer.text
+
+
+def test_other_methods_are_told_which_one_is_taken(client: TestClient[Any]) -> None:
+    answer = client.get("/webhooks/terra")
+    assert_problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+
+
+def test_an_unknown_source_is_told_which_ones_there_are(post: Post) -> None:
+    problem = assert_problem(post(BODY, "/webhooks/nobody"), 404, "unknown_source")
+    assert "terra" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "taken"),
+    [
+        ("01JZ2Y0W8M3V9Q6T5R4E3W2Q1A", True),
+        ("3f2c8d1e-7a90-4b6f-9e2d-1c5a8b7f6e4d", True),
+        ("short", False),
+        ("x" * 65, False),
+        ("with space", False),
+        ('"quoted"', False),
+    ],
+)
+def test_a_usable_request_id_of_the_caller_is_kept(
+    post: Post, log: MemoryLog, offered: str, taken: bool
+) -> None:
+    answer = post(BODY, x_request_id=offered)
+    expected = offered if taken else "request-1"
+    assert answer.json()["request_id"] == answer.headers["x-request-id"] == expected
+    assert log.deliveries[0].request_id == expected
