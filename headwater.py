@@ -5,4 +5,4 @@ live, and nothing inside imports this module. It is run by the command `headwate
 `headwater --help` explains.
 """
 
-__all__: list[str] = []
+__all__ = ()

@@ -1,4 +1,4 @@
-"""Child processes of a benchmark: started, held, let go, watched for what they use, and stopped.
+"""Child processes of a benchmark: started, listened to, held, let go and stopped.
 
 A child that reports does so on its standard output, one JSON object a line. Its errors go to a log
 file, whose last lines a failure quotes.
@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-
-import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 
 #: A child finishes the batch it is in; one that needs longer is stuck.
 _STOP_WITHIN_S: Final = 15.0
@@ -133,21 +131,3 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-
-
-def cpu_seconds(pid: int | None) -> float:
-    """Processor time that a process and its children, live or gone, have used so far."""
-    if pid is None:
-        return 0.0
-    process = psutil.Process(pid)
-    used = 0.0
-    for one in (process, *process.children(recursive=True)):
-        try:
-            times = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        used += times.user + times.system
-    times = process.cpu_times()
-    # macOS does not tell of children that are gone.
-    gone = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-    return used + float(gone)

@@ -6,14 +6,15 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from benchmarks.children import Child, cpu_seconds
+from benchmarks.children import Child
+from benchmarks.meter import Reading
 from projections.embedded import EmbeddedPostgres
 from projections.migrate import migrate
 from streams.embedded import EmbeddedKafka
@@ -49,11 +50,10 @@ class House:
         """A process of the benchmark's own."""
         return Child(name, *arguments, logs=self.logs)
 
-    def cpu(self, **children: Child) -> dict[str, float]:
-        """Processor seconds used so far, by part: the servers and the given children."""
+    def meter(self, **children: Child) -> Reading:
+        """How much processor time the given children and the servers have used so far."""
         pids = {name: child.pid for name, child in children.items()}
-        servers = {"kafka": self.kafka.pid, "postgres": self.postgres.pid}
-        return {name: cpu_seconds(pid) for name, pid in (pids | servers).items()}
+        return Reading.of({**pids, "kafka": self.kafka.pid, "postgres": self.postgres.pid})
 
     def make_topics(self, *names: str) -> None:
         """Makes topics for what Headwater is compared with."""
@@ -85,11 +85,6 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
-
-
-def used(before: Mapping[str, float], after: Mapping[str, float], count: int) -> dict[str, float]:
-    """Microseconds of processor time an event, by part."""
-    return {name: round((after[name] - before[name]) / count * 1e6, 1) for name in before}
 
 
 async def _make_topics(bootstrap: str, names: tuple[str, ...]) -> None:

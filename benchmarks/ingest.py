@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.children import BenchmarkFailed, Child
-from benchmarks.house import House, free_port, opened, say, used
-from benchmarks.results import Comparison, Round, Target
+from benchmarks.house import House, free_port, opened, say
+from benchmarks.results import Comparison, Round, Target, turns
 from benchmarks.servers import TOPIC
 from gateway.settings import DEVELOPMENT_SECRETS
 
@@ -49,7 +49,7 @@ class Sizes:
     warm_s: float
 
 
-FULL: Final = Sizes(rounds=5, seconds=3.0, warm_s=0.7)
+FULL: Final = Sizes(rounds=7, seconds=2.0, warm_s=0.5)
 QUICK: Final = Sizes(rounds=2, seconds=1.2, warm_s=0.3)
 
 
@@ -82,7 +82,7 @@ def run(sizes: Sizes) -> Comparison:
         rounds: dict[str, list[Round]] = {server.name: [] for server in servers}
         first = 0
         for number in range(sizes.rounds):
-            for server in servers:
+            for server in turns(servers, number):
                 measured = _measure(house, server, sizes, first)
                 first += _APART
                 rounds[server.name].append(measured)
@@ -117,16 +117,17 @@ def _measure(house: House, server: Server, sizes: Sizes, first: int) -> Round:
     numbers = (server.port, CONNECTIONS, first, sizes.seconds, sizes.warm_s)
     with house.child("load", "benchmarks.load", *map(str, numbers), secret) as load:
         load.expect("ready", within_s=_PATIENCE_S)
-        before = house.cpu(server=server.process)
+        before = house.meter(server=server.process)
         load.tell("go")
         _, report = load.expect("requests_s", within_s=_PATIENCE_S)
-        after = house.cpu(server=server.process)
+        after = house.meter(server=server.process)
     if report["failed"]:
         raise BenchmarkFailed(
             f"{server.name}: expected 200 for each of {report['requests']} requests, found "
             f"{report['failed']} others"
         )
-    return Round(values=report, cpu_us=used(before, after, report["requests"]))
+    others = before.others(after, also_ours=report["busy"] * report["seconds"])
+    return Round(values={**report, "others": others}, cpu_us=before.each(after, report["requests"]))
 
 
 def _answers(url: str, *, any_status: bool) -> bool:

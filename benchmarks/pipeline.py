@@ -20,9 +20,9 @@ import psycopg
 
 from benchmarks import raw
 from benchmarks.children import BenchmarkFailed, Child
-from benchmarks.house import House, opened, say, used
+from benchmarks.house import House, opened, say
 from benchmarks.profiles import Profiler
-from benchmarks.results import Comparison, Round, Target
+from benchmarks.results import Comparison, Round, Target, turns
 from schemas.tables import DAILY_SUMMARY
 from schemas.topics import OUTCOMES, TRACES, WEBHOOKS
 
@@ -183,12 +183,12 @@ class Course:
         with self._load(self._events) as append:
             contestant.consumer.hold()
             append()
-            before = house.cpu(**contestant.parts)
+            before = house.meter(**contestant.parts)
             began = time.perf_counter()
             contestant.consumer.let_go()
             with _profiled(profiler, contestant):
                 ended, marks = contestant.wait(self._had + self._events)
-            after = house.cpu(**contestant.parts)
+            after = house.meter(**contestant.parts)
         self._had += self._events
         self._verify()
         took = ended - began
@@ -197,9 +197,10 @@ class Course:
                 "events_s": round(self._events / took, 1),
                 "events": self._events,
                 "seconds": round(took, 3),
+                "others": before.others(after),
                 **{name: round(at - began, 3) for name, at in marks.items()},
             },
-            cpu_us=used(before, after, self._events),
+            cpu_us=before.each(after, self._events),
         )
 
     @contextmanager
@@ -250,7 +251,7 @@ def run(sizes: Sizes, profiler: Profiler | None) -> Comparison:
             course.wait_for_first()
         rounds: dict[str, list[Round]] = {course.contestant.name: [] for course in courses}
         for number in range(sizes.rounds):
-            for course in courses:
+            for course in turns(courses, number):
                 time.sleep(_SETTLE_S)
                 measured = course.run(profiler)
                 rounds[course.contestant.name].append(measured)

@@ -1,9 +1,9 @@
 """What was measured: every round's numbers, their medians, and the ratios that they come to."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
@@ -15,9 +15,22 @@ AIMS: Final[Mapping[tuple[str, str], float]] = {
 }
 
 
+T = TypeVar("T")
+
+
+def turns(targets: Sequence[T], number: int) -> Sequence[T]:
+    """The order of a round: each begins with another target, so that none always follows one."""
+    first = number % len(targets)
+    return [*targets[first:], *targets[:first]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One measurement of one target; `cpu_us` is processor time an event, by part."""
+    """One measurement of one target.
+
+    Shape:  `cpu_us` is processor time an event, by part and in `all`; the value `others` is the
+            cores that were busy with something else meanwhile.
+    """
 
     values: dict[str, float]
     cpu_us: dict[str, float]
@@ -41,19 +54,25 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """The subject's figure divided by another's: the median over the rounds, and their range."""
+    """The subject's figure divided by another's: the median over the rounds, and their range.
+
+    Shape:  `cpu` is the subject's processor time an event divided by the other's. It hardly
+            depends on what else the machine does, where the figures themselves do.
+    """
 
     to: str
     found: float
     lowest: float
     highest: float
+    cpu: float
     aim: float | None
 
     @override
     def __str__(self) -> str:
         aim = "no aim" if self.aim is None else f"aim {self.aim:.2f}"
         spread = f"{self.lowest:.2f} to {self.highest:.2f}"
-        return f"{aim}, found {self.found:.2f} of {self.to} (rounds: {spread})"
+        found = f"found {self.found:.2f} of {self.to} (rounds: {spread})"
+        return f"{aim}, {found}, at {self.cpu:.1f} times its processor time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +101,7 @@ class Comparison:
                         found=round(median(each), 3),
                         lowest=round(min(each), 3),
                         highest=round(max(each), 3),
+                        cpu=round(self._cpu(self.subject) / self._cpu(name), 2),
                         aim=AIMS.get((self.name, name)),
                     )
                 )
@@ -89,6 +109,9 @@ class Comparison:
 
     def _figures(self, name: str) -> list[float]:
         return [taken.values[self.measure] for taken in self.targets[name].rounds]
+
+    def _cpu(self, name: str) -> float:
+        return self.targets[name].cpu_medians()["all"]
 
     def document(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -104,16 +127,7 @@ class Comparison:
                 }
                 for name, target in self.targets.items()
             },
-            "ratios": [
-                {
-                    "to": ratio.to,
-                    "aim": ratio.aim,
-                    "found": ratio.found,
-                    "lowest": ratio.lowest,
-                    "highest": ratio.highest,
-                }
-                for ratio in self.ratios()
-            ],
+            "ratios": [asdict(ratio) for ratio in self.ratios()],
         }
 
 

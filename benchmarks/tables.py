@@ -17,6 +17,7 @@ _SHOWN: Final = {
     "busy": "generator's core",
     "worker_s": "worker's last batch s",
     "seconds": "seconds",
+    "others": "others' cores",
 }
 _MEASURES: Final = {"events_s": "events/s", "requests_s": "requests/s"}
 

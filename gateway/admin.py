@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 from litestar import Router, get, post
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from gateway.keys import operators_only
@@ -87,7 +88,11 @@ class Projections(msgspec.Struct, frozen=True):
 
 def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
     """The routes under /admin."""
+    handlers = [*_dead_letter_routes(reader, replays), *_journey_routes(reader)]
+    return Router("/admin", route_handlers=handlers, guards=[operators_only(key)], tags=["operate"])
 
+
+def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:
     @get("/dlq", summary="Dead letters, newest first")
     async def dead_letters(
         limit: Limit = _PAGE_DEFAULT,
@@ -118,6 +123,10 @@ def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
     async def replay(data: JSONBody[ReplayRequest]) -> ReplayAnswer:
         return await _replay(reader, replays, data)
 
+    return [dead_letters, dead_letter, replay]
+
+
+def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
     @get("/traces", summary="Journeys of deliveries, newest first")
     async def traces(
         request_id: FromQuery[str | None] = None,
@@ -148,8 +157,7 @@ def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
             await reader.projection_positions(), await reader.projection_errors(limit=limit)
         )
 
-    handlers = [dead_letters, dead_letter, replay, traces, outcomes, outcome, projections]
-    return Router("/admin", route_handlers=handlers, guards=[operators_only(key)], tags=["operate"])
+    return [traces, outcomes, outcome, projections]
 
 
 async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:

@@ -21,6 +21,7 @@ from gateway.metrics import Metrics
 from gateway.ports import DeliveryLog, Replays
 from gateway.problems import HANDLERS, Problem, ProblemDocument
 from gateway.reads import read_routes
+from gateway.registry import registry
 from gateway.request_scope import STATE_NAME, request_id_of
 from gateway.settings import Settings
 from gateway.webhooks import PATHS, Accepted, Receiver
@@ -66,6 +67,7 @@ def create_app(
             _any_other_source(),
             read_routes(reader, settings.read_key.get_secret_value()),
             admin_routes(reader, replays, settings.admin_key.get_secret_value()),
+            registry,
             health_routes(log, reader, metrics),
         ],
         lifespan=[lambda _app: _running(log, reader, replays)],

@@ -31,6 +31,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_signature": (401, "The signature is not valid"),
     "not_found": (404, "There is nothing here"),
     "unknown_source": (404, "No such webhook source"),
+    "unknown_schema": (404, "No such schema"),
     "method_not_allowed": (405, "This path does not take this method"),
     "body_timeout": (408, "The body did not arrive in time"),
     "invalid_cursor": (400, "The cursor is not one of ours"),

@@ -24,6 +24,8 @@ class Topic:
 
     name: str
     key: str
+    #: Name of the Avro schema of its values; None where they are somebody else's bytes.
+    value: str | None
     cleanup: Cleanup
     retention_ms: int | None = None
     purpose: str
@@ -52,12 +54,14 @@ TOPICS: Final = (
     Topic(
         name=WEBHOOKS,
         key="event id",
+        value="webhook_received",
         cleanup=Cleanup.COMPACT,
         purpose="Every verified delivery, its bytes untouched.",
     ),
     Topic(
         name=ADMISSIONS,
         key="event id",
+        value="webhook_claimed",
         cleanup=Cleanup.BOTH,
         # Longer than any sender retries: 75 h for Standard Webhooks, about 3 days for Stripe.
         retention_ms=7 * _DAY_MS,
@@ -66,6 +70,7 @@ TOPICS: Final = (
     Topic(
         name=EVENTS,
         key="user id",
+        value="webhook_admitted",
         cleanup=Cleanup.DELETE,
         retention_ms=7 * _DAY_MS,
         purpose="Deliveries that are no duplicates, by user.",
@@ -73,6 +78,7 @@ TOPICS: Final = (
     Topic(
         name=UNRESOLVED,
         key="subject",
+        value="webhook_admitted",
         cleanup=Cleanup.DELETE,
         retention_ms=7 * _DAY_MS,
         purpose="Deliveries whose user must be looked up, and those that say who the user is.",
@@ -80,36 +86,42 @@ TOPICS: Final = (
     Topic(
         name=WAITING,
         key="event id, partitioned by subject",
+        value="webhook_admitted",
         cleanup=Cleanup.COMPACT,
         purpose="Deliveries that wait for their connection.",
     ),
     Topic(
         name="connections",
         key="row key, partitioned by subject",
+        value="terra_connection",
         cleanup=Cleanup.COMPACT,
         purpose="Projection table terra_connections.",
     ),
     Topic(
         name="daily-summary",
         key="row key, partitioned by user",
+        value="daily_summary",
         cleanup=Cleanup.COMPACT,
         purpose="Projection table daily_summary.",
     ),
     Topic(
         name="sleep-sessions",
         key="row key, partitioned by user",
+        value="sleep_session",
         cleanup=Cleanup.COMPACT,
         purpose="Projection table sleep_sessions.",
     ),
     Topic(
         name=OUTCOMES,
         key="event id",
+        value="outcome_recorded",
         cleanup=Cleanup.COMPACT,
         purpose="What became of every delivery.",
     ),
     Topic(
         name=TRACES,
         key="request id",
+        value="delivery_traced",
         cleanup=Cleanup.DELETE,
         retention_ms=14 * _DAY_MS,
         purpose="The journey of every delivery.",
@@ -117,6 +129,7 @@ TOPICS: Final = (
     Topic(
         name=DEAD_LETTERS,
         key="the original key",
+        value=None,
         cleanup=Cleanup.DELETE,
         retention_ms=30 * _DAY_MS,
         purpose="What could not be processed, bytes untouched, with the reason in headers.",

@@ -11,9 +11,9 @@ duplicate. Copies that other gateways took, or this one before a restart, are kn
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -41,12 +41,17 @@ _REMEMBERED: Final = 250_000
 #: Deliveries of one append. More would only make the first of them wait.
 _GROUP_RECORDS: Final = 500
 _RECONNECT_S: Final = 0.5
+_GIVE_UP_EVERY_S: Final = 0.25
 
 
 class Appended(msgspec.Struct, frozen=True):
     """A delivery is in the log; `duplicate` when it had been before."""
 
     duplicate: bool
+
+
+_APPENDED: Final = Appended(duplicate=False)
+_DUPLICATE: Final = Appended(duplicate=True)
 
 
 class _Known:
@@ -64,6 +69,14 @@ class _Known:
             self._ids.popitem(last=False)
 
 
+class _Pending(NamedTuple):
+    """A delivery on its way into the log."""
+
+    record: Outgoing
+    durable: asyncio.Future[None]
+    deadline: float
+
+
 class WebhookLog:
     """The topic `webhooks`, as the gateway sees it."""
 
@@ -77,7 +90,9 @@ class WebhookLog:
         self._partitions = 0
         self._known = _Known()
         self._in_flight: dict[str, asyncio.Future[None]] = {}
-        self._queue: list[tuple[Outgoing, asyncio.Future[None]]] = []
+        self._queue: list[_Pending] = []
+        #: Oldest first, for giving up on: one look now and then costs less than a timer each.
+        self._waiting: deque[_Pending] = deque()
         self._wake = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
         self.ready = False
@@ -86,6 +101,7 @@ class WebhookLog:
         """Starts in the background; Kafka may be down, now or later."""
         self._background = [
             asyncio.create_task(self._append_groups(), name="append groups"),
+            asyncio.create_task(self._give_up(), name="give up on the late"),
             asyncio.create_task(self._watch_admissions(), name="watch admissions"),
         ]
 
@@ -105,39 +121,32 @@ class WebhookLog:
         """
         event_id = delivery.event_id
         if event_id in self._known:
-            return Appended(duplicate=True)
+            return _DUPLICATE
         first = self._in_flight.get(event_id)
         if first is not None:
-            await self._durable(first)
-            return Appended(duplicate=True)
+            # Waited for, not awaited: a sender that hangs up must not take the first one with it.
+            await asyncio.wait((first,))
+            if first.cancelled():
+                raise BrokerUnavailable("the copy of this delivery that came first was given up")
+            first.result()
+            return _DUPLICATE
         if not self._partitions:
             raise BrokerUnavailable(f"expected Kafka at {self._bootstrap}, found no connection yet")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._in_flight[event_id] = future
-        future.add_done_callback(lambda done: self._landed(event_id, done))
+        loop = asyncio.get_running_loop()
         key = event_id.encode()
-        record = Outgoing(
-            WEBHOOKS, partition_of(key, self._partitions), key, encode(delivery), _cloud(delivery)
-        )
-        self._queue.append((record, future))
+        partition = partition_of(key, self._partitions)
+        record = Outgoing(WEBHOOKS, partition, key, encode(delivery), _cloud(delivery))
+        pending = _Pending(record, loop.create_future(), loop.time() + self._timeout_s)
+        self._in_flight[event_id] = pending.durable
+        self._queue.append(pending)
+        self._waiting.append(pending)
         self._wake.set()
-        await self._durable(future)
-        return Appended(duplicate=False)
-
-    async def _durable(self, future: asyncio.Future[None]) -> None:
         try:
-            await asyncio.wait_for(asyncio.shield(future), self._timeout_s)
-        except TimeoutError:
-            self.ready = False
-            raise BrokerUnavailable(
-                f"expected an acknowledgement of {self._bootstrap} within {self._timeout_s} s, "
-                "found none"
-            ) from None
-
-    def _landed(self, event_id: str, done: asyncio.Future[None]) -> None:
-        self._in_flight.pop(event_id, None)
-        if not done.cancelled() and done.exception() is None:
-            self._known.add(event_id)
+            await pending.durable
+        finally:
+            del self._in_flight[event_id]
+        self._known.add(event_id)
+        return _APPENDED
 
     async def _append_groups(self) -> None:
         await self._connect()
@@ -147,28 +156,31 @@ class WebhookLog:
             if not self._queue:
                 self._wake.clear()
             try:
-                await self._appender.append([record for record, _ in group])
+                await self._appender.append([pending.record for pending in group])
             except BrokerUnavailable as error:
                 log.warning("%s", error)
-                self._finish(group, error)
+                _finish(group, error)
                 await self._appender.stop()
                 await self._connect()
             else:
                 self.ready = True
-                self._finish(group, None)
+                _finish(group, None)
 
-    @staticmethod
-    def _finish(
-        group: list[tuple[Outgoing, asyncio.Future[None]]], error: BrokerUnavailable | None
-    ) -> None:
-        for _, future in group:
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-                future.exception()  # Nobody may be waiting any more.
+    async def _give_up(self) -> None:
+        """Ends the wait of deliveries that were not acknowledged in time."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_GIVE_UP_EVERY_S)
+            late = []
+            waiting = self._waiting
+            while waiting and (waiting[0].durable.done() or waiting[0].deadline < loop.time()):
+                late.append(waiting.popleft())
+            error = BrokerUnavailable(
+                f"expected an acknowledgement of {self._bootstrap} within {self._timeout_s} s, "
+                "found none"
+            )
+            if any(_finish(late, error)):
+                self.ready = False
 
     async def _connect(self) -> None:
         self.ready = False
@@ -184,6 +196,7 @@ class WebhookLog:
                 await asyncio.sleep(_RECONNECT_S)
 
     async def _watch_admissions(self) -> None:
+        told = False
         while True:
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._bootstrap,
@@ -192,20 +205,38 @@ class WebhookLog:
             )
             try:
                 await consumer.start()
+                told = False
                 await self._follow(consumer)
             except (KafkaError, OSError) as error:
-                log.info("admissions cannot be followed, trying again: %s", error)
+                if not told:
+                    log.info("admissions cannot be followed, trying again: %s", error)
+                told = True
             finally:
                 await consumer.stop()
             await asyncio.sleep(_RECONNECT_S)
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
-        partitions = await consumer.partitions_for_topic(ADMISSIONS)
+        await consumer.topics()  # fetches what the next line looks up
+        partitions = consumer.partitions_for_topic(ADMISSIONS)
         consumer.assign([TopicPartition(ADMISSIONS, number) for number in partitions or ()])
         while partitions:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
                     self._known.add((record.key or b"").decode())
+
+
+def _finish(group: Iterable[_Pending], error: BrokerUnavailable | None) -> list[bool]:
+    """Ends the wait of a group; tells of each whether it was waiting still."""
+    waited = []
+    for _, durable, _ in group:
+        waited.append(not durable.done())
+        if durable.done():
+            continue
+        if error is None:
+            durable.set_result(None)
+        else:
+            durable.set_exception(error)
+    return waited
 
 
 def _cloud(delivery: WebhookReceived) -> list[tuple[str, bytes]]:
@@ -254,18 +285,20 @@ class DeadLetters:
         consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, enable_auto_commit=False)
         try:
             await consumer.start()
+            await consumer.topics()  # fetches what each replay looks up
             return [await self._replay(consumer, *position) for position in positions]
         except (KafkaError, OSError) as error:
             raise BrokerUnavailable(
                 f"expected Kafka at {self._bootstrap}, found: {error!r}"
             ) from error
         finally:
-            with contextlib.suppress(KafkaError, OSError):
+            # aiokafka cancels a task of its own here and lets that through when it just started.
+            with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
                 await consumer.stop()
 
     async def _replay(self, consumer: AIOKafkaConsumer, partition: int, offset: int) -> Replayed:
         where = TopicPartition(DEAD_LETTERS, partition)
-        if partition not in (await consumer.partitions_for_topic(DEAD_LETTERS) or ()):
+        if partition not in (consumer.partitions_for_topic(DEAD_LETTERS) or ()):
             return Replayed(partition, offset, "", ok=False, detail="no such partition")
         consumer.assign([where])
         first = (await consumer.beginning_offsets([where]))[where]
