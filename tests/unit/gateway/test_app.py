@@ -171,6 +171,12 @@ def test_the_description_is_openapi_3_1_and_names_every_route(client: TestClient
         "/health/live",
         "/health/ready",
         "/metrics",
+        "/registry/subjects",
+        "/registry/subjects/{subject}/versions",
+        "/registry/subjects/{subject}/versions/{number}",
+        "/registry/schemas/ids/{number}",
+        "/registry/config",
+        "/registry/config/{subject}",
     }
 
 

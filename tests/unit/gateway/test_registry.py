@@ -1,29 +1,32 @@
 """The read half of the Schema Registry's API."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
-from litestar import Litestar
+import httpx
+import pytest
 from litestar.testing import TestClient
 
-from gateway.problems import HANDLERS
-from gateway.registry import registry
 from schemas.catalogue import IDS
 from schemas.codec import encode
 from schemas.records import WebhookClaimed
 
-
-def get(path: str):
-    with TestClient(Litestar([registry], exception_handlers=HANDLERS)) as client:
-        return client.get(f"/registry{path}")
+Get = Callable[[str], httpx.Response]
 
 
-def test_a_viewer_finds_the_schema_that_a_record_names():
+@pytest.fixture
+def get(client: TestClient[Any]) -> Get:
+    return lambda path: client.get(f"/registry{path}")
+
+
+def test_a_viewer_finds_the_schema_that_a_record_names(get: Get):
     number = int.from_bytes(encode(WebhookClaimed(1, 2))[1:5], "big")
     schema = json.loads(get(f"/schemas/ids/{number}").json()["schema"])
     assert schema["name"] == "WebhookClaimed"
 
 
-def test_every_topic_with_values_of_ours_is_a_subject():
+def test_every_topic_with_values_of_ours_is_a_subject(get: Get):
     subjects = get("/subjects").json()
     assert "daily-summary-value" in subjects
     assert "dead-letters-value" not in subjects
@@ -34,12 +37,12 @@ def test_every_topic_with_values_of_ours_is_a_subject():
         assert latest == get(f"/subjects/{subject}/versions/1").json()
 
 
-def test_rows_are_held_to_full_compatibility_and_events_to_backward():
+def test_rows_are_held_to_full_compatibility_and_events_to_backward(get: Get):
     assert get("/config/daily-summary-value").json() == {"compatibilityLevel": "FULL_TRANSITIVE"}
     assert get("/config").json() == {"compatibilityLevel": "BACKWARD_TRANSITIVE"}
 
 
-def test_what_is_not_there_is_a_problem():
+def test_what_is_not_there_is_a_problem(get: Get):
     for path in (
         "/config/x",
         "/schemas/ids/99",
