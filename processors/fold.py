@@ -81,7 +81,6 @@ def _admit(delivery: Delivery) -> WebhookAdmitted:
         partition=partition,
         offset=offset,
         admitted_at_ms=received.received_at_ms,
-        hops=(),
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.catalogue import IDS, NEWEST, schema_text
 from schemas.errors import UndecodableRecord, UnknownSchema
-from schemas.records import RECORD_TYPES, Hop, Record, Stamp
+from schemas.records import RECORD_TYPES, Record, Stamp
 from schemas.tables import TABLES, UNSET, Row, Table
 
 R = TypeVar("R", bound=Record)
@@ -85,11 +85,7 @@ def encode(record: Record) -> bytes:
 
     Shape:  any member of `schemas.records.Record` -> bytes in the Confluent wire format.
     """
-    fields = msgspec.structs.asdict(record)
-    hops = fields.get("hops")
-    if hops is not None:
-        fields["hops"] = [msgspec.structs.asdict(hop) for hop in hops]
-    return _write(_NAME_BY_TYPE[type(record)], fields)
+    return _write(_NAME_BY_TYPE[type(record)], msgspec.structs.asdict(record))
 
 
 def decode(data: bytes | None, kind: type[R]) -> R:
@@ -100,8 +96,6 @@ def decode(data: bytes | None, kind: type[R]) -> R:
     name, fields = _read(data)
     if name != _NAME_BY_TYPE[kind]:
         raise UndecodableRecord(f"expected a {_NAME_BY_TYPE[kind]}, found a {name}")
-    if "hops" in fields:
-        fields["hops"] = tuple(Hop(**hop) for hop in fields["hops"])
     return kind(**fields)
 
 

@@ -9,20 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 
-class Hop(msgspec.Struct, frozen=True):
-    """One stage of a delivery's journey.
-
-    Shape:  stage is one of received, admitted, duplicate, parked, released, normalized, dead.
-    Units:  at_ms in Unix milliseconds; position as topic/partition@offset, empty at the gateway.
-    """
-
-    stage: str
-    at_ms: int
-    position: str
-    detail: str
-
-
-class Stamp(msgspec.Struct, frozen=True):
+class Stamp(msgspec.Struct, frozen=True, gc=False):
     """Which delivery set a column, and how it compares with others that would set it.
 
     Stamps are ordered by (rank, sent_at_ms, updated_at_ms, event_id): all of it is part of the
@@ -43,7 +30,7 @@ class Stamp(msgspec.Struct, frozen=True):
         return f"webhooks/{self.partition}@{self.offset}"
 
 
-class WebhookReceived(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A verified delivery, as it arrived (topic `webhooks`, key `event_id`)."""
 
     event_id: str
@@ -58,7 +45,7 @@ class WebhookReceived(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class WebhookAdmitted(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookAdmitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A delivery that is no duplicate (topics `events`, `unresolved` and `waiting`)."""
 
     event_id: str
@@ -75,7 +62,8 @@ class WebhookAdmitted(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     admitted_at_ms: int
-    hops: tuple[Hop, ...]
+    parked_at_ms: int = 0
+    released_at_ms: int = 0
 
     def stamp(self, rank: int = 0) -> Stamp:
         """The stamp of the columns that this delivery sets."""
@@ -89,17 +77,20 @@ class WebhookAdmitted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class WebhookClaimed(msgspec.Struct, frozen=True):
-    """The first offset at which an event id was seen (topic `admissions`, key the event id)."""
+class WebhooksClaimed(msgspec.Struct, frozen=True):
+    """The first offsets of the event ids of one batch (topic `admissions`, no key)."""
 
-    offset: int
+    event_ids: list[str]
+    offsets: list[int]
     admitted_at_ms: int
 
 
-class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a delivery (topic `webhook-outcomes`, key `event_id`).
+class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What became of a delivery, and its journey (topic `webhook-outcomes`, key `event_id`).
 
     Shape:  status is processed, skipped, parked or dead; reason is empty only for processed.
+            Stage is the agent that says so, position where it read the delivery.
+    Units:  Unix milliseconds; 0 for what did not happen.
     """
 
     event_id: str
@@ -114,28 +105,35 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     received_at_ms: int
+    admitted_at_ms: int
+    parked_at_ms: int = 0
+    released_at_ms: int = 0
     at_ms: int
+    stage: str
+    position: str
 
 
-class DeliveryTraced(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery's journey (topic `traces`, key `request_id`)."""
+class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The end of a copy of a delivery that was admitted before (topic `traces`, `request_id`)."""
 
     request_id: str
     event_id: str
-    user_id: str | None = None
-    level: str
-    hops: tuple[Hop, ...]
+    partition: int
+    offset: int
+    first_offset: int
+    received_at_ms: int
+    at_ms: int
 
 
 Record: TypeAlias = (
-    WebhookReceived | WebhookAdmitted | WebhookClaimed | OutcomeRecorded | DeliveryTraced
+    WebhookReceived | WebhookAdmitted | WebhooksClaimed | OutcomeRecorded | DuplicateDropped
 )
 
 #: Record type by the stem of its Avro file.
 RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "webhook_received": WebhookReceived,
     "webhook_admitted": WebhookAdmitted,
-    "webhook_claimed": WebhookClaimed,
+    "webhooks_claimed": WebhooksClaimed,
     "outcome_recorded": OutcomeRecorded,
-    "delivery_traced": DeliveryTraced,
+    "duplicate_dropped": DuplicateDropped,
 }

@@ -1,6 +1,6 @@
 """The topic catalogue: every topic of the house, with what Kafka needs to know about it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -15,7 +15,6 @@ class Cleanup(StrEnum):
 
     COMPACT = "compact"
     DELETE = "delete"
-    BOTH = "compact,delete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,6 @@ class Topic:
     cleanup: Cleanup
     retention_ms: int | None = None
     purpose: str
-    extra: dict[str, str] = field(default_factory=dict)
 
     def config(self) -> dict[str, str]:
         """The topic's configuration in Kafka's own names."""
@@ -37,7 +35,6 @@ class Topic:
             "cleanup.policy": self.cleanup.value,
             "retention.ms": str(-1 if self.retention_ms is None else self.retention_ms),
             "max.message.bytes": str(MAX_RECORD_BYTES),
-            **self.extra,
         }
 
 
@@ -60,12 +57,12 @@ TOPICS: Final = (
     ),
     Topic(
         name=ADMISSIONS,
-        key="event id",
-        value="webhook_claimed",
-        cleanup=Cleanup.BOTH,
+        key="none, partitioned like webhooks",
+        value="webhooks_claimed",
+        cleanup=Cleanup.DELETE,
         # Longer than any sender retries: 75 h for Standard Webhooks, about 3 days for Stripe.
         retention_ms=7 * _DAY_MS,
-        purpose="The first offset of every event id: the memory of deduplication.",
+        purpose="The first offsets of event ids: the memory of deduplication.",
     ),
     Topic(
         name=EVENTS,
@@ -116,15 +113,15 @@ TOPICS: Final = (
         key="event id",
         value="outcome_recorded",
         cleanup=Cleanup.COMPACT,
-        purpose="What became of every delivery.",
+        purpose="What became of every delivery, and its journey.",
     ),
     Topic(
         name=TRACES,
         key="request id",
-        value="delivery_traced",
+        value="duplicate_dropped",
         cleanup=Cleanup.DELETE,
         retention_ms=14 * _DAY_MS,
-        purpose="The journey of every delivery.",
+        purpose="Copies that were dropped; the journeys of the others are in their outcomes.",
     ),
     Topic(
         name=DEAD_LETTERS,

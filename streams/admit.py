@@ -1,9 +1,9 @@
 """The first agent: lets each delivery pass once and finds out whose it is where that is quick.
 
-Deduplication. The first offset of an event id is claimed in the compacted topic `admissions`,
-partitioned like `webhooks`, so one worker sees all copies of a delivery in order. A record is a
-duplicate when its key was claimed at a lower offset. After a crash the same record meets its own
-claim and passes again under the same event id: nothing that follows minds seeing it twice.
+Deduplication. The first offsets of event ids are claimed in the topic `admissions`, one record a
+batch, partitioned like `webhooks`, so one worker sees all copies of a delivery in order. A record
+is a duplicate when its key was claimed at a lower offset. After a crash the same record meets its
+own claim and passes again under the same event id: nothing that follows minds seeing it twice.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from processors.identity import (
     user_of,
 )
 from schemas.codec import decode, encode
-from schemas.records import DeliveryTraced, Hop, WebhookAdmitted, WebhookClaimed, WebhookReceived
+from schemas.records import DuplicateDropped, WebhookAdmitted, WebhookReceived, WebhooksClaimed
 from schemas.topics import ADMISSIONS, EVENTS, TOPICS, TRACES, UNRESOLVED, WEBHOOKS
 from streams.dead_letters import REPLAY_OF, text_header
 from streams.emission import Emission
@@ -32,18 +32,18 @@ class _Claims:
 
     def __init__(self) -> None:
         self.offset_of: dict[bytes, int] = {}
-        self._by_age: deque[tuple[int, bytes]] = deque()
+        self._batches: deque[tuple[int, list[bytes]]] = deque()
 
-    def claim(self, key: bytes, offset: int, at_ms: int) -> int:
-        """Claims a key; returns the offset of its first claim."""
-        held = self.offset_of.setdefault(key, offset)
-        if held == offset:
-            self._by_age.append((at_ms, key))
-        return held
+    def take_up(self, keys: list[bytes], offsets: list[int], at_ms: int) -> None:
+        """Adds the claims of a batch; of two for one id the lower offset counts."""
+        for key, offset in zip(keys, offsets, strict=True):
+            self.offset_of[key] = min(offset, self.offset_of.get(key, offset))
+        self._batches.append((at_ms, keys))
 
     def expire(self, now_ms: int) -> None:
-        while self._by_age and self._by_age[0][0] < now_ms - _HORIZON_MS:
-            self.offset_of.pop(self._by_age.popleft()[1], None)
+        while self._batches and self._batches[0][0] < now_ms - _HORIZON_MS:
+            for key in self._batches.popleft()[1]:
+                self.offset_of.pop(key, None)
 
 
 class Admit:
@@ -61,9 +61,10 @@ class Admit:
     def restored(self, record: Incoming) -> None:
         """Takes up a claim."""
         if record.value is not None:
-            claim = decode(record.value, WebhookClaimed)
+            claimed = decode(record.value, WebhooksClaimed)
+            keys = [event_id.encode() for event_id in claimed.event_ids]
             claims = self._claims.setdefault(record.partition, _Claims())
-            claims.claim(record.key or b"", claim.offset, claim.admitted_at_ms)
+            claims.take_up(keys, claimed.offsets, claimed.admitted_at_ms)
 
     def forget(self, partition: int) -> None:
         """Drops the claims of a partition."""
@@ -79,31 +80,44 @@ class Admit:
         """Admits a batch of deliveries."""
         emission = Emission(stage=self.name, partitions=self._partitions, now_ms=now_ms)
         claims = self._claims.setdefault(partition, _Claims())
+        fresh: dict[bytes, int] = {}
         for record in records:
             if record.value is None:
                 continue  # The tombstone of a wiped delivery.
             try:
-                self._admit(claims, record, emission)
+                delivery = decode(record.value, WebhookReceived)
+                key = record.key or b""
+                first = claims.offset_of.get(key)
+                if first is None:
+                    first = fresh.setdefault(key, record.offset)
+                replayed = record.headers and text_header(record, REPLAY_OF) is not None
+                if first < record.offset and not replayed:
+                    self._drop(delivery, record, first, emission)
+                else:
+                    self._admit(delivery, record, emission)
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 emission.failed(record, None, error)
+        if fresh:
+            keys, offsets = list(fresh), list(fresh.values())
+            claims.take_up(keys, offsets, now_ms)
+            claimed = WebhooksClaimed([key.decode() for key in keys], offsets, now_ms)
+            emission.add(Outgoing(ADMISSIONS, partition, None, encode(claimed)))
         return emission.records
 
-    def _admit(self, claims: _Claims, record: Incoming, emission: Emission) -> None:
-        delivery = decode(record.value, WebhookReceived)
-        replayed = bool(record.headers) and text_header(record, REPLAY_OF) is not None
-        first = claims.claim(record.key or b"", record.offset, emission.now_ms)
-        received = Hop("received", delivery.received_at_ms, "", "")
-        if first < record.offset and not replayed:
-            of = f"of {record.topic}/{record.partition}@{first}"
-            hops = (received, emission.hop("duplicate", record, of))
-            traced = DeliveryTraced(
-                request_id=delivery.request_id, event_id=delivery.event_id, level="info", hops=hops
-            )
-            emission.keyed(TRACES, delivery.request_id.encode(), encode(traced))
-            return
-        if first == record.offset:
-            claim = encode(WebhookClaimed(record.offset, emission.now_ms))
-            emission.add(Outgoing(ADMISSIONS, record.partition, record.key, claim))
+    @staticmethod
+    def _drop(delivery: WebhookReceived, record: Incoming, first: int, emission: Emission) -> None:
+        dropped = DuplicateDropped(
+            request_id=delivery.request_id,
+            event_id=delivery.event_id,
+            partition=record.partition,
+            offset=record.offset,
+            first_offset=first,
+            received_at_ms=delivery.received_at_ms,
+            at_ms=emission.now_ms,
+        )
+        emission.keyed(TRACES, delivery.request_id.encode(), encode(dropped))
+
+    def _admit(self, delivery: WebhookReceived, record: Incoming, emission: Emission) -> None:
         event = WebhookAdmitted(
             event_id=delivery.event_id,
             request_id=delivery.request_id,
@@ -119,7 +133,6 @@ class Admit:
             partition=record.partition,
             offset=record.offset,
             admitted_at_ms=emission.now_ms,
-            hops=(received, emission.hop("admitted", record)),
         )
         self._route(event, record, emission)
 

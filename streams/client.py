@@ -19,9 +19,9 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from schemas.codec import encode
+from schemas.codec import decode, encode
 from schemas.errors import BrokerUnavailable
-from schemas.records import WebhookReceived
+from schemas.records import WebhookReceived, WebhooksClaimed
 from schemas.topics import ADMISSIONS, DEAD_LETTERS, WEBHOOKS
 from streams.appender import Appender
 from streams.dead_letters import (
@@ -222,7 +222,8 @@ class WebhookLog:
         while partitions:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
-                    self._known.add((record.key or b"").decode())
+                    for event_id in decode(record.value, WebhooksClaimed).event_ids:
+                        self._known.add(event_id)
 
 
 def _finish(group: Iterable[_Pending], error: BrokerUnavailable | None) -> list[bool]:

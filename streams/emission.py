@@ -1,20 +1,11 @@
 """What a stage emits for a batch: a list of records to append, built up record by record."""
 
-from typing import Final
-
 from schemas.codec import encode
 from schemas.errors import HeadwaterError
-from schemas.records import DeliveryTraced, Hop, OutcomeRecorded, WebhookAdmitted
-from schemas.topics import OUTCOMES, TRACES
+from schemas.records import OutcomeRecorded, WebhookAdmitted
+from schemas.topics import OUTCOMES
 from streams.dead_letters import dead_letter
 from streams.records import Incoming, Outgoing, partition_of
-
-_STAGE_OF: Final = {
-    "processed": "normalized",
-    "skipped": "normalized",
-    "parked": "parked",
-    "dead": "dead",
-}
 
 
 class Emission:
@@ -34,11 +25,6 @@ class Emission:
         """Adds a record to the partition of its key."""
         self.records.append(Outgoing(topic, partition_of(key, self.partitions), key, value))
 
-    def hop(self, stage: str, record: Incoming, detail: str = "") -> Hop:
-        """The stage of a journey that a record is at."""
-        position = f"{record.topic}/{record.partition}@{record.offset}"
-        return Hop(stage, self.now_ms, position, detail)
-
     def outcome(
         self,
         event: WebhookAdmitted,
@@ -47,7 +33,7 @@ class Emission:
         reason: str = "",
         rows: int = 0,
     ) -> None:
-        """Adds what became of a delivery, and its journey up to here."""
+        """Adds what became of a delivery, and how it came there."""
         outcome = OutcomeRecorded(
             event_id=event.event_id,
             request_id=event.request_id,
@@ -61,22 +47,14 @@ class Emission:
             partition=event.partition,
             offset=event.offset,
             received_at_ms=event.received_at_ms,
+            admitted_at_ms=event.admitted_at_ms,
+            parked_at_ms=event.parked_at_ms,
+            released_at_ms=event.released_at_ms,
             at_ms=self.now_ms,
+            stage=self.stage,
+            position=f"{record.topic}/{record.partition}@{record.offset}",
         )
         self.keyed(OUTCOMES, event.event_id.encode(), encode(outcome))
-        detail = f"{status}:{reason}" if reason else f"{rows} rows"
-        self.trace(event, self.hop(_STAGE_OF[status], record, detail), dead=status == "dead")
-
-    def trace(self, event: WebhookAdmitted, last: Hop, *, dead: bool = False) -> None:
-        """Adds the journey of a delivery."""
-        traced = DeliveryTraced(
-            request_id=event.request_id,
-            event_id=event.event_id,
-            user_id=event.user_id,
-            level="error" if dead else "info",
-            hops=(*event.hops, last),
-        )
-        self.keyed(TRACES, event.request_id.encode(), encode(traced))
 
     def dead(
         self,

@@ -131,6 +131,7 @@ class Resolve:
                 key = _waiting_key(subject, event_id)
                 emission.add(Outgoing(WAITING, partition, key, None))
                 event = decode(wait.record.value, WebhookAdmitted)
+                event = msgspec.structs.replace(event, parked_at_ms=wait.parked_at_ms)
                 if event.subject == subject:
                     detail = (
                         f"expected a connection of the Terra user {subject} within "
@@ -213,6 +214,7 @@ class Resolve:
         key = _waiting_key(subject, event.event_id)
         emission.add(Outgoing(WAITING, record.partition, key, record.value, headers))
         if subject == event.subject:
+            event = msgspec.structs.replace(event, parked_at_ms=wait.parked_at_ms)
             emission.outcome(event, record, "parked", NO_CONNECTION)
 
     def _release(self, known: _Partition, subject: str, emission: Emission) -> None:
@@ -222,8 +224,7 @@ class Resolve:
             record = wait.record
             emission.add(Outgoing(WAITING, record.partition, _waiting_key(subject, event_id), None))
             event = decode(record.value, WebhookAdmitted)
-            parked = emission.hop("parked", record, NO_CONNECTION)
-            parked = msgspec.structs.replace(parked, at_ms=wait.parked_at_ms)
-            hops = (*event.hops, parked, emission.hop("released", record))
-            event = msgspec.structs.replace(event, hops=hops)
+            event = msgspec.structs.replace(
+                event, parked_at_ms=wait.parked_at_ms, released_at_ms=emission.now_ms
+            )
             self._resolve(known, subject, event, record, emission)

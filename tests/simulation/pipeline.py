@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from schemas.codec import decode, decode_row, encode
 from schemas.records import OutcomeRecorded, WebhookReceived
 from schemas.tables import TABLES, Row
-from schemas.topics import OUTCOMES, WEBHOOKS
+from schemas.topics import OUTCOMES, TOPICS, WEBHOOKS, Cleanup
 from streams.admit import Admit
 from streams.normalize import Normalize
 from streams.records import Incoming, Outgoing, partition_of
@@ -22,6 +22,7 @@ from streams.stages import Stage, phases
 PARTITIONS = 3
 USER_PREFIX = "user_"
 PARK_FOR_MS = 60_000
+_COMPACTED = {topic.name for topic in TOPICS if topic.cleanup is Cleanup.COMPACT}
 
 
 @dataclass
@@ -163,7 +164,7 @@ class World:
             self.restored.add((stage.name, partition))
 
     def _memory(self, topic: str, partition: int) -> list[Incoming]:
-        if self.random.random() < 0.5:
+        if topic in _COMPACTED and self.random.random() < 0.5:
             return self.log.compacted(topic, partition)
         return self.log.read(topic, partition, 0, len(self.log.records[topic, partition]))
 

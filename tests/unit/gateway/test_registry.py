@@ -10,7 +10,7 @@ from litestar.testing import TestClient
 
 from schemas.catalogue import IDS
 from schemas.codec import encode
-from schemas.records import WebhookClaimed
+from schemas.records import WebhooksClaimed
 
 Get = Callable[[str], httpx.Response]
 
@@ -21,9 +21,9 @@ def get(client: TestClient[Any]) -> Get:
 
 
 def test_a_viewer_finds_the_schema_that_a_record_names(get: Get):
-    number = int.from_bytes(encode(WebhookClaimed(1, 2))[1:5], "big")
+    number = int.from_bytes(encode(WebhooksClaimed(["e1"], [1], 2))[1:5], "big")
     schema = json.loads(get(f"/schemas/ids/{number}").json()["schema"])
-    assert schema["name"] == "WebhookClaimed"
+    assert schema["name"] == "WebhooksClaimed"
 
 
 def test_every_topic_with_values_of_ours_is_a_subject(get: Get):

@@ -35,7 +35,6 @@ def admitted(type_: str, body: bytes, user_id: str | None = "user_1") -> Webhook
         partition=3,
         offset=41,
         admitted_at_ms=RECEIVED_AT_MS + 5,
-        hops=(),
     )
 
 

@@ -9,13 +9,12 @@ def test_a_stamp_says_where_its_delivery_lies():
 
 
 def test_a_topic_is_configured_in_kafkas_own_names():
-    kept = Topic(name="t", key="k", cleanup=Cleanup.COMPACT, purpose="p", extra={"a": "b"})
+    kept = Topic(name="t", key="k", value=None, cleanup=Cleanup.COMPACT, purpose="p")
     assert kept.config() == {
         "cleanup.policy": "compact",
         "retention.ms": "-1",
         "max.message.bytes": str(MAX_RECORD_BYTES),
-        "a": "b",
     }
-    gone = Topic(name="t", key="k", cleanup=Cleanup.BOTH, retention_ms=5, purpose="p")
+    gone = Topic(name="t", key="k", value=None, cleanup=Cleanup.DELETE, retention_ms=5, purpose="p")
     assert gone.config()["retention.ms"] == "5"
-    assert gone.config()["cleanup.policy"] == "compact,delete"
+    assert gone.config()["cleanup.policy"] == "delete"
