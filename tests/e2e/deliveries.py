@@ -2,14 +2,15 @@
 
 import json
 import random
-from typing import Any
+
+Json = dict[str, object]
 
 
-def body(kind: str, **fields: Any) -> bytes:
+def body(kind: str, **fields: object) -> bytes:
     return json.dumps({"type": kind, **fields}).encode()
 
 
-def terra_user(number: int, reference: str | None = None, provider: str = "GARMIN") -> dict[str, Any]:
+def terra_user(number: int, reference: str | None = None, provider: str = "GARMIN") -> Json:
     return {"user_id": f"terra-{number}", "provider": provider, "reference_id": reference}
 
 
@@ -17,7 +18,7 @@ def auth(number: int) -> bytes:
     return body("auth", status="success", user=terra_user(number, f"user_{number}"))
 
 
-def daily(number: int, day: int, steps: int, *, known: bool = False, **more: Any) -> bytes:
+def daily(number: int, day: int, steps: int, *, known: bool = False, **more: object) -> bytes:
     record = {
         "metadata": {
             "start_time": f"2026-06-{day:02}T00:00:00.000000+01:00",

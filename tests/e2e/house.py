@@ -7,6 +7,7 @@ answered 200. Afterwards Postgres is compared with the pure fold over the raw to
 import asyncio
 import hashlib
 import hmac
+import json
 import os
 import signal
 import socket
@@ -183,8 +184,14 @@ class House:
 
         return asyncio.run(read())
 
-    def expected(self) -> Folded:
-        return fold(self.raw(), user_prefix="user_")
+    def expected(self, *, waits_over: bool = False) -> Folded:
+        """What the pipeline must come to; `waits_over` when nothing may wait any more."""
+        folded = fold(self.raw(), user_prefix="user_")
+        if waits_over:
+            for event_id, (status, reason) in folded.outcomes.items():
+                if status == "parked":
+                    folded.outcomes[event_id] = ("dead", reason)
+        return folded
 
     def outcomes(self) -> dict[str, tuple[str, str]]:
         with psycopg.connect(self.dsn) as connection:
@@ -196,8 +203,7 @@ class House:
         columns = [column.name for column in (*table.key, *table.columns)]
         query = sql.SQL("select {}, column_sources::text from {}").format(
             sql.SQL(", ").join(
-                sql.SQL("raw::text") if name == "raw" else sql.Identifier(name)
-                for name in columns
+                sql.SQL("raw::text") if name == "raw" else sql.Identifier(name) for name in columns
             ),
             sql.Identifier(table.name),
         )
@@ -211,9 +217,9 @@ class House:
             self.rows(table) == folded_rows(table, expected) for table in TABLES
         )
 
-    def check(self) -> Folded:
+    def check(self, *, waits_over: bool = False) -> Folded:
         """Waits for the pipeline to come to rest, then compares everything."""
-        expected = self.expected()
+        expected = self.expected(waits_over=waits_over)
         try:
             self.wait(lambda: self.settled(expected), "Postgres to equal the fold")
         except AssertionError:
@@ -256,8 +262,6 @@ def _plain(value: object) -> object:
 
 
 def _sources(table: Table, text: str) -> frozenset[tuple[str, str, str]]:
-    import json
-
     sources = json.loads(text)
     deliveries = sources["deliveries"]
     return frozenset(
@@ -268,7 +272,9 @@ def _sources(table: Table, text: str) -> frozenset[tuple[str, str, str]]:
 
 
 @contextmanager
-def opened(house: House, parts: Iterable[str] = ("gateway", "worker", "project")) -> Iterator[House]:
+def opened(
+    house: House, parts: Iterable[str] = ("gateway", "worker", "project")
+) -> Iterator[House]:
     try:
         house.open()
         for part in parts:

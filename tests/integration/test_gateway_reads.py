@@ -20,7 +20,7 @@ from projections.queries import Reader
 from projections.store import Store
 from streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays
-from tests.integration.written import Written, apply, day, outcome, trace
+from tests.integration.written import Written, apply, day, duplicate, outcome
 
 READ = {"authorization": "Bearer dev-read-key"}
 ADMIN = {"x-admin-key": "dev-admin-key"}
@@ -127,15 +127,15 @@ def test_outcomes_are_counted_and_found(client: Client, write: Write) -> None:
 
 
 def test_a_journey_is_found_by_its_request(client: Client, write: Write) -> None:
-    write(
-        [trace("r1", "received", "admitted", "normalized"), trace("r2", "received", level="error")]
-    )
-    found = client.get("/admin/traces?request_id=r1", headers=ADMIN).json()["traces"]
+    write([outcome("e1"), outcome("e2", status="dead", reason="why"), duplicate("again")])
+    found = client.get("/admin/traces?request_id=req-e1", headers=ADMIN).json()["traces"]
     assert [[hop["stage"] for hop in one["hops"]] for one in found] == [
         ["received", "admitted", "normalized"]
     ]
+    [copy] = client.get("/admin/traces?request_id=again", headers=ADMIN).json()["traces"]
+    assert copy["hops"][-1]["detail"] == "of webhooks/3@17"
     errors = client.get("/admin/traces?level=error", headers=ADMIN).json()["traces"]
-    assert [one["request_id"] for one in errors] == ["r2"]
+    assert [one["request_id"] for one in errors] == ["req-e2"]
 
 
 def test_no_dead_letters_are_an_empty_page_and_nothing_to_replay(client: Client) -> None:

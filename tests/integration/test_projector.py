@@ -30,11 +30,11 @@ from tests.integration.written import (
     apply,
     batch,
     day,
+    duplicate,
     outcome,
     row,
     stamp,
     table_record,
-    trace,
 )
 
 PARTITIONS = 2
@@ -162,8 +162,8 @@ def test_records_become_rows(broker: EmbeddedKafka, fresh_database: str):
             table_record(SLEEP_SESSIONS, night, 1),
             table_record(CONNECTIONS, link, 1),
             outcome("arrive", 1),
-            trace("arrive", "received", "admitted", "normalized"),
-            trace("arrive", "received"),
+            duplicate("arrive"),
+            duplicate("arrive"),
         )
         async with house.projector() as projector:
             await house.until_applied(ends)
@@ -178,8 +178,10 @@ def test_records_become_rows(broker: EmbeddedKafka, fresh_database: str):
         assert await house.rows(raw) == [('{"a":  1}',)]
         active = "select active from terra_connections where terra_user_id = 'arrive'"
         assert await house.rows(active) == [(True,)]
-        hops = "select jsonb_array_length(hops) from traces where request_id = 'arrive'"
-        assert await house.rows(hops) == [(3,)]
+        copies = (
+            'select partition, "offset", first_offset from duplicates where request_id = %(id)s'
+        )
+        assert await house.rows(copies, id="arrive") == [(3, 18, 17)]
 
     in_a_house(broker, fresh_database, scenario)
 
@@ -189,7 +191,7 @@ def test_readers_find_what_was_projected(broker: EmbeddedKafka, fresh_database: 
         ends = await house.write(
             day("found", "2026-01-01"),
             outcome("found", 1),
-            trace("found", "received", "admitted", "normalized"),
+            duplicate("copy of found"),
         )
         async with house.projector():
             await house.until_applied(ends)
@@ -201,8 +203,10 @@ def test_readers_find_what_was_projected(broker: EmbeddedKafka, fresh_database: 
             assert ("processed", "") in [
                 (c.status, c.reason) for c in await reader.outcome_counts()
             ]
-            [journey] = await reader.traces(request_id="found", limit=1)
+            [journey] = await reader.traces(request_id="req-found", limit=1)
             assert [hop.stage for hop in journey.hops] == ["received", "admitted", "normalized"]
+            [copy] = await reader.traces(request_id="copy of found", limit=1)
+            assert [hop.stage for hop in copy.hops] == ["received", "duplicate"]
             for more in ({"user_id": "user_1"}, {"level": "info"}, {}):
                 assert journey in await reader.traces(**more, limit=10)
             assert journey in await reader.traces(user_id="user_1", level="info", limit=10)
@@ -301,11 +305,11 @@ def test_connections_lost_amid_a_batch_lose_nothing(
 def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, fresh_database: str):
     async def scenario(house: House) -> None:
         key = DAILY_SUMMARY.row_key(("tomb", "garmin", "2026-01-01"))
-        written = [day("tomb", "2026-01-01", steps=1), outcome("tomb"), trace("tomb", "received")]
+        written = [day("tomb", "2026-01-01", steps=1), outcome("tomb"), duplicate("tomb")]
         count = """
             select (select count(*) from daily_summary where user_id = 'tomb')
                 + (select count(*) from webhook_outcomes where event_id = 'tomb')
-                + (select count(*) from traces where request_id = 'tomb')
+                + (select count(*) from duplicates where request_id = 'tomb')
         """
         async with house.projector():
             await house.until_applied(await house.write(*written))
@@ -508,28 +512,6 @@ def test_a_batch_is_never_applied_twice_nor_out_of_order(fresh_database: str):
     with psycopg.connect(fresh_database) as connection:
         found = connection.execute("select steps from daily_summary order by datetime").fetchall()
     assert found == [(2,), (1,), (None,)]
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_connection_belongs_to_the_user_it_went_to_last(
-    fresh_database: str, order: tuple[int, int]
-):
-    async def scenario() -> None:
-        store = Store(fresh_database, projection=PROJECTION, clock=lambda: NOW_MS)
-        was = row(CONNECTIONS, ("t1",), stamp("e1", 1_767_225_600_999), user_id="u1", active=True)
-        now = row(CONNECTIONS, ("t1",), stamp("e2", 1_767_225_601_000), user_id="u2", active=True)
-        records = table_record(CONNECTIONS, was, 0), table_record(CONNECTIONS, now, 1)
-        try:
-            for which in order:
-                await apply(store, [records[which]])
-        finally:
-            await store.close()
-
-    migrate(fresh_database, lambda _: None)
-    asyncio.run(scenario())
-    with psycopg.connect(fresh_database) as connection:
-        found = connection.execute("select user_id from terra_connections").fetchall()
-    assert found == [("u2",)]
 
 
 def test_many_refused_values_leave_a_usable_connection(fresh_database: str):

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from projections.plan import Batch, Span, plan
 from projections.store import Store
 from schemas.codec import encode, encode_row
-from schemas.records import DeliveryTraced, Hop, OutcomeRecorded, Stamp
+from schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
 from schemas.tables import DAILY_SUMMARY, Row, Table, Value
 from schemas.topics import OUTCOMES, TRACES
+
+RECEIVED_AT_MS = 1_767_225_600_000
 
 
 @dataclass(frozen=True)
@@ -42,31 +45,40 @@ def day(user: str, date: str, partition: int = 0, **values: Value) -> Written:
     )
 
 
-def outcome(
-    event_id: str, partition: int = 0, status: str = "processed", reason: str = ""
-) -> Written:
+def outcome(event_id: str, partition: int = 0, **values: Any) -> Written:
     record = OutcomeRecorded(
-        event_id=event_id,
-        request_id=f"req-{event_id}",
-        source="terra",
-        type="daily",
-        subject="t1",
-        user_id="user_1",
-        status=status,
-        reason=reason,
-        rows=1,
-        partition=3,
-        offset=17,
-        received_at_ms=1_767_225_600_000,
-        at_ms=1_767_225_600_250,
+        **{
+            "event_id": event_id,
+            "request_id": f"req-{event_id}",
+            "source": "terra",
+            "type": "daily",
+            "subject": "t1",
+            "user_id": "user_1",
+            "status": "processed",
+            "reason": "",
+            "rows": 1,
+            "partition": 3,
+            "offset": 17,
+            "received_at_ms": RECEIVED_AT_MS,
+            "admitted_at_ms": RECEIVED_AT_MS + 1,
+            "at_ms": RECEIVED_AT_MS + 250,
+            "stage": "normalize",
+            "position": "events/2@9",
+        }
+        | values
     )
     return Written(OUTCOMES, partition, event_id.encode(), encode(record))
 
 
-def trace(request_id: str, *stages: str, partition: int = 0, level: str = "info") -> Written:
-    hops = tuple(Hop(s, 1_767_225_600_000 + n, f"events/0@{n}", "") for n, s in enumerate(stages))
-    record = DeliveryTraced(
-        request_id=request_id, event_id="e1", user_id="user_1", level=level, hops=hops
+def duplicate(request_id: str, partition: int = 0, received_at_ms: int = RECEIVED_AT_MS) -> Written:
+    record = DuplicateDropped(
+        request_id=request_id,
+        event_id="e1",
+        partition=3,
+        offset=18,
+        first_offset=17,
+        received_at_ms=received_at_ms,
+        at_ms=received_at_ms + 5,
     )
     return Written(TRACES, partition, request_id.encode(), encode(record))
 

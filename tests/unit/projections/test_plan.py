@@ -7,7 +7,7 @@ import pytest
 
 from projections.plan import Batch, Plan, Span, admit, payload, plan
 from schemas.codec import encode, encode_row
-from schemas.records import DeliveryTraced, Hop, OutcomeRecorded, Stamp
+from schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
 from schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value
 
 
@@ -53,14 +53,24 @@ def outcome(status: str = "processed", offset: int = 0) -> Written:
         partition=3,
         offset=17,
         received_at_ms=1,
-        at_ms=2,
+        admitted_at_ms=2,
+        at_ms=3,
+        stage="normalize",
+        position="events/2@9",
     )
     return Written("webhook-outcomes", b"e1", encode(record), offset)
 
 
-def trace(*stages: str, offset: int = 0) -> Written:
-    hops = tuple(Hop(stage, 1, "", "") for stage in stages)
-    record = DeliveryTraced(request_id="r1", event_id="e1", level="info", hops=hops)
+def duplicate(offset: int = 0) -> Written:
+    record = DuplicateDropped(
+        request_id="r1",
+        event_id="e1",
+        partition=3,
+        offset=18,
+        first_offset=17,
+        received_at_ms=1,
+        at_ms=2,
+    )
     return Written("traces", b"r1", encode(record), offset)
 
 
@@ -125,23 +135,44 @@ def test_a_tombstone_deletes_and_a_later_row_writes_again():
     assert rows(planned, "daily_summary", delete=True) == []
 
 
-def test_tombstones_of_outcomes_and_traces_delete_by_their_plain_key():
+def test_tombstones_of_outcomes_and_duplicates_delete_by_their_plain_key():
     planned = plan(
         [
             Written("webhook-outcomes", b"e1", None),
-            trace("received"),
+            duplicate(),
             Written("traces", b"r1", None),
         ]
     )
     assert rows(planned, "webhook_outcomes", delete=True) == [{"event_id": "e1"}]
-    assert rows(planned, "traces", delete=True) == [{"request_id": "r1"}]
-    assert rows(planned, "traces") == []
+    assert rows(planned, "duplicates", delete=True) == [{"request_id": "r1"}]
+    assert rows(planned, "duplicates") == []
 
 
-def test_a_trace_after_its_tombstone_is_written():
-    planned = plan([Written("traces", b"r1", None), trace("received", offset=1)])
-    assert rows(planned, "traces", delete=True) == []
-    assert len(rows(planned, "traces")) == 1
+def test_outcomes_and_duplicates_are_rows_as_they_are():
+    planned = plan([outcome(), duplicate()])
+    [found] = rows(planned, "webhook_outcomes")
+    assert found == {
+        "event_id": "e1",
+        "request_id": "r1",
+        "source": "terra",
+        "type": "daily",
+        "subject": "t\ufffd",  # Postgres cannot hold NUL.
+        "user_id": None,
+        "status": "processed",
+        "reason": "",
+        "rows": 1,
+        "partition": 3,
+        "offset": 17,
+        "received_at_ms": 1,
+        "admitted_at_ms": 2,
+        "parked_at_ms": 0,
+        "released_at_ms": 0,
+        "at_ms": 3,
+        "stage": "normalize",
+        "position": "events/2@9",
+    }
+    [found] = rows(planned, "duplicates")
+    assert (found["request_id"], found["offset"], found["first_offset"]) == ("r1", 18, 17)
 
 
 def test_an_unreadable_record_is_kept_and_does_not_hide_the_one_before_it():
@@ -160,7 +191,7 @@ def test_an_unreadable_record_is_kept_and_does_not_hide_the_one_before_it():
     [
         Written("traces", b"r1", b"nothing of ours"),
         Written("traces", b"\xff", None),
-        Written("webhook-outcomes", b"e1", trace("received").value),
+        Written("webhook-outcomes", b"e1", duplicate().value),
         Written("daily-summary", b"no json", None),
         Written("daily-summary", b'["too","short"]', None),
         Written("unheard-of", b"k", b"v"),
@@ -180,17 +211,6 @@ def test_a_moment_that_no_calendar_has_makes_a_row_unreadable():
     key = ("user_1", "garmin", "2026-01-01")
     bad = written(DAILY_SUMMARY, row(DAILY_SUMMARY, key, {"steps": (1, never)}))
     assert plan([bad]).unreadable == 1
-
-
-def test_the_longest_journey_is_written():
-    planned = plan([trace("received", "admitted"), trace("received", offset=1)])
-    [found] = rows(planned, "traces")
-    assert [hop["stage"] for hop in found["hops"]] == ["received", "admitted"]
-
-
-def test_a_nul_becomes_the_replacement_character():
-    [found] = rows(plan([outcome()]), "webhook_outcomes")
-    assert found["subject"] == "t\ufffd"
 
 
 def test_a_written_out_nul_in_json_text_stays_as_it_is():

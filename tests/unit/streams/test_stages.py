@@ -6,6 +6,7 @@ import pytest
 
 from schemas.codec import decode, encode
 from schemas.records import DuplicateDropped, OutcomeRecorded, WebhookAdmitted, WebhookReceived
+from schemas.terra import decode_payload
 from schemas.topics import (
     ADMISSIONS,
     DEAD_LETTERS,
@@ -211,16 +212,13 @@ def test_tombstones_are_appended_after_everything_else():
 def test_an_error_of_ours_harms_one_record_only(
     normalize: Normalize, monkeypatch: pytest.MonkeyPatch
 ):
-    import streams.normalize as module
-
     def explode(kind: str, body: bytes) -> object:
         del kind
         if body == b"boom":
             raise ZeroDivisionError("a bug")
         return decode_payload("daily", body)
 
-    decode_payload = module.decode_payload
-    monkeypatch.setattr(module, "decode_payload", explode)
+    monkeypatch.setattr("streams.normalize.decode_payload", explode)
     good = WebhookAdmitted(
         **{name: getattr(received(), name) for name in received().__struct_fields__},
         user_id="user_1",

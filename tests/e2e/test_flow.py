@@ -1,0 +1,271 @@
+"""The flow from a signed webhook to a row, through every part, as its users see it."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+
+from schemas.tables import TABLES
+from tests.e2e.deliveries import auth, body, daily, sleep, terra_user
+from tests.e2e.house import ADMIN, House, opened, signed
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path, postgres: str) -> Iterator[House]:
+    """One house for all tests here; each speaks of users of its own."""
+    name = f"flow_{uuid4().hex[:8]}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    where = conninfo.conninfo_to_dict(postgres)
+    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
+    directory = scratch / name
+    directory.mkdir()
+    house = House(directory, dsn, HEADWATER_PARK_FOR_S="4")
+    with opened(house, ("gateway", "gateway2", "worker", "project")) as opened_house:
+        yield opened_house
+
+
+def one(house: House, query: str, *values: object) -> tuple[object, ...] | None:
+    with psycopg.connect(house.dsn) as connection:
+        return connection.execute(query, values).fetchone()
+
+
+def post(house: House, raw: bytes, at_s: int | None = None) -> dict[str, object]:
+    answer = httpx.post(
+        f"{house.url()}/webhooks/terra", content=raw, headers=signed(raw, at_s), timeout=10
+    )
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def until(house: House, query: str, expected: object, *values: object) -> None:
+    house.wait(lambda: one(house, query, *values) == expected, f"{query} {values} -> {expected}")
+
+
+def outcome(house: House, event: dict[str, object], status: str, reason: str = "") -> None:
+    until(
+        house,
+        "select status, reason from webhook_outcomes where event_id = %s",
+        (status, reason),
+        event["raw_event_id"],
+    )
+
+
+def test_a_thousand_copies_sent_at_once_through_two_gateways_are_processed_once(house: House):
+    copies = [daily(100, 3, 777, known=True)] * 1_000
+    duplicates = house.deliver(copies, ("gateway", "gateway2"))
+    assert duplicates >= 998  # one for each gateway may have met no other copy
+    until(house, "select count(*) from daily_summary where user_id = 'user_100'", (1,))
+    appended = [d for _, _, d in house.raw() if d.subject == "terra-100"]
+    assert 1 <= len(appended) <= 2
+    assert duplicates == 1_000 - len(appended)
+    outcome(house, {"raw_event_id": appended[0].event_id}, "processed")
+    dropped = "select count(*) from duplicates where event_id = %s"
+    until(house, dropped, (len(appended) - 1,), appended[0].event_id)
+
+
+def test_a_duplicate_is_known_to_another_gateway_and_after_a_restart(house: House):
+    raw = daily(101, 3, 1, known=True)
+    assert "duplicate" not in post(house, raw)
+
+    def known(gateway: str) -> bool:
+        answer = httpx.post(
+            f"{house.url(gateway)}/webhooks/terra", content=raw, headers=signed(raw), timeout=10
+        )
+        return bool(answer.json().get("duplicate"))
+
+    house.wait(lambda: known("gateway2"), "gateway2 to know the delivery")
+    house.stop("gateway2")
+    house.start("gateway2")
+    house.wait(lambda: known("gateway2"), "gateway2 to know it after a restart")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_arrival_does_not_matter(house: House, seed: int):
+    number = 200 + seed
+    now = int(time.time())
+    sent = [
+        (auth(number), now - 9),
+        (daily(number, 5, 100), now - 8),
+        (daily(number, 5, 200), now - 5),
+        (daily(number, 5, 300), now - 5),  # the same second: the event id decides
+        (sleep(number, 4, 400), now - 7),
+        (sleep(number, 4, 410), now - 6),
+        (body("deauth", user=terra_user(number)), now - 4),
+    ] * 2
+    random.Random(seed).shuffle(sent)
+    for raw, at_s in sent:
+        post(house, raw, at_s)
+    house.check(waits_over=True)
+    row = one(
+        house,
+        "select resting_heart_rate, sleep_minutes, recovery_score from daily_summary "
+        "where user_id = %s and datetime = '2026-06-05'",
+        f"user_{number}",
+    )
+    assert row is not None
+    # From sleep though a day came later; minutes of the later night; steps decide the recovery.
+    assert row[:2] == (40.0, 410.0)
+    assert one(
+        house,
+        "select active, deactivated_at = to_timestamp(%s) from terra_connections "
+        "where terra_user_id = %s",
+        now - 4,
+        f"terra-{number}",
+    ) == (False, True)
+
+
+def test_a_value_can_say_which_delivery_it_came_from(house: House):
+    event = post(house, daily(102, 3, 4_321, known=True))
+    outcome(house, event, "processed")
+    query = """select (value_source(column_sources, 'steps')).event_id from daily_summary
+               where user_id = 'user_102'"""
+    until(house, query, (event["raw_event_id"],))
+
+
+def test_a_delivery_waits_for_its_connection_and_is_released_by_it(house: House):
+    early = post(house, daily(103, 3, 55))
+    outcome(house, early, "parked", "no_connection_for_terra_user")
+    post(house, auth(103))
+    outcome(house, early, "processed")
+    until(house, "select steps from daily_summary where user_id = 'user_103'", (55,))
+    traces = httpx.get(
+        f"{house.url()}/admin/traces", params={"request_id": early["request_id"]}, headers=ADMIN
+    ).json()["traces"]
+    stages = [hop["stage"] for hop in traces[0]["hops"]]
+    assert stages == ["received", "admitted", "parked", "released", "normalized"]
+
+
+def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(house: House):
+    raw = daily(104, 3, 66)
+    event = post(house, raw)
+    outcome(house, event, "dead", "no_connection_for_terra_user")
+    found = house_dead_letter(house, event)
+    assert found["reason"] == "no_connection_for_terra_user"
+    outcome(house, post(house, auth(104)), "processed")  # the cause is gone
+    answer = httpx.post(
+        f"{house.url()}/admin/dlq/replay",
+        json={"positions": [{"partition": found["partition"], "offset": found["offset"]}]},
+        headers=ADMIN,
+        timeout=20,
+    )
+    assert answer.is_success, answer.text
+    outcome(house, event, "processed")
+    until(house, "select steps from daily_summary where user_id = 'user_104'", (66,))
+    replayed = 'select replayed_at is not null from dead_letters where partition=%s and "offset"=%s'
+    until(house, replayed, (True,), found["partition"], found["offset"])
+
+
+def house_dead_letter(house: House, event: dict[str, object]) -> dict[str, object]:
+    event_id = event["raw_event_id"]
+    until(house, "select count(*) from dead_letters where event_id = %s", (1,), event_id)
+    query = """select partition, "offset", reason, value from dead_letters where event_id = %s"""
+    row = one(house, query, event_id)
+    assert row is not None
+    return dict(zip(("partition", "offset", "reason", "value"), row, strict=True))
+
+
+def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
+    event = post(house, daily(105, 3, -5, known=True))
+    outcome(house, event, "dead", "out_of_range")
+    letter = house_dead_letter(house, event)
+    listed = httpx.get(f"{house.url()}/admin/dlq", headers=ADMIN).json()
+    place = (letter["partition"], letter["offset"])
+    assert place in {(one["partition"], one["offset"]) for one in listed["rows"]}
+    shown = httpx.get(f"{house.url()}/admin/dlq/{place[0]}/{place[1]}", headers=ADMIN).json()
+    assert "steps" in shown["message"]
+    assert httpx.get(f"{house.url()}/admin/dlq").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "reason"),
+    [
+        (body("planned_workout", user=terra_user(110)), "skipped", "unknown_type:planned_workout"),
+        (body("nutrition", user=None, data=[]), "skipped", "nutrition"),
+        (body("daily", user=None, data=[]), "dead", "no_user"),
+        (body("daily", user=terra_user(110, "user_110"), data=[]), "skipped", "empty_data"),
+        (body("daily", user=terra_user(110, "user_110"), data=7), "dead", "malformed_payload"),
+        (daily(110, 31, 5, known=True), "dead", "bad_date"),
+        (daily(110, 3, 10**12, known=True), "dead", "out_of_range"),
+        (
+            body(
+                "daily",
+                user=terra_user(110, "user_110"),
+                data=[{"metadata": {"start_time": "yesterday"}}],
+            ),
+            "dead",
+            "bad_date",
+        ),
+    ],
+)
+def test_bad_input_ends_in_an_outcome_with_its_reason(
+    house: House, raw: bytes, status: str, reason: str
+):
+    outcome(house, post(house, raw), status, reason)
+
+
+def test_ten_thousand_records_in_one_delivery_become_rows(house: House):
+    records = [
+        {
+            "metadata": {"start_time": f"{2000 + n // 336}-{n // 28 % 12 + 1:02}-{n % 28 + 1:02}"
+                                       "T00:00:00Z"},
+            "distance_data": {"steps": n, "unknown_column": [1, 2, 3]},
+        }
+        for n in range(8_000)
+    ]  # fmt: skip
+    records += records[:2_000]
+    event = post(house, body("daily", user=terra_user(111, "user_111"), data=records))
+    outcome(house, event, "processed")
+    until(house, "select count(*) from daily_summary where user_id = 'user_111'", (8_000,))
+
+
+def test_the_largest_body_comes_through_byte_for_byte(house: House):
+    note = "x" * (10 * 1024 * 1024 - 1_000)
+    raw = sleep(112, 3, 300, known=True).replace(
+        b'"metadata"', f'"n": "{note}", "metadata"'.encode()
+    )
+    outcome(house, post(house, raw), "processed")
+    length = (
+        "select length(raw::text) > 10 * 1024 * 1024 - 1000 from sleep_sessions where user_id = %s"
+    )
+    until(house, length, (True,), "user_112")
+
+
+def test_webhooks_are_taken_while_the_rest_is_down(house: House):
+    for part in ("worker", "project"):
+        house.stop(part)
+    event = post(house, daily(113, 3, 99, known=True))
+    for part in ("worker", "project"):
+        house.start(part)
+    outcome(house, event, "processed")
+
+
+def test_webhooks_are_refused_with_503_while_kafka_is_down_and_nothing_is_pretended(house: House):
+    raw = daily(114, 3, 98, known=True)
+    house.broker.kill()
+    try:
+        answer = httpx.post(
+            f"{house.url()}/webhooks/terra", content=raw, headers=signed(raw), timeout=30
+        )
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "broker_unavailable"
+        assert int(answer.headers["retry-after"]) > 0
+    finally:
+        house.broker.start()
+    taker = threading.Thread(target=lambda: house.deliver([raw]))
+    taker.start()
+    taker.join(60)
+    until(house, "select steps from daily_summary where user_id = 'user_114'", (98,))
+
+
+def test_everything_above_equals_the_fold(house: House):
+    """Runs last: all that this house went through, compared row for row."""
+    expected = house.check(waits_over=True)
+    assert all(expected.rows[table.name] for table in TABLES)
