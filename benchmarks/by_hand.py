@@ -38,7 +38,7 @@ class Loop:
             max_partition_fetch_bytes=4 * 1024 * 1024,
             # aiokafka asks a broker one thing at a time: a fetch that waits for partitions without
             # data, half a second by default, keeps the others waiting.
-            fetch_max_wait_ms=20,
+            fetch_max_wait_ms=50,
             # Longer than it is held while its topic is filled.
             session_timeout_ms=30_000,
         )

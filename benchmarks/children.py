@@ -65,8 +65,10 @@ class Child:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(b"{"):
-                self._reports.put((time.perf_counter(), json.loads(line)))
+            # Faust's spinner leaves control characters in front, even when it is told to be quiet.
+            _, brace, rest = line.partition(b"{")
+            if brace:
+                self._reports.put((time.perf_counter(), json.loads(brace + rest)))
         self._reports.put((time.perf_counter(), None))
 
     def expect(self, field: str, *, within_s: float) -> tuple[float, Message]:

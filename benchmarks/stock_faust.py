@@ -5,7 +5,9 @@
 in batches; it reports `rows`, the sum so far, after each.
 """
 
+import asyncio
 import sys
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import faust
@@ -30,19 +32,23 @@ class Store:
         self._upsert = rows.upsert(_TABLE)
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._pending: list[dict[str, Any]] = []
+        self._sent: list[Awaitable[object]] = []
         self._count = 0
 
-    async def add(self, row: dict[str, Any]) -> None:
-        """Adds a row; writes when there are enough."""
+    async def add(self, row: dict[str, Any], sent: Awaitable[object]) -> None:
+        """Adds a row, and what waits for the broker to have it; writes when there are enough."""
         self._pending.append(row)
+        self._sent.append(sent)
         if len(self._pending) >= _ROWS_A_BATCH:
             await self.flush()
 
     async def flush(self) -> None:
         """Writes what there is."""
         pending, self._pending = self._pending, []
+        sent, self._sent = self._sent, []
         if not pending:
             return
+        await asyncio.gather(*sent)
         if self._connection is None:
             self._connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
         await self._connection.execute(self._upsert, (orjson.dumps(pending).decode(),))
@@ -73,8 +79,8 @@ def _app(bootstrap: str, dsn: str) -> faust.App:
                 rows.merge(held, sent_at_ms, columns)
                 table[name] = held
                 row = rows.flat(key, held)
-                await target.send(key=name.encode(), value=orjson.dumps(row))
-                await store.add(row)
+                sent = await target.send(key=name.encode(), value=orjson.dumps(row))
+                await store.add(row, sent)
 
     async def flush() -> None:
         await store.flush()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 import orjson
 
 from projections.rows import READERS, LogRecord, Rows, SqlRow, refuse_unknown
@@ -118,9 +119,11 @@ def admit(batch: Batch, stored: Mapping[Partition, int]) -> Admitted:
     )
 
 
-def payload(rows: list[SqlRow]) -> str:
-    """Rows as the JSON parameter of a statement."""
-    encoded = orjson.dumps(rows)
+def payload(rows: Sequence[SqlRow]) -> str:
+    """Rows of one kind as the JSON parameter of a statement."""
+    # orjson is twice as fast with dicts, msgspec writes structs without making dicts of them.
+    structs = bool(rows) and isinstance(rows[0], msgspec.Struct)
+    encoded = msgspec.json.encode(rows) if structs else orjson.dumps(rows)
     if b"\\u0000" in encoded:
         encoded = _NUL.sub(rb"\1\\ufffd", encoded)
     return encoded.decode()

@@ -1,4 +1,4 @@
-"""The projector: table topics, outcomes, traces and dead letters become rows of Postgres.
+"""The projector: table topics, outcomes, duplicates and dead letters become rows of Postgres.
 
 Theory of operation: Kafka hands out partitions, Postgres says where to read on. A partition that
 was just assigned is sought to its offset in Postgres before any of its records count; what was
@@ -38,7 +38,10 @@ _FETCH_BYTES: Final = 64 * 1024 * 1024
 #: How long an idle poll waits, which is also how long an idle projector takes to stop.
 _POLL_MS: Final = 200
 _COMMIT_EVERY_MS: Final = 1_000
-#: Topics made after the projector started are found this soon.
+#: How long the broker may hold a fetch of idle partitions, which holds up the busy ones.
+_FETCH_WAIT_MS: Final = 50
+#: Topics made after the projector started are found this soon, and so are partitions that a broker
+#: did not know yet when it was asked just after its start.
 _METADATA_AGE_MS: Final = 3_000
 _BACKOFF_FIRST_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
@@ -314,6 +317,7 @@ def _consumer(bootstrap: str) -> AIOKafkaConsumer:
         max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
         fetch_max_bytes=_FETCH_BYTES,
         metadata_max_age_ms=_METADATA_AGE_MS,
+        fetch_max_wait_ms=_FETCH_WAIT_MS,
     )
 
 

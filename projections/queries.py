@@ -19,7 +19,6 @@ from psycopg_pool import AsyncConnectionPool
 from projections.cursors import pack, unpack
 from projections.errors import InvalidCursor, RecordRefused, store_edge
 from projections.statements import filled, read_columns, statement
-from schemas.records import Hop
 from schemas.tables import TABLES
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterPage",
     "DeadLetterWhole",
+    "Hop",
     "Outcome",
     "OutcomeCount",
     "Position",
@@ -54,6 +54,12 @@ _PREVIEWS: Final = {
     )
     for table in TABLES
 }
+_TRACES_BY_LEVEL: Final = {
+    level: filled("traces_by_level", level=sql.Literal(level)) for level in ("info", "error")
+}
+_TRACES_BY_USER_LEVEL: Final = {
+    level: filled("traces_by_user_level", level=sql.Literal(level)) for level in _TRACES_BY_LEVEL
+}
 
 
 class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,19 +85,37 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     received_at: datetime
+    admitted_at: datetime
+    parked_at: datetime | None
+    released_at: datetime | None
     at: datetime
+    stage: str
+    position: str
+
+
+class Hop(msgspec.Struct, frozen=True):
+    """One stage of a delivery's journey.
+
+    Shape:  stage is one of received, admitted, duplicate, parked, released, normalized, dead.
+    Units:  at_ms in Unix milliseconds; position as topic/partition@offset, empty when not known.
+    """
+
+    stage: str
+    at_ms: int
+    position: str
+    detail: str
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery's journey."""
+    """A delivery's journey, or that of a copy that was dropped."""
 
     request_id: str
     event_id: str
     user_id: str | None
     level: str
     hops: tuple[Hop, ...]
-    started_at: datetime | None
-    ended_at: datetime | None
+    started_at: datetime
+    ended_at: datetime
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,8 +252,11 @@ class Reader:
         limit: int,
     ) -> list[Trace]:
         """Journeys, the newest first; `request_id` names one and makes the rest superfluous."""
-        named = {"request_id": request_id, "user_id": user_id, "level": level}
-        rows = await self._rows(_traces_query(**named), **named, limit=_bounded(limit))
+        limit = _bounded(limit)
+        query = _traces_query(request_id, user_id, level)
+        if query is None:
+            return []
+        rows = await self._answers(query, request_id=request_id, user_id=user_id, limit=limit)
         return msgspec.convert(rows, list[Trace])
 
     async def dead_letters(self, *, limit: int, after: str | None = None) -> DeadLetterPage:
@@ -291,25 +318,23 @@ class Reader:
             return await cursor.fetchall()
 
     async def _rows(self, query: str, **parameters: object) -> list[Row]:
+        return await self._answers(statement(query), **parameters)
+
+    async def _answers(self, query: bytes, **parameters: object) -> list[Row]:
         if not all(_storable(value) for value in parameters.values()):
             return []
         async with self.connection() as connection:
-            cursor = await connection.execute(statement(query), parameters)
+            cursor = await connection.execute(query, parameters)
             return await cursor.fetchall()
 
 
-def _traces_query(**named: str | None) -> str:
-    match named:
-        case {"request_id": str()}:
-            return "traces_by_request"
-        case {"user_id": str(), "level": str()}:
-            return "traces_by_user_level"
-        case {"user_id": str()}:
-            return "traces_by_user"
-        case {"level": str()}:
-            return "traces_by_level"
-        case _:
-            return "traces_newest"
+def _traces_query(request_id: str | None, user_id: str | None, level: str | None) -> bytes | None:
+    """The query for what is asked; None for a level that there is not."""
+    if request_id is not None:
+        return statement("traces_by_request")
+    if level is not None:
+        return (_TRACES_BY_LEVEL if user_id is None else _TRACES_BY_USER_LEVEL).get(level)
+    return statement("traces_newest" if user_id is None else "traces_by_user")
 
 
 def _bounded(limit: int) -> int:

@@ -14,21 +14,24 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 import orjson
 
-from schemas.codec import decode, decode_row
+from schemas.codec import decode, decode_fields
 from schemas.errors import HeadwaterError
-from schemas.records import DeliveryTraced, OutcomeRecorded, Stamp
-from schemas.tables import CONNECTIONS, TABLE_BY_TOPIC, Row, Table
+from schemas.records import DuplicateDropped, OutcomeRecorded, Record
+from schemas.tables import CONNECTIONS, TABLE_BY_TOPIC, UNSET, Table
 from schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
 __all__ = ["READERS", "TOPICS", "LogRecord", "Rows", "SqlRow", "refusal", "refuse_unknown"]
 
-SqlRow: TypeAlias = dict[str, Any]
+#: A row whose fields are named as its statement names them. All of a table are of one kind.
+SqlRow: TypeAlias = dict[str, Any] | msgspec.Struct
 
 #: The topics that this projection reads.
 TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, TRACES, DEAD_LETTERS)
 
 #: Shapes of rows whose column list is kept ready; a shape is which delivery set which column.
 _SHAPES_MAX: Final = 4_096
+#: Moments whose text is kept: senders sign whole seconds, so many deliveries share one.
+_MOMENTS_MAX: Final = 4_096
 #: The largest number that Postgres's bigint, and orjson, can hold.
 _NUMBER_MAX: Final = 2**63 - 1
 _CONNECT: Final = "__connect.errors."
@@ -95,7 +98,7 @@ def _base64(data: bytes | None) -> str | None:
     return None if data is None else b64encode(data).decode()
 
 
-# --- compacted topics: the newest readable record of a key counts -----------------------------
+# --- rows, outcomes, duplicates: the newest readable record of a key counts ---------------------
 
 
 def _read_newest(
@@ -122,44 +125,31 @@ def _read_newest(
 
 
 def _table_reader(table: Table) -> Callable[[list[LogRecord], Rows], None]:
-    names = (*(c.name for c in table.key), *(c.name for c in table.columns))
-    key_names = names[: len(table.key)]
     key_decoder = msgspec.json.Decoder(list[str])
 
     def read(data: bytes) -> SqlRow:
-        row = decode_row(table, data)
-        sql_row: SqlRow = dict(zip(names, row.key + row.values, strict=True))
-        sql_row["column_sources"] = _sources(table, row.stamps)
+        # No Row in between: what Avro holds is nearly the row of the statement.
+        sql_row = decode_fields(table, data)
+        stamps, stamp_of = sql_row.pop("stamps"), sql_row.pop("stamp_of")
+        sql_row["column_sources"] = {
+            "deliveries": [_delivery(stamp) for stamp in stamps],
+            "columns": _shape(table.name, stamp_of),
+        }
         if table is CONNECTIONS:
-            sql_row["deactivated_at"] = _deactivated_at(row)
+            sql_row["deactivated_at"] = _deactivated_at(sql_row, stamps, stamp_of)
         return sql_row
 
     def read_key(key: bytes) -> SqlRow:
-        return dict(zip(key_names, key_decoder.decode(key), strict=True))
+        return dict(zip(table.key_names, key_decoder.decode(key), strict=True))
 
     return lambda group, rows: _read_newest(group, rows, table.name, read, read_key)
 
 
-def _sources(table: Table, stamps: tuple[Stamp | None, ...]) -> SqlRow:
-    """Which delivery set which column: every delivery once, then an index for each column."""
-    deliveries: dict[int, int] = {}
-    shape = [
-        None if stamp is None else deliveries.setdefault(id(stamp), len(deliveries))
-        for stamp in stamps
-    ]
-    first_columns = [shape.index(at) for at in range(len(deliveries))]
+def _delivery(stamp: dict[str, Any]) -> dict[str, str]:
     return {
-        "deliveries": [_delivery(stamps[column]) for column in first_columns],
-        "columns": _shape(table.name, tuple(shape)),
-    }
-
-
-def _delivery(stamp: Stamp | None) -> SqlRow:
-    assert stamp is not None  # noqa: S101, a shape names only columns that are set
-    return {
-        "event_id": stamp.event_id,
-        "position": stamp.position,
-        "sent_at": _moment(stamp.sent_at_ms),
+        "event_id": stamp["event_id"],
+        "position": f"webhooks/{stamp['partition']}@{stamp['offset']}",
+        "sent_at": _moment(stamp["sent_at_ms"]),
     }
 
 
@@ -167,56 +157,39 @@ _TABLE_BY_NAME: Final = {table.name: table for table in TABLE_BY_TOPIC.values()}
 
 
 @lru_cache(maxsize=_SHAPES_MAX)
-def _shape(table: str, shape: tuple[int | None, ...]) -> orjson.Fragment:
+def _shape(table: str, stamp_of: bytes) -> orjson.Fragment:
     """The columns' JSON, ready: most rows of a source are set in the same few ways."""
-    names = (column.name for column in _TABLE_BY_NAME[table].columns)
-    columns = {name: at for name, at in zip(names, shape, strict=True) if at is not None}
-    return orjson.Fragment(orjson.dumps(columns))
+    # Columns are only ever added behind the others, so an older row has fewer.
+    columns = dict(zip(_TABLE_BY_NAME[table].column_names, stamp_of, strict=False))
+    return orjson.Fragment(orjson.dumps({n: at for n, at in columns.items() if at != UNSET}))
 
 
-def _deactivated_at(row: Row) -> str | None:
+def _deactivated_at(
+    row: dict[str, Any], stamps: list[dict[str, Any]], stamp_of: bytes
+) -> str | None:
     at = CONNECTIONS.index["active"]
-    stamp = row.stamps[at]
-    return _moment(stamp.sent_at_ms) if stamp is not None and row.values[at] is False else None
+    if row["active"] is not False or at >= len(stamp_of) or stamp_of[at] == UNSET:
+        return None
+    return _moment(stamps[stamp_of[at]]["sent_at_ms"])
 
 
+@lru_cache(maxsize=_MOMENTS_MAX)
 def _moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
 
 
-def _read_outcomes(group: list[LogRecord], rows: Rows) -> None:
+def _record_reader(
+    table: str, key_name: str, kind: type[Record]
+) -> Callable[[list[LogRecord], Rows], None]:
+    """Reads records that are rows as they are."""
+
     def read(data: bytes) -> SqlRow:
-        return msgspec.structs.asdict(decode(data, OutcomeRecorded))
+        return decode(data, kind)
 
     def read_key(key: bytes) -> SqlRow:
-        return {"event_id": key.decode()}
+        return {key_name: key.decode()}
 
-    _read_newest(group, rows, "webhook_outcomes", read, read_key)
-
-
-# --- traces: the longest journey counts ---------------------------------------------------------
-
-
-def _read_traces(group: list[LogRecord], rows: Rows) -> None:
-    longest: dict[str, DeliveryTraced] = {}
-    for record in group:
-        try:
-            if record.value is None:
-                request_id = (record.key or b"").decode()
-                longest.pop(request_id, None)
-                rows.delete("traces", request_id, {"request_id": request_id})
-                continue
-            traced = decode(record.value, DeliveryTraced)
-        except _UNREADABLE as error:
-            rows.refuse(record, str(error))
-            continue
-        held = longest.get(traced.request_id)
-        if held is None or len(traced.hops) >= len(held.hops):
-            longest[traced.request_id] = traced
-        rows.deletes.get("traces", {}).pop(traced.request_id, None)
-    for request_id, traced in longest.items():
-        hops = [msgspec.structs.asdict(hop) for hop in traced.hops]
-        rows.upsert("traces", request_id, {**msgspec.structs.asdict(traced), "hops": hops})
+    return lambda group, rows: _read_newest(group, rows, table, read, read_key)
 
 
 # --- dead letters: original bytes, the story in headers ---------------------------------------
@@ -291,7 +264,7 @@ def refuse_unknown(group: list[LogRecord], rows: Rows) -> None:
 
 READERS: Final[dict[str, Callable[[list[LogRecord], Rows], None]]] = {
     **{topic: _table_reader(table) for topic, table in TABLE_BY_TOPIC.items()},
-    OUTCOMES: _read_outcomes,
-    TRACES: _read_traces,
+    OUTCOMES: _record_reader("webhook_outcomes", "event_id", OutcomeRecorded),
+    TRACES: _record_reader("duplicates", "request_id", DuplicateDropped),
     DEAD_LETTERS: _read_dead_letters,
 }

@@ -141,9 +141,6 @@ def _upsert(table: Table) -> bytes:
         assignments=listed(
             [sql.SQL("{0} = excluded.{0}").format(column.identifier) for column in values]
         ),
-        # Rows of a connection lie with its user. One that went to another user has a row in two
-        # partitions, and which of them is read last says nothing.
-        guard=_template(statement("unless_older").decode() if table is CONNECTIONS else ""),
     )
 
 
@@ -162,7 +159,7 @@ def _delete(table: str, key: tuple[SqlColumn, ...]) -> bytes:
 UPSERTS: Final[dict[str, bytes]] = {
     **{table.name: _upsert(table) for table in TABLES},
     "webhook_outcomes": statement("upsert_webhook_outcomes"),
-    "traces": statement("upsert_traces"),
+    "duplicates": statement("insert_duplicates"),
     "dead_letters": statement("upsert_dead_letters"),
     "dead_letter_replays": statement("upsert_dead_letter_replays"),
     "projection_errors": statement("insert_projection_errors"),
@@ -172,5 +169,5 @@ UPSERTS: Final[dict[str, bytes]] = {
 DELETES: Final[dict[str, bytes]] = {
     **{table.name: _delete(table.name, key_columns(table)) for table in TABLES},
     "webhook_outcomes": _delete("webhook_outcomes", (SqlColumn("event_id", "text"),)),
-    "traces": _delete("traces", (SqlColumn("request_id", "text"),)),
+    "duplicates": _delete("duplicates", (SqlColumn("request_id", "text"),)),
 }

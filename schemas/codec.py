@@ -126,9 +126,7 @@ def decode_row(table: Table, data: bytes | None) -> Row:
 
     Errors: UndecodableRecord, UnknownSchema.
     """
-    name, fields = _read(data)
-    if name != table.schema:
-        raise UndecodableRecord(f"expected a row of {table.name}, found a {name}")
+    fields = decode_fields(table, data)
     stamps = [Stamp(**stamp) for stamp in fields["stamps"]]
     stamp_of = [None if at == UNSET else stamps[at] for at in fields["stamp_of"]]
     # Columns are only ever added behind the others: an older row has nothing to say of the newest.
@@ -136,3 +134,15 @@ def decode_row(table: Table, data: bytes | None) -> Row:
     values = _ROW_VALUES[table.name](fields)
     width = len(table.key)
     return Row(values[:width], values[width:], tuple(stamp_of))
+
+
+def decode_fields(table: Table, data: bytes | None) -> dict[str, Any]:
+    """Decodes a row of a projection table to its bare fields, for readers that only pass it on.
+
+    Shape:  key and columns by name, `stamps` as dicts, `stamp_of` as bytes (UNSET for no stamp).
+    Errors: UndecodableRecord, UnknownSchema.
+    """
+    name, fields = _read(data)
+    if name != table.schema:
+        raise UndecodableRecord(f"expected a row of {table.name}, found a {name}")
+    return fields

@@ -171,13 +171,15 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
 def trace(request_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
     """Show the journey of a delivery: every stage, when, and what was decided there.
 
+    A copy of a delivery that was admitted before has a journey of its own, which names the first.
+
     REQUEST_ID is the request_id of the gateway's answer, also in its header x-request-id.
     """
     found = admin_api(url, admin_key).get("/admin/traces", request_id=request_id)["traces"]
     if not found:
         raise click.ClickException(
-            f"no delivery with the request id {request_id} is known (yet); duplicates are traced "
-            "under the id of the first"
+            f"no delivery with the request id {request_id} is known (yet); a journey can be seen "
+            "once the delivery was processed, skipped, parked, dead-lettered or dropped as a copy"
         )
     if as_json:
         print_json(found[0])

@@ -13,16 +13,27 @@ create table webhook_outcomes (
     partition integer not null,
     "offset" bigint not null,
     received_at timestamptz not null,
-    at timestamptz not null
+    admitted_at timestamptz not null,
+    parked_at timestamptz,
+    released_at timestamptz,
+    at timestamptz not null,
+    stage text not null,
+    position text not null
 );
 
--- Most deliveries are processed; only what somebody may have to look at is worth an index.
-create index webhook_outcomes_open on webhook_outcomes (status, at)
-    where status in ('dead', 'parked');
+-- Every delivery pays for every index here: there is one for each question that is asked, no more.
 create index webhook_outcomes_request on webhook_outcomes (request_id);
-create index webhook_outcomes_user on webhook_outcomes (user_id, at);
+create index webhook_outcomes_user on webhook_outcomes (user_id, received_at);
+create index webhook_outcomes_received on webhook_outcomes (received_at);
+-- Written as the view traces writes its level: only so does Postgres know it again.
+create index webhook_outcomes_dead on webhook_outcomes (received_at)
+    where case when status = 'dead' then 'error' else 'info' end = 'error';
+-- Else Postgres takes one in 200 for a level's share and reads all that a user ever had.
+create statistics webhook_outcomes_level
+    on (case when status = 'dead' then 'error' else 'info' end) from webhook_outcomes;
 
-comment on table webhook_outcomes is 'What became of a delivery. Topic webhook-outcomes.';
+comment on table webhook_outcomes is
+    'What became of a delivery, and its journey. Topic webhook-outcomes.';
 comment on column webhook_outcomes.event_id is 'The delivery.';
 comment on column webhook_outcomes.request_id is 'Id of the HTTP request that brought it.';
 comment on column webhook_outcomes.source is 'Producer.';
@@ -35,30 +46,107 @@ comment on column webhook_outcomes.rows is 'How many rows the delivery touched.'
 comment on column webhook_outcomes.partition is 'Partition of the delivery in the topic webhooks.';
 comment on column webhook_outcomes."offset" is 'Offset of the delivery in the topic webhooks.';
 comment on column webhook_outcomes.received_at is 'When the gateway verified it.';
+comment on column webhook_outcomes.admitted_at is 'When it was found to be no duplicate.';
+comment on column webhook_outcomes.parked_at is
+    'When it began to wait for its connection; null if it never did.';
+comment on column webhook_outcomes.released_at is
+    'When its connection came; null if it did not wait, or waits.';
 comment on column webhook_outcomes.at is 'When this became true.';
+comment on column webhook_outcomes.stage is
+    'The agent that says so: admit, resolve or normalize.';
+comment on column webhook_outcomes.position is
+    'Where that agent read the delivery: topic/partition@offset.';
 
-create table traces (
+create table duplicates (
     request_id text primary key,
     event_id text not null,
-    user_id text,
-    level text not null,
-    hops jsonb not null,
-    started_at timestamptz,
-    ended_at timestamptz
+    partition integer not null,
+    "offset" bigint not null,
+    first_offset bigint not null,
+    received_at timestamptz not null,
+    at timestamptz not null
 );
 
-create index traces_user on traces (user_id, started_at);
-create index traces_level on traces (level, started_at);
-create index traces_started on traces (started_at);
+create index duplicates_received on duplicates (received_at);
 
-comment on table traces is 'A delivery''s journey. Topic traces.';
+comment on table duplicates is
+    'Copies of deliveries that were admitted before, and so dropped. Topic traces.';
+comment on column duplicates.request_id is 'Id of the HTTP request that brought the copy.';
+comment on column duplicates.event_id is 'The delivery.';
+comment on column duplicates.partition is 'Partition of both in the topic webhooks.';
+comment on column duplicates."offset" is 'Offset of the copy.';
+comment on column duplicates.first_offset is 'Offset of the delivery that was admitted.';
+comment on column duplicates.received_at is 'When the gateway verified the copy.';
+comment on column duplicates.at is 'When it was dropped.';
+
+create function hop(stage text, at timestamptz, "position" text, detail text) returns jsonb
+    language sql stable
+return jsonb_build_object(
+    'stage', stage, 'at_ms', (extract(epoch from at) * 1000)::bigint,
+    'position', "position", 'detail', detail
+);
+
+comment on function hop(text, timestamptz, text, text) is 'One stage of a journey, as in traces.';
+
+-- Each half reads one table and the columns to look for are plain or constant: so Postgres answers
+-- from the indexes of the tables, and makes the hops of the rows it returns only.
+create view traces as
+select
+    request_id,
+    event_id,
+    user_id,
+    case when status = 'dead' then 'error' else 'info' end as level,
+    jsonb_build_array(
+        hop('received', received_at, '', ''),
+        hop('admitted', admitted_at, format('webhooks/%s@%s', partition, "offset"), '')
+    )
+    || case
+        when parked_at is null or status = 'parked' then '[]'
+        else jsonb_build_array(hop('parked', parked_at, '', ''))
+    end
+    || case
+        when released_at is null then '[]'
+        else jsonb_build_array(hop('released', released_at, '', ''))
+    end
+    || jsonb_build_array(
+        hop(
+            case when status in ('parked', 'dead') then status else 'normalized' end,
+            at,
+            position,
+            case
+                when status = 'processed' then format('%s rows', rows)
+                else format('%s:%s', status, reason)
+            end
+        )
+    ) as hops,
+    received_at as started_at,
+    at as ended_at
+from webhook_outcomes
+union all
+select
+    request_id,
+    event_id,
+    null,
+    'info',
+    jsonb_build_array(
+        hop('received', received_at, '', ''),
+        hop(
+            'duplicate', at, format('webhooks/%s@%s', partition, "offset"),
+            format('of webhooks/%s@%s', partition, first_offset)
+        )
+    ),
+    received_at,
+    at
+from duplicates;
+
+comment on view traces is 'The journeys of all deliveries, and of copies that were dropped.';
 comment on column traces.request_id is 'Id of the HTTP request.';
 comment on column traces.event_id is 'The delivery.';
 comment on column traces.user_id is 'Whose it is, when known.';
 comment on column traces.level is 'info, or error when it ended dead.';
 comment on column traces.hops is
     'The journey, oldest stage first: [{stage, at_ms, position, detail}].';
-comment on column traces.started_at is 'When the first stage was done.';
+comment on column traces.started_at is 'When it was received.';
 comment on column traces.ended_at is 'When the last stage was done.';
 
 create table dead_letters (

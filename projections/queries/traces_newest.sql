@@ -1,4 +1,4 @@
 select request_id, event_id, user_id, level, hops, started_at, ended_at
 from traces
-order by started_at desc nulls last, request_id
+order by started_at desc, request_id
 limit %(limit)s

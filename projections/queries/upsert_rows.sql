@@ -6,4 +6,3 @@ on conflict ({key}) do update set
     column_sources = excluded.column_sources,
     changed_in = excluded.changed_in,
     updated_at = excluded.updated_at
-{guard}

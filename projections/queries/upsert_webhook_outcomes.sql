@@ -1,15 +1,20 @@
 insert into webhook_outcomes (
     event_id, request_id, source, type, subject, user_id, status, reason, rows,
-    partition, "offset", received_at, at
+    partition, "offset", received_at, admitted_at, parked_at, released_at, at, stage, position
 )
 select
     r.event_id, r.request_id, r.source, r.type, r.subject, r.user_id, r.status, r.reason, r.rows,
     r.partition, r."offset",
-    to_timestamp(r.received_at_ms / 1000.0), to_timestamp(r.at_ms / 1000.0)
+    to_timestamp(r.received_at_ms / 1000), to_timestamp(r.admitted_at_ms / 1000),
+    to_timestamp(nullif(r.parked_at_ms, 0) / 1000), to_timestamp(nullif(r.released_at_ms, 0) / 1000),
+    to_timestamp(r.at_ms / 1000), r.stage, r.position
+-- Moments travel as what to_timestamp takes: bigint would be divided as numeric, which is slow.
 from json_to_recordset(%(rows)s::json) as r (
     event_id text, request_id text, source text, type text, subject text, user_id text,
     status text, reason text, rows integer, partition integer, "offset" bigint,
-    received_at_ms bigint, at_ms bigint
+    received_at_ms double precision, admitted_at_ms double precision,
+    parked_at_ms double precision, released_at_ms double precision, at_ms double precision,
+    stage text, position text
 )
 on conflict (event_id) do update set
     request_id = excluded.request_id,
@@ -23,4 +28,9 @@ on conflict (event_id) do update set
     partition = excluded.partition,
     "offset" = excluded."offset",
     received_at = excluded.received_at,
-    at = excluded.at
+    admitted_at = excluded.admitted_at,
+    parked_at = excluded.parked_at,
+    released_at = excluded.released_at,
+    at = excluded.at,
+    stage = excluded.stage,
+    position = excluded.position

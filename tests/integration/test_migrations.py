@@ -118,10 +118,13 @@ def test_columns_types_and_comments_are_those_of_the_schema(
     assert [name for (name,) in key.fetchall()] == [column.name for column in table.key]
 
 
-def test_every_table_column_and_function_is_described(
+def test_every_table_view_column_and_function_is_described(
     migrated: "psycopg.Connection[tuple[str, ...]]",
 ):
-    tables = migrated.execute("select tablename from pg_tables where schemaname = 'public'")
+    tables = migrated.execute(
+        "select tablename from pg_tables where schemaname = 'public' "
+        "union all select viewname from pg_views where schemaname = 'public'"
+    )
     for (table,) in tables.fetchall():
         described = migrated.execute("select obj_description(%s::regclass)", [table]).fetchone()
         assert described is not None

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from projections.plan import Batch, Span, plan
 from projections.store import Store
@@ -45,28 +46,26 @@ def day(user: str, date: str, partition: int = 0, **values: Value) -> Written:
     )
 
 
-def outcome(event_id: str, partition: int = 0, **values: Any) -> Written:
+def outcome(event_id: str, partition: int = 0, **values: str | int | None) -> Written:
     record = OutcomeRecorded(
-        **{
-            "event_id": event_id,
-            "request_id": f"req-{event_id}",
-            "source": "terra",
-            "type": "daily",
-            "subject": "t1",
-            "user_id": "user_1",
-            "status": "processed",
-            "reason": "",
-            "rows": 1,
-            "partition": 3,
-            "offset": 17,
-            "received_at_ms": RECEIVED_AT_MS,
-            "admitted_at_ms": RECEIVED_AT_MS + 1,
-            "at_ms": RECEIVED_AT_MS + 250,
-            "stage": "normalize",
-            "position": "events/2@9",
-        }
-        | values
+        event_id=event_id,
+        request_id=f"req-{event_id}",
+        source="terra",
+        type="daily",
+        subject="t1",
+        user_id="user_1",
+        status="processed",
+        reason="",
+        rows=1,
+        partition=3,
+        offset=17,
+        received_at_ms=RECEIVED_AT_MS,
+        admitted_at_ms=RECEIVED_AT_MS + 1,
+        at_ms=RECEIVED_AT_MS + 250,
+        stage="normalize",
+        position="events/2@9",
     )
+    record = msgspec.structs.replace(record, **values)
     return Written(OUTCOMES, partition, event_id.encode(), encode(record))
 
 

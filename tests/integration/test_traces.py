@@ -1,0 +1,156 @@
+"""Journeys on a real Postgres: told from outcomes and duplicates, and found by their indexes."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from projections.migrate import migrate
+from projections.queries import Hop, Reader, Trace, _traces_query
+from projections.store import Store
+from tests.integration.written import RECEIVED_AT_MS, Written, apply, duplicate, outcome
+
+ROWS = 20_000
+
+
+def written(dsn: str, records: Sequence[Written]) -> None:
+    async def run() -> None:
+        store = Store(dsn, projection="test", clock=lambda: RECEIVED_AT_MS)
+        try:
+            await apply(store, records)
+        finally:
+            await store.close()
+
+    migrate(dsn, lambda _: None)
+    asyncio.run(run())
+
+
+def asked(dsn: str, limit: int = 100, **named: str) -> list[Trace]:
+    async def run() -> list[Trace]:
+        async with Reader(dsn) as reader:
+            return await reader.traces(limit=limit, **named)
+
+    return asyncio.run(run())
+
+
+def hop(stage: str, after_ms: int, position: str = "", detail: str = "") -> Hop:
+    return Hop(stage, RECEIVED_AT_MS + after_ms, position, detail)
+
+
+PARKED = {"parked_at_ms": RECEIVED_AT_MS + 5, "admitted_at_ms": RECEIVED_AT_MS + 1}
+RELEASED = {**PARKED, "released_at_ms": RECEIVED_AT_MS + 100}
+
+
+@pytest.mark.parametrize(
+    ("values", "between", "last"),
+    [
+        ({"rows": 3}, [], ("normalized", "3 rows")),
+        ({"status": "skipped", "reason": "why"}, [], ("normalized", "skipped:why")),
+        ({"status": "parked", "reason": "why", **PARKED}, [], ("parked", "parked:why")),
+        (RELEASED, [("parked", 5), ("released", 100)], ("normalized", "1 rows")),
+        ({"status": "dead", "reason": "why", **PARKED}, [("parked", 5)], ("dead", "dead:why")),
+    ],
+)
+def test_an_outcome_tells_the_journey(
+    fresh_database: str,
+    values: dict[str, str | int],
+    between: list[tuple[str, int]],
+    last: tuple[str, str],
+):
+    written(fresh_database, [outcome("e1", **values)])
+    [found] = asked(fresh_database)
+    stage, detail = last
+    assert found.hops == (
+        hop("received", 0),
+        hop("admitted", 1, "webhooks/3@17"),
+        *(hop(*one) for one in between),
+        hop(stage, 250, "events/2@9", detail),
+    )
+    assert found.level == ("error" if stage == "dead" else "info")
+    assert (found.request_id, found.event_id, found.user_id) == ("req-e1", "e1", "user_1")
+    assert found.started_at.timestamp() * 1000 == RECEIVED_AT_MS
+    assert found.ended_at.timestamp() * 1000 == RECEIVED_AT_MS + 250
+
+
+def test_a_copy_ends_as_a_duplicate(fresh_database: str):
+    written(fresh_database, [duplicate("r1")])
+    [found] = asked(fresh_database, request_id="r1")
+    assert found.hops == (
+        hop("received", 0),
+        hop("duplicate", 5, "webhooks/3@18", "of webhooks/3@17"),
+    )
+    assert (found.level, found.user_id) == ("info", None)
+
+
+def test_a_delivery_comes_before_a_copy_that_the_same_request_brought(fresh_database: str):
+    written(fresh_database, [duplicate("req-e1"), outcome("e1")])
+    stages = [one.hops[-1].stage for one in asked(fresh_database, request_id="req-e1")]
+    assert stages == ["normalized", "duplicate"]
+
+
+def test_the_newest_come_first_whatever_became_of_them(fresh_database: str):
+    records = [
+        outcome("e1", received_at_ms=RECEIVED_AT_MS + 1),
+        duplicate("r2", received_at_ms=RECEIVED_AT_MS + 2),
+        outcome("e3", received_at_ms=RECEIVED_AT_MS + 3, status="dead", reason="why"),
+        outcome("e4", received_at_ms=RECEIVED_AT_MS + 4, user_id=None),
+    ]
+    written(fresh_database, records)
+    for named, expected in (
+        ({}, ["req-e4", "req-e3", "r2", "req-e1"]),
+        ({"user_id": "user_1"}, ["req-e3", "req-e1"]),
+        ({"level": "info"}, ["req-e4", "r2", "req-e1"]),
+        ({"level": "error"}, ["req-e3"]),
+        ({"level": "error", "user_id": "user_1"}, ["req-e3"]),
+        ({"level": "unheard of"}, []),
+    ):
+        assert [one.request_id for one in asked(fresh_database, **named)] == expected, named
+    assert len(asked(fresh_database, limit=2)) == 2
+
+
+def test_journeys_are_found_by_index_among_many(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    with psycopg.connect(fresh_database, autocommit=True, row_factory=dict_row) as connection:
+        _fill(connection)
+        for named, indexes in (
+            ({"request_id": "r5"}, ["webhook_outcomes_request", "duplicates_pkey"]),
+            ({}, ["webhook_outcomes_received", "duplicates_received"]),
+            ({"level": "info"}, ["webhook_outcomes_received", "duplicates_received"]),
+            ({"level": "error"}, ["webhook_outcomes_dead"]),
+            ({"user_id": "user_5"}, ["webhook_outcomes_user"]),
+            ({"user_id": "user_5", "level": "info"}, ["webhook_outcomes_user"]),
+        ):
+            names = {"request_id": None, "user_id": None, "level": None, **named}
+            query = _traces_query(**names)
+            assert query is not None
+            explained = connection.execute(
+                b"explain (analyze, timing off) " + query, {**names, "limit": 20}
+            )
+            plan = "\n".join(row["QUERY PLAN"] for row in explained.fetchall())
+            assert "Seq Scan" not in plan, plan
+            for index in indexes:
+                assert re.search(rf"using {index}\s|on {index}\s", plan), plan
+            # The nodes that read also make the hops: of little more than what is returned.
+            rows = [int(n) for n in re.findall(r"Scan.*actual rows=(\d+)", plan)]
+            assert max(rows) <= 100, plan
+
+
+def _fill(connection: "psycopg.Connection[dict[str, str]]") -> None:
+    outcomes = """
+        insert into webhook_outcomes
+        select 'e' || n, 'r' || n, 'terra', 'daily', 's', 'user_' || n %% 100,
+               case when n %% 50 = 0 then 'dead' else 'processed' end, '', 1, 0, n,
+               moment, moment, null, null, moment, 'normalize', ''
+        from generate_series(1, %(rows)s) n, to_timestamp(1767225600 + n / 10) moment
+    """
+    duplicates = """
+        insert into duplicates
+        select 'd' || n, 'e' || n, 0, n, n - 1, moment, moment
+        from generate_series(1, %(rows)s) n, to_timestamp(1767225600 + n / 10) moment
+    """
+    connection.execute(outcomes, {"rows": ROWS})
+    connection.execute(duplicates, {"rows": ROWS})
+    connection.execute("analyze")
