@@ -146,7 +146,7 @@ class DeadLetterWhole(DeadLetter, frozen=True, kw_only=True):
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters, newest first; `cursor` continues with older ones, None when there are none."""
 
-    dead_letters: tuple[DeadLetter, ...]
+    rows: tuple[DeadLetter, ...]
     cursor: str | None
 
 
@@ -281,7 +281,7 @@ class Reader:
         page = msgspec.convert(rows[:limit], tuple[DeadLetter, ...])
         more = len(rows) > limit
         last = _Place(page[-1].dead_at, page[-1].partition, page[-1].offset) if more else None
-        return DeadLetterPage(dead_letters=page, cursor=pack(last) if last else None)
+        return DeadLetterPage(rows=page, cursor=pack(last) if last else None)
 
     async def dead_letter(self, partition: int, offset: int) -> DeadLetterWhole | None:
         """One dead letter with its bytes; None when there is none at that position."""

@@ -198,10 +198,8 @@ class WebhookLog:
     async def _watch_admissions(self) -> None:
         told = False
         while True:
-            consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._bootstrap,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
+            consumer = AIOKafkaConsumer(  # without a group: all partitions are its own
+                ADMISSIONS, bootstrap_servers=self._bootstrap, auto_offset_reset="earliest"
             )
             try:
                 await consumer.start()
@@ -216,10 +214,7 @@ class WebhookLog:
             await asyncio.sleep(_RECONNECT_S)
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
-        await consumer.topics()  # fetches what the next line looks up
-        partitions = consumer.partitions_for_topic(ADMISSIONS)
-        consumer.assign([TopicPartition(ADMISSIONS, number) for number in partitions or ()])
-        while partitions:
+        while True:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
                     for event_id in decode(record.value, WebhooksClaimed).event_ids:
@@ -283,10 +278,9 @@ class DeadLetters:
         Shape:  (partition, offset) of the topic dead-letters -> one answer each, in order.
         Errors: BrokerUnavailable; replaying again is safe.
         """
-        consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, enable_auto_commit=False)
+        consumer = AIOKafkaConsumer(DEAD_LETTERS, bootstrap_servers=self._bootstrap)
         try:
             await consumer.start()
-            await consumer.topics()  # fetches what each replay looks up
             return [await self._replay(consumer, *position) for position in positions]
         except (KafkaError, OSError) as error:
             raise BrokerUnavailable(
@@ -299,9 +293,8 @@ class DeadLetters:
 
     async def _replay(self, consumer: AIOKafkaConsumer, partition: int, offset: int) -> Replayed:
         where = TopicPartition(DEAD_LETTERS, partition)
-        if partition not in (consumer.partitions_for_topic(DEAD_LETTERS) or ()):
+        if where not in consumer.assignment():
             return Replayed(partition, offset, "", ok=False, detail="no such partition")
-        consumer.assign([where])
         first = (await consumer.beginning_offsets([where]))[where]
         end = (await consumer.end_offsets([where]))[where]
         if not first <= offset < end:

@@ -74,8 +74,8 @@ def list_letters(
     if as_json:
         print_json(page)
         return
-    print_rows(page["dead_letters"], _LETTER_COLUMNS)
-    if not page["dead_letters"]:
+    print_rows(page["rows"], _LETTER_COLUMNS)
+    if not page["rows"]:
         say("There are no dead letters.")
     if page["cursor"]:
         say(f"There are more: --after {page['cursor']}")

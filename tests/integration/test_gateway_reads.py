@@ -139,7 +139,7 @@ def test_a_journey_is_found_by_its_request(client: Client, write: Write) -> None
 
 
 def test_no_dead_letters_are_an_empty_page_and_nothing_to_replay(client: Client) -> None:
-    assert client.get("/admin/dlq", headers=ADMIN).json() == {"dead_letters": [], "cursor": None}
+    assert client.get("/admin/dlq", headers=ADMIN).json() == {"rows": [], "cursor": None}
     assert client.get("/admin/dlq/0/0", headers=ADMIN).status_code == 404
     for dry_run in (True, False):
         body = {"all": True, "dry_run": dry_run}

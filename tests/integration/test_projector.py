@@ -392,7 +392,7 @@ def test_dead_letters_keep_their_bytes_and_know_their_replay(
             cursor = None
             while True:
                 page = await reader.dead_letters(limit=4, after=cursor)
-                seen += [dead.offset for dead in page.dead_letters]
+                seen += [dead.offset for dead in page.rows]
                 cursor = page.cursor
                 if cursor is None:
                     break
