@@ -110,17 +110,12 @@ class Appender:
         pending: list[asyncio.Future[object]],
     ) -> None:
         batch = producer.create_batch()
-        for record in group:
-            fields = {
-                "timestamp": None,
-                "key": record.key,
-                "value": record.value,
-                "headers": record.headers or [],
-            }
-            if batch.append(**fields) is None:
+        for _, _, key, value, headers in group:
+            headers = headers or []  # noqa: PLW2901, aiokafka takes lists only
+            if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
                 pending.append(await producer.send_batch(batch, topic, partition=partition))
                 batch = producer.create_batch()
-                batch.append(**fields)
+                batch.append(timestamp=None, key=key, value=value, headers=headers)
         pending.append(await producer.send_batch(batch, topic, partition=partition))
 
     async def _connected(self) -> AIOKafkaProducer:
