@@ -45,12 +45,12 @@ def post(house: House, raw: bytes, at_s: int | None = None) -> dict[str, object]
     return dict(answer.json())
 
 
-def until(house: House, query: str, expected: object, *values: object) -> None:
+def expect(house: House, query: str, expected: object, *values: object) -> None:
     house.wait(lambda: one(house, query, *values) == expected, f"{query} {values} -> {expected}")
 
 
-def outcome(house: House, event: dict[str, object], status: str, reason: str = "") -> None:
-    until(
+def expect_outcome(house: House, event: dict[str, object], status: str, reason: str = "") -> None:
+    expect(
         house,
         "select status, reason from webhook_outcomes where event_id = %s",
         (status, reason),
@@ -62,13 +62,13 @@ def test_a_thousand_copies_sent_at_once_through_two_gateways_are_processed_once(
     copies = [daily(100, 3, 777, known=True)] * 1_000
     duplicates = house.deliver(copies, ("gateway", "gateway2"))
     assert duplicates >= 998  # one for each gateway may have met no other copy
-    until(house, "select count(*) from daily_summary where user_id = 'user_100'", (1,))
+    expect(house, "select count(*) from daily_summary where user_id = 'user_100'", (1,))
     appended = [d for _, _, d in house.raw() if d.subject == "terra-100"]
     assert 1 <= len(appended) <= 2
     assert duplicates == 1_000 - len(appended)
-    outcome(house, {"raw_event_id": appended[0].event_id}, "processed")
+    expect_outcome(house, {"raw_event_id": appended[0].event_id}, "processed")
     dropped = "select count(*) from duplicates where event_id = %s"
-    until(house, dropped, (len(appended) - 1,), appended[0].event_id)
+    expect(house, dropped, (len(appended) - 1,), appended[0].event_id)
 
 
 def test_a_duplicate_is_known_to_another_gateway_and_after_a_restart(house: House):
@@ -124,18 +124,18 @@ def test_the_order_of_arrival_does_not_matter(house: House, seed: int):
 
 def test_a_value_can_say_which_delivery_it_came_from(house: House):
     event = post(house, daily(102, 3, 4_321, known=True))
-    outcome(house, event, "processed")
+    expect_outcome(house, event, "processed")
     query = """select (value_source(column_sources, 'steps')).event_id from daily_summary
                where user_id = 'user_102'"""
-    until(house, query, (event["raw_event_id"],))
+    expect(house, query, (event["raw_event_id"],))
 
 
 def test_a_delivery_waits_for_its_connection_and_is_released_by_it(house: House):
     early = post(house, daily(103, 3, 55))
-    outcome(house, early, "parked", "no_connection_for_terra_user")
+    expect_outcome(house, early, "parked", "no_connection_for_terra_user")
     post(house, auth(103))
-    outcome(house, early, "processed")
-    until(house, "select steps from daily_summary where user_id = 'user_103'", (55,))
+    expect_outcome(house, early, "processed")
+    expect(house, "select steps from daily_summary where user_id = 'user_103'", (55,))
     traces = httpx.get(
         f"{house.url()}/admin/traces", params={"request_id": early["request_id"]}, headers=ADMIN
     ).json()["traces"]
@@ -146,10 +146,10 @@ def test_a_delivery_waits_for_its_connection_and_is_released_by_it(house: House)
 def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(house: House):
     raw = daily(104, 3, 66)
     event = post(house, raw)
-    outcome(house, event, "dead", "no_connection_for_terra_user")
+    expect_outcome(house, event, "dead", "no_connection_for_terra_user")
     found = house_dead_letter(house, event)
     assert found["reason"] == "no_connection_for_terra_user"
-    outcome(house, post(house, auth(104)), "processed")  # the cause is gone
+    expect_outcome(house, post(house, auth(104)), "processed")  # the cause is gone
     answer = httpx.post(
         f"{house.url()}/admin/dlq/replay",
         json={"positions": [{"partition": found["partition"], "offset": found["offset"]}]},
@@ -158,15 +158,15 @@ def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(house: Hous
     )
     assert answer.is_success, answer.text
     assert [replayed["ok"] for replayed in answer.json()["results"]] == [True], answer.text
-    outcome(house, event, "processed")
-    until(house, "select steps from daily_summary where user_id = 'user_104'", (66,))
+    expect_outcome(house, event, "processed")
+    expect(house, "select steps from daily_summary where user_id = 'user_104'", (66,))
     replayed = 'select replayed_at is not null from dead_letters where partition=%s and "offset"=%s'
-    until(house, replayed, (True,), found["partition"], found["offset"])
+    expect(house, replayed, (True,), found["partition"], found["offset"])
 
 
 def house_dead_letter(house: House, event: dict[str, object]) -> dict[str, object]:
     event_id = event["raw_event_id"]
-    until(house, "select count(*) from dead_letters where event_id = %s", (1,), event_id)
+    expect(house, "select count(*) from dead_letters where event_id = %s", (1,), event_id)
     query = """select partition, "offset", reason, value from dead_letters where event_id = %s"""
     row = one(house, query, event_id)
     assert row is not None
@@ -175,7 +175,7 @@ def house_dead_letter(house: House, event: dict[str, object]) -> dict[str, objec
 
 def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
     event = post(house, daily(105, 3, -5, known=True))
-    outcome(house, event, "dead", "out_of_range")
+    expect_outcome(house, event, "dead", "out_of_range")
     letter = house_dead_letter(house, event)
     listed = httpx.get(f"{house.url()}/admin/dlq", headers=ADMIN).json()
     place = (letter["partition"], letter["offset"])
@@ -209,7 +209,7 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
 def test_bad_input_ends_in_an_outcome_with_its_reason(
     house: House, raw: bytes, status: str, reason: str
 ):
-    outcome(house, post(house, raw), status, reason)
+    expect_outcome(house, post(house, raw), status, reason)
 
 
 def test_ten_thousand_records_in_one_delivery_become_rows(house: House):
@@ -223,8 +223,8 @@ def test_ten_thousand_records_in_one_delivery_become_rows(house: House):
     ]  # fmt: skip
     records += records[:2_000]
     event = post(house, body("daily", user=terra_user(111, "user_111"), data=records))
-    outcome(house, event, "processed")
-    until(house, "select count(*) from daily_summary where user_id = 'user_111'", (8_000,))
+    expect_outcome(house, event, "processed")
+    expect(house, "select count(*) from daily_summary where user_id = 'user_111'", (8_000,))
 
 
 def test_the_largest_body_comes_through_byte_for_byte(house: House):
@@ -232,11 +232,11 @@ def test_the_largest_body_comes_through_byte_for_byte(house: House):
     raw = sleep(112, 3, 300, known=True).replace(
         b'"metadata"', f'"n": "{note}", "metadata"'.encode()
     )
-    outcome(house, post(house, raw), "processed")
+    expect_outcome(house, post(house, raw), "processed")
     length = (
         "select length(raw::text) > 10 * 1024 * 1024 - 1000 from sleep_sessions where user_id = %s"
     )
-    until(house, length, (True,), "user_112")
+    expect(house, length, (True,), "user_112")
 
 
 def test_webhooks_are_taken_while_the_rest_is_down(house: House):
@@ -245,7 +245,7 @@ def test_webhooks_are_taken_while_the_rest_is_down(house: House):
     event = post(house, daily(113, 3, 99, known=True))
     for part in ("worker", "project"):
         house.start(part)
-    outcome(house, event, "processed")
+    expect_outcome(house, event, "processed")
 
 
 def test_webhooks_are_refused_with_503_while_kafka_is_down_and_nothing_is_pretended(house: House):
@@ -263,7 +263,7 @@ def test_webhooks_are_refused_with_503_while_kafka_is_down_and_nothing_is_preten
     taker = threading.Thread(target=lambda: house.deliver([raw]))
     taker.start()
     taker.join(60)
-    until(house, "select steps from daily_summary where user_id = 'user_114'", (98,))
+    expect(house, "select steps from daily_summary where user_id = 'user_114'", (98,))
 
 
 def test_everything_above_equals_the_fold(house: House):
