@@ -44,6 +44,8 @@ _GROUP_RECORDS: Final = 500
 #: What a delivery waits for others to be appended with: less than an append takes, and half as
 #: many appends under load.
 _LINGER_S: Final = 0.001
+#: While one group is with the broker the next is made ready; a third would only wait behind it.
+_GROUPS_IN_FLIGHT: Final = 2
 _RECONNECT_S: Final = 0.5
 _GIVE_UP_EVERY_S: Final = 0.25
 
@@ -153,23 +155,36 @@ class WebhookLog:
         return _APPENDED
 
     async def _append_groups(self) -> None:
+        """Appends what is queued, one group while another is on its way to the broker and back."""
         await self._connect()
+        appending: set[asyncio.Task[bool]] = set()
         while True:
             await self._wake.wait()
             await asyncio.sleep(_LINGER_S)
+            while len(appending) >= _GROUPS_IN_FLIGHT:
+                done, appending = await asyncio.wait(appending, return_when="FIRST_COMPLETED")
+                if not all(group.result() for group in done):
+                    await asyncio.gather(*appending)
+                    appending.clear()
+                    await self._appender.stop()
+                    await self._connect()
             group, self._queue = self._queue[:_GROUP_RECORDS], self._queue[_GROUP_RECORDS:]
             if not self._queue:
                 self._wake.clear()
-            try:
-                await self._appender.append([pending.record for pending in group])
-            except BrokerUnavailable as error:
-                log.warning("%s", error)
-                _finish(group, error)
-                await self._appender.stop()
-                await self._connect()
-            else:
-                self.ready = True
-                _finish(group, None)
+            appending.add(asyncio.create_task(self._append_group(group)))
+
+    async def _append_group(self, group: list[_Pending]) -> bool:
+        """Appends a group and ends its wait; tells whether the connection is of use still."""
+        try:
+            await self._appender.append([pending.record for pending in group])
+        except BrokerUnavailable as error:
+            log.warning("%s", error)
+            _finish(group, error)
+            self.ready = False
+            return False
+        _finish(group, None)
+        self.ready = True
+        return True
 
     async def _give_up(self) -> None:
         """Ends the wait of deliveries that were not acknowledged in time."""
