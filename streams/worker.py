@@ -10,8 +10,10 @@ import asyncio
 import gc
 import logging
 import os
+import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 import uvloop
 
@@ -41,8 +43,10 @@ log = logging.getLogger(__name__)
 
 #: How often a stage is asked for what is due without a record.
 _TICK_S: Final = 1.0
+#: How often the lease is renewed: many times in a session timeout, so that no hiccup ends a worker.
+_PULSE_S: Final = 1.0
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
-_EXIT_CRASHED: Final = 70
+EXIT_CRASHED: Final = 70
 _RETRY_S: Final = 0.5
 _GC_THRESHOLD: Final = 50_000
 
@@ -58,7 +62,8 @@ class Lease:
     """Keeps a worker that was suspended from appending what its memory holds of old.
 
     Its partitions may have gone to another worker, whose newer rows these appends would hide. The
-    pulse stops with the process, so before each append the time since the last one tells.
+    pulse stops with the process, so the time since the last one tells: before each append, and at
+    the next pulse, whichever comes first when the process goes on.
     """
 
     def __init__(self, *, valid_for_s: float, monotonic: Callable[[], float]) -> None:
@@ -66,19 +71,27 @@ class Lease:
         self._monotonic = monotonic
         self._renewed: float | None = None
 
-    async def renew(self) -> None:
-        """The pulse."""
-        self.check()
-        self._renewed = self._monotonic()
+    def renew(self) -> None:
+        """The pulse.
+
+        Errors: LeaseLost.
+        """
+        now = self._monotonic()
+        self._check(now)
+        # Not the clock again: a stop since the check must not count as a pulse.
+        self._renewed = now
 
     def check(self) -> None:
         """Passes while the partitions are surely ours.
 
         Errors: LeaseLost.
         """
+        self._check(self._monotonic())
+
+    def _check(self, now: float) -> None:
         if self._renewed is None:
             return
-        stood_still = self._monotonic() - self._renewed
+        stood_still = now - self._renewed
         if stood_still > self._valid_for_s:
             raise LeaseLost(
                 f"expected a pulse every {self._valid_for_s} s, found none for {stood_still:.1f} "
@@ -165,6 +178,27 @@ async def _partitions(bootstrap: str) -> int:
             await appender.stop()
 
 
+def _die() -> NoReturn:
+    """Ends the process at once, from any thread."""
+    logging.shutdown()
+    os._exit(EXIT_CRASHED)
+
+
+def _pulse(lease: Lease) -> NoReturn:
+    """Renews the lease for as long as the process lives.
+
+    For a thread of its own: when a stopped process goes on, the event loop may call no timer for
+    a long time.
+    """
+    while True:
+        try:
+            lease.renew()
+        except LeaseLost as error:
+            log.critical("the worker ends, its partitions may have another owner: %s", error)
+            _die()
+        time.sleep(_PULSE_S)
+
+
 def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     """Ends the process at the first error of an action; see the module's first lines."""
 
@@ -173,15 +207,14 @@ def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
             await action(*args)
         except Exception:
             log.critical("the worker ends, to start again from what is durable", exc_info=True)
-            logging.shutdown()
-            os._exit(_EXIT_CRASHED)
+            _die()
 
     return guarded
 
 
-def _build(app: App, stages: tuple[Stage, ...], bootstrap: str, clock: Callable[[], int]) -> None:
-    lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
-    every(app, _TICK_S, _or_die(lease.renew))
+def _build(
+    app: App, stages: tuple[Stage, ...], lease: Lease, bootstrap: str, clock: Callable[[], int]
+) -> None:
     agents = []
     for stage in stages:
         appender = Appender(bootstrap=bootstrap, client_id=f"headwater-{stage.name}")
@@ -223,9 +256,11 @@ def run_worker(
         Resolve(partitions=partitions, user_prefix=user_prefix, park_for_ms=park_for_ms),
         Normalize(partitions=partitions),
     )
-    _build(app, stages, bootstrap, clock)
+    lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
+    _build(app, stages, lease, bootstrap, clock)
     # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
     # among what lives as long as the process.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
+    threading.Thread(target=_pulse, args=(lease,), name="lease", daemon=True).start()
     run(app)

@@ -32,6 +32,7 @@ from schemas.tables import TABLES, Row, Table
 from streams.embedded import EmbeddedKafka
 from streams.restore import read_whole
 from streams.topics import create_topics
+from streams.worker import EXIT_CRASHED
 
 PARTITIONS = 4
 SECRET = "dev-terra-secret"
@@ -120,9 +121,10 @@ class House:
         deadline = time.monotonic() + patience_s
         while not done():
             for name, part in self.parts.items():
-                if part.poll() not in (None, 70):
+                if part.poll() not in (None, EXIT_CRASHED):
                     raise AssertionError(f"{name} ended with {part.poll()}: {self.log(name)}")
-                if part.poll() == 70:  # The worker is crash-only; a supervisor starts it again.
+                if part.poll() == EXIT_CRASHED:
+                    # The worker is crash-only; a supervisor starts it again.
                     self.start(name)
                     break
             if time.monotonic() > deadline:
