@@ -14,6 +14,7 @@ import fastavro
 import msgspec
 
 from schemas.catalogue import IDS, NEWEST, schema_text
+from schemas.conversions import Conversion, from_plain, to_plain
 from schemas.errors import UndecodableRecord, UnknownSchema
 from schemas.records import RECORD_TYPES, Record, Stamp
 from schemas.tables import TABLES, UNSET, Row, Table
@@ -35,6 +36,12 @@ _PREFIX: Final[dict[str, bytes]] = {
 }
 _NAME_BY_TYPE: Final[dict[type[msgspec.Struct], str]] = {
     kind: name for name, kind in RECORD_TYPES.items()
+}
+_TO_PLAIN: Final[dict[type[msgspec.Struct], Conversion]] = {
+    kind: to_plain(kind) for kind in RECORD_TYPES.values()
+}
+_FROM_PLAIN: Final[dict[type[msgspec.Struct], Conversion]] = {
+    kind: from_plain(kind) for kind in RECORD_TYPES.values()
 }
 _ROW_VALUES: Final = {
     table.name: itemgetter(*table.key_names, *table.column_names) for table in TABLES
@@ -68,7 +75,13 @@ def _read(data: bytes | None) -> tuple[str, dict[str, Any]]:
     stream = BytesIO(data)
     stream.seek(_PREFIX_BYTES)
     try:
-        fields = fastavro.schemaless_reader(stream, schema, None if schema is newest else newest)
+        fields = fastavro.schemaless_reader(
+            stream,
+            schema,
+            None if schema is newest else newest,
+            # Rows have no union of records, and their many nullable columns would be slower.
+            return_record_name=name in RECORD_TYPES,
+        )
     except (EOFError, ValueError, IndexError, TypeError, UnicodeDecodeError, OverflowError) as why:
         raise UndecodableRecord(
             f"expected a {name} (schema id {number}), found {len(data)} other bytes: {why}"
@@ -84,8 +97,11 @@ def encode(record: Record) -> bytes:
     """Encodes a record.
 
     Shape:  any member of `schemas.records.Record` -> bytes in the Confluent wire format.
+    Errors: TypeError, ValueError or OverflowError, for what its schema cannot hold, such as an
+            event that the catalogue does not know.
     """
-    return _write(_NAME_BY_TYPE[type(record)], msgspec.structs.asdict(record))
+    kind = type(record)
+    return _write(_NAME_BY_TYPE[kind], _TO_PLAIN[kind](record))
 
 
 def decode(data: bytes | None, kind: type[R]) -> R:
@@ -96,7 +112,10 @@ def decode(data: bytes | None, kind: type[R]) -> R:
     name, fields = _read(data)
     if name != _NAME_BY_TYPE[kind]:
         raise UndecodableRecord(f"expected a {_NAME_BY_TYPE[kind]}, found a {name}")
-    return kind(**fields)
+    try:
+        return cast("R", _FROM_PLAIN[kind](fields))
+    except ValueError as why:
+        raise UndecodableRecord(f"expected a {name}, found another value: {why}") from why
 
 
 def encode_row(table: Table, row: Row) -> bytes:

@@ -66,3 +66,10 @@ class PartUnavailable(HeadwaterError):
 
     disposition = Disposition.HALT
     code = "part_unavailable"
+
+
+class InvariantViolation(HeadwaterError):
+    """A history that our own code cannot have written: a bug of ours."""
+
+    disposition = Disposition.HALT
+    code = "invariant_violation"

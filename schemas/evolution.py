@@ -186,6 +186,8 @@ def _union_faults(pair: _Pair) -> Iterator[str]:
             for branch in (_resolved(part, pair.known) for part in pair.reader)
             if isinstance(branch, dict) and _kind(branch) == _kind(pair.writer)
         ]
+        if len(same) > 1:
+            same = [branch for branch in same if branch.get("name") == pair.writer.get("name")]
         if len(same) == 1:
             yield from _faults(pair._replace(reader=same[0]))
         else:

@@ -1,4 +1,6 @@
-"""The records of flow one, as the code sees them; their Avro twins lie in `avro/`.
+"""The records of flow one, as the code sees them, and the table of all; Avro twins lie in `avro/`.
+
+The records of flow two are in `history`.
 
 msgspec structs rather than dataclasses: a frozen dataclass costs several microseconds to build, a
 struct about 0.3, and every delivery builds half a dozen of them.
@@ -7,6 +9,8 @@ struct about 0.3, and every delivery builds half a dozen of them.
 from typing import Final, TypeAlias
 
 import msgspec
+
+from schemas.history import CommandSent, HistoryAppended, ReplySent, SnapshotTaken
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +130,15 @@ class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Record: TypeAlias = (
-    WebhookReceived | WebhookAdmitted | WebhooksClaimed | OutcomeRecorded | DuplicateDropped
+    WebhookReceived
+    | WebhookAdmitted
+    | WebhooksClaimed
+    | OutcomeRecorded
+    | DuplicateDropped
+    | HistoryAppended
+    | CommandSent
+    | ReplySent
+    | SnapshotTaken
 )
 
 #: Record type by the stem of its Avro file.
@@ -136,4 +148,8 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "webhooks_claimed": WebhooksClaimed,
     "outcome_recorded": OutcomeRecorded,
     "duplicate_dropped": DuplicateDropped,
+    "history_appended": HistoryAppended,
+    "command_sent": CommandSent,
+    "reply_sent": ReplySent,
+    "snapshot_taken": SnapshotTaken,
 }

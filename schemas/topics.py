@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-_DAY_MS: Final = 24 * 60 * 60 * 1000
+_HOUR_MS: Final = 60 * 60 * 1000
+_DAY_MS: Final = 24 * _HOUR_MS
 
 #: The largest record. A body may have 10 MiB; the rest is for keys, headers and the envelope.
 MAX_RECORD_BYTES: Final = 11 * 1024 * 1024
@@ -46,6 +47,10 @@ WAITING: Final = "waiting"
 OUTCOMES: Final = "webhook-outcomes"
 TRACES: Final = "traces"
 DEAD_LETTERS: Final = "dead-letters"
+WORKFLOW_COMMANDS: Final = "workflow-commands"
+WORKFLOW_HISTORY: Final = "workflow-history"
+WORKFLOW_SNAPSHOTS: Final = "workflow-snapshots"
+WORKFLOW_REPLIES: Final = "workflow-replies"
 
 TOPICS: Final = (
     Topic(
@@ -130,5 +135,38 @@ TOPICS: Final = (
         cleanup=Cleanup.DELETE,
         retention_ms=30 * _DAY_MS,
         purpose="What could not be processed, bytes untouched, with the reason in headers.",
+    ),
+    Topic(
+        name=WORKFLOW_COMMANDS,
+        key="instance key",
+        value="command_sent",
+        cleanup=Cleanup.DELETE,
+        # Longer than the workers may all be down: a command that is gone before it is read is lost.
+        retention_ms=7 * _DAY_MS,
+        purpose="What instances of workflows are told to do.",
+    ),
+    Topic(
+        name=WORKFLOW_HISTORY,
+        key="instance key",
+        value="history_appended",
+        # Without a retention: the log is the truth, and nothing in it is superseded.
+        cleanup=Cleanup.DELETE,
+        purpose="Every fact of every workflow, for ever.",
+    ),
+    Topic(
+        name=WORKFLOW_SNAPSHOTS,
+        key="instance key",
+        value="snapshot_taken",
+        cleanup=Cleanup.COMPACT,
+        purpose="The newest state of every instance, so that nobody starts from all of history.",
+    ),
+    Topic(
+        name=WORKFLOW_REPLIES,
+        key="none",
+        value="reply_sent",
+        cleanup=Cleanup.DELETE,
+        # Longer than any sender waits for its answer.
+        retention_ms=_HOUR_MS,
+        purpose="What became of commands, for senders that wait to hear.",
     ),
 )

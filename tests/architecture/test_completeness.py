@@ -3,14 +3,17 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 import pytest
 
 from schemas import topics
 from schemas.catalogue import IDS
+from schemas.conversions import NAMESPACE
 from schemas.evolution import check, read_catalogue
+from schemas.history import EntryKind
 from schemas.records import RECORD_TYPES, Record, Stamp
 from schemas.tables import TABLES, UNSET, Table
 from schemas.topics import TOPICS
@@ -27,15 +30,19 @@ GIVEN_OUT = {
     "terra_connection.1": 6,
     "daily_summary.1": 7,
     "sleep_session.1": 8,
+    "history_appended.1": 9,
+    "command_sent.1": 10,
+    "reply_sent.1": 11,
+    "snapshot_taken.1": 12,
 }
 
-_AVRO_OF: dict[object, object] = {
-    str: "string",
-    str | None: ["null", "string"],
-    bytes: "bytes",
+_AVRO_OF: dict[object, tuple[str, ...]] = {
+    NoneType: ("null",),
+    str: ("string",),
+    EntryKind: ("string",),
+    bytes: ("bytes",),
+    bool: ("boolean",),
     int: ("int", "long"),
-    list[str]: {"type": "array", "items": "string"},
-    list[int]: {"type": "array", "items": "long"},
 }
 
 
@@ -50,22 +57,63 @@ def newest() -> dict[str, dict[str, Any]]:
 
 def agree(schema: dict[str, Any], kind: type[msgspec.Struct]) -> None:
     """Asserts that an Avro record and a struct have the same fields in the same order."""
+    agree_within(schema, kind, set())
+
+
+def agree_within(
+    schema: dict[str, Any], kind: type[msgspec.Struct], defined: set[type[msgspec.Struct]]
+) -> None:
+    """The same for a record within a schema that has defined some others before it."""
+    defined.add(kind)
     fields = msgspec.structs.fields(kind)
+    assert schema["type"] == "record"
     assert schema["name"] == kind.__name__
+    assert schema["doc"], f"{kind.__name__}: expected a doc"
     assert [field["name"] for field in schema["fields"]] == [field.name for field in fields]
     for avro, field in zip(schema["fields"], fields, strict=True):
         where = f"{kind.__name__}.{field.name}"
-        written = avro["type"]
-        expected = _AVRO_OF[field.type]
-        fits = written in expected if isinstance(expected, tuple) else written == expected
-        assert fits, f"{where}: expected {expected}, found {written}"
+        agree_on_type(avro["type"], field.type, where, defined)
         assert ("default" in avro) is (not field.required), f"{where}: a default here, none there"
+        if not field.required:
+            default = list(field.default) if isinstance(field.default, tuple) else field.default
+            assert avro["default"] == default, f"{where}: expected the default {default}"
         assert avro["doc"], f"{where}: expected a doc"
+
+
+def agree_on_type(
+    avro: Any,  # noqa: ANN401, any JSON
+    annotation: object,
+    where: str,
+    defined: set[type[msgspec.Struct]],
+) -> None:
+    """Asserts that a type of Avro's is that of an annotation; null is the first of a union."""
+    origin, members = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        members = sorted(members, key=lambda member: member is not NoneType)
+        assert isinstance(avro, list), f"{where}: expected a union, found {avro}"
+        assert len(avro) == len(members), f"{where}: expected {members}, found {avro}"
+        for branch, member in zip(avro, members, strict=True):
+            agree_on_type(branch, member, where, defined)
+    elif origin in (tuple, list):
+        assert avro["type"] == "array", f"{where}: expected an array, found {avro}"
+        agree_on_type(avro["items"], members[0], f"{where}[]", defined)
+    elif annotation in _AVRO_OF:
+        expected = _AVRO_OF[annotation]
+        assert avro in expected, f"{where}: expected {expected}, found {avro}"
+    elif annotation in defined:
+        assert avro == annotation.__name__, f"{where}: expected {annotation}, found {avro}"
+    else:
+        assert isinstance(avro, dict), f"{where}: expected a record, found {avro}"
+        agree_within(avro, annotation, defined)
 
 
 @pytest.mark.parametrize("name", RECORD_TYPES)
 def test_every_record_has_an_avro_twin_of_the_same_fields(name: str):
     agree(newest()[name], RECORD_TYPES[name])
+
+
+def test_every_schema_is_in_the_namespace_of_the_house():
+    assert {schema["namespace"] for schema in read_catalogue().values()} == {NAMESPACE}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -136,6 +184,10 @@ def test_every_topic_is_named_once():
     assert constants <= set(names)
     assert {table.topic for table in TABLES} == set(names) - constants
     assert all(topic.purpose and topic.key for topic in TOPICS)
+
+
+def test_every_schema_travels_in_a_topic_and_every_topic_of_ours_has_one():
+    assert {topic.value for topic in TOPICS if topic.value is not None} == set(newest())
 
 
 def test_every_table_is_named_once():

@@ -94,6 +94,24 @@ def test_a_field_may_come_with_a_default_or_an_old_name_and_may_go():
     )
 
 
+def test_a_union_of_records_may_grow_and_may_not_lose_one():
+    def event(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+        return record(field("int", "x"), *fields, name=name)
+
+    def union(*events: dict[str, Any]) -> dict[str, Any]:
+        return record(field({"type": "array", "items": list(events)}))
+
+    old = union(event("I"), event("J"))
+    later = event("J", field(["null", "int"], "y", default=None))
+    assert unreadable(old, union(event("K"), later, event("I"))) == ()
+    assert unreadable(old, union(event("K"), event("I"))) == (
+        "field a[]: expected a branch that reads record J, found [record K, record I]",
+    )
+    assert unreadable(old, union(event("I"), event("J", field("int", "y")))) == (
+        "field a[].y: expected a default, for what was written without it",
+    )
+
+
 def test_a_type_is_looked_up_by_its_name_wherever_it_is_defined():
     def schema(kind: str) -> dict[str, Any]:
         inner = record(field(kind, "x"), name="I")

@@ -1,0 +1,314 @@
+"""Folds a history: `apply(run, event, at_ms)` is the one path for live runs and for readers.
+
+The state is changed in place and returned. An event that its state cannot meet is a bug of ours,
+because `decide` wrote it: InvariantViolation.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from processors.replay.state import CodeRun, Entry, EntryStatus
+from processors.replay.transitions import TRANSITIONS
+from processors.runs import appliers as runs
+from processors.runs.state import RunStatus
+from schemas.errors import InvariantViolation
+from schemas.history import (
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    HistoryAppended,
+    HostLost,
+    LogEvent,
+    LogWritten,
+    LoopAdvanced,
+    PostsQueued,
+    PostsSent,
+    RollbackFailed,
+    RollbackStarted,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    StepCompleted,
+    StepFailed,
+)
+
+#: Kinds that wait for something outside the code; the others wait for what is beneath them.
+_WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
+
+
+def begin(
+    before: CodeRun | None, record: HistoryAppended, event: RunStarted, at_ms: int
+) -> CodeRun:
+    """The state of a new run; of the run before it only the outbox and what was heard remain."""
+    return CodeRun(
+        workflow=record.workflow,
+        instance_id=record.instance_id,
+        run_number=record.run_number,
+        sequence=1,
+        status=RunStatus.ACTIVE,
+        params=event.params,
+        seed=event.seed,
+        parent=event.parent,
+        created_at_ms=before.created_at_ms if before else at_ms,
+        started_at_ms=at_ms,
+        updated_at_ms=at_ms,
+        unsent=before.unsent if before else [],
+        posted=before.posted if before else 0,
+        heard=before.heard if before else {},
+    )
+
+
+def fold(run: CodeRun | None, record: HistoryAppended) -> CodeRun | None:
+    """Applies a record that counts (see `processors.runs.claims`).
+
+    Errors: InvariantViolation for a gap in the sequence, and for what cannot follow the state.
+    """
+    for event in record.events:
+        if isinstance(event, RunStarted):
+            _expect(record, 0 if run is None else run.run_number + 1, record.run_number)
+            run = begin(run, record, event, record.at_ms)
+        elif isinstance(event, PostsSent) and run is not None:
+            runs.apply_posts_sent(run, event)
+        elif type(event) in _APPLIERS:
+            if run is None:
+                raise InvariantViolation(
+                    f"expected RunStarted first, found {type(event).__name__} in the history of "
+                    f"{record.workflow}/{record.instance_id}"
+                )
+            apply(run, event, record.at_ms)
+    return run
+
+
+def _expect(record: HistoryAppended, expected: int, found: int) -> None:
+    if found != expected:
+        raise InvariantViolation(
+            f"expected run {expected} of {record.workflow}/{record.instance_id} to start, "
+            f"found run {found}"
+        )
+
+
+def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
+    """Applies an event other than RunStarted."""
+    if isinstance(event, PostsSent):
+        runs.apply_posts_sent(run, event)
+        return run
+    if run.ended:
+        raise InvariantViolation(
+            f"expected nothing after the end of run {run.run_number} of "
+            f"{run.workflow}/{run.instance_id}, found {type(event).__name__}"
+        )
+    _APPLIERS[type(event)](run, event, at_ms)
+    run.sequence += 1
+    run.updated_at_ms = at_ms
+    return run
+
+
+def _meet(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
+    entry = run.entries.get(key)
+    before = entry.status if entry else None
+    if status not in TRANSITIONS[type(event)].get(before, frozenset()):
+        raise InvariantViolation(
+            f"expected {type(event).__name__} to find its entry in another status than {before}, "
+            f"at {key} in {run.workflow}/{run.instance_id}"
+        )
+
+
+def _resolve(run: CodeRun, entry: Entry, key: str, status: EntryStatus, at_ms: int) -> None:
+    """The code has to see it: the entry is closed at this place of the sequence."""
+    entry.status = status
+    entry.sequence = run.resolved = run.sequence
+    entry.updated_at_ms = at_ms
+    entry.wake_at_ms = None
+    run.open.pop(key, None)
+    run.hosts_lost = run.back_at_ms = 0
+
+
+def _step(run: CodeRun, event: StepCompleted | StepFailed, at_ms: int) -> Entry:
+    entry = run.entries.get(event.key)
+    if entry is None:
+        entry = run.entries[event.key] = Entry(
+            name=event.name,
+            kind=EntryKind.DO,
+            status=EntryStatus.PENDING,
+            ordinal=event.ordinal,
+            created_at_ms=event.reached_at_ms,
+            updated_at_ms=at_ms,
+        )
+    entry.attempts = event.attempt
+    entry.max_attempts = event.max_attempts
+    entry.timeout_ms = event.timeout_ms
+    return entry
+
+
+def _step_completed(run: CodeRun, event: StepCompleted, at_ms: int) -> None:
+    _meet(run, event.key, event, EntryStatus.COMPLETED)
+    entry = _step(run, event, at_ms)
+    entry.result = event.result
+    entry.failure = None
+    entry.rollback = event.rollback
+    _resolve(run, entry, event.key, EntryStatus.COMPLETED, at_ms)
+    runs.move(run, event)
+
+
+def _step_failed(run: CodeRun, event: StepFailed, at_ms: int) -> None:
+    last = event.retry_at_ms is None
+    _meet(run, event.key, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
+    entry = _step(run, event, at_ms)
+    entry.failure = event.failure
+    if last:
+        _resolve(run, entry, event.key, EntryStatus.ERRORED, at_ms)
+        runs.move(run, event)
+    else:
+        entry.status = EntryStatus.WAITING
+        entry.wake_at_ms = event.retry_at_ms
+        entry.updated_at_ms = at_ms
+        run.open[event.key] = None
+
+
+def _entry_opened(run: CodeRun, event: EntryOpened, at_ms: int) -> None:
+    status = EntryStatus.WAITING if event.kind in _WAITS else EntryStatus.PENDING
+    _meet(run, event.key, event, status)
+    run.entries[event.key] = Entry(
+        name=event.name,
+        kind=event.kind,
+        status=status,
+        ordinal=event.ordinal,
+        created_at_ms=at_ms,
+        updated_at_ms=at_ms,
+        wake_at_ms=event.wake_at_ms,
+        event_types=event.event_types,
+        limit=event.limit,
+        child=event.child,
+        commits={} if event.state is None else {0: event.state},
+    )
+    run.open[event.key] = None
+
+
+def _entry_completed(run: CodeRun, event: EntryCompleted, at_ms: int) -> None:
+    _meet(run, event.key, event, EntryStatus.COMPLETED)
+    entry = run.entries[event.key]
+    entry.result = event.result
+    if event.consumed:
+        taken = set(event.consumed)
+        run.mailbox = [each for each in run.mailbox if each.event_id not in taken]
+    _resolve(run, entry, event.key, EntryStatus.COMPLETED, at_ms)
+    runs.move(run, event)
+
+
+def _entry_errored(run: CodeRun, event: EntryErrored, at_ms: int) -> None:
+    _meet(run, event.key, event, EntryStatus.ERRORED)
+    entry = run.entries[event.key]
+    entry.failure = event.failure
+    _resolve(run, entry, event.key, EntryStatus.ERRORED, at_ms)
+    runs.move(run, event)
+
+
+def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> None:
+    for key in event.keys:
+        _meet(run, key, event, EntryStatus.CANCELLED)
+        entry = run.entries[key]
+        entry.status = EntryStatus.CANCELLED
+        entry.sequence = run.sequence
+        entry.wake_at_ms = None
+        entry.updated_at_ms = at_ms
+        run.open.pop(key, None)
+
+
+def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
+    entry = run.entries[event.key]
+    entry.iteration = max(entry.iteration, event.iteration)
+    entry.commits[event.iteration] = event.state
+    entry.updated_at_ms = at_ms
+    run.resolved = run.sequence
+    if event.trim_before:
+        _trim(run, event.key, entry, event.trim_before)
+
+
+def _trim(run: CodeRun, key: str, entry: Entry, before: int) -> None:
+    kept = [number for number in entry.commits if number <= before]
+    earliest = max(kept, default=0)
+    entry.commits = {n: state for n, state in entry.commits.items() if n >= earliest}
+    scope = f"{key}/~"
+    for each in [k for k in run.entries if k.startswith(scope)]:
+        if int(each[len(scope) :].split("/", 1)[0]) < before:
+            del run.entries[each]
+            run.open.pop(each, None)
+
+
+def _rollback_started(run: CodeRun, event: RollbackStarted, _: int) -> None:
+    run.rollback = event.failure
+
+
+def _entry_rolled_back(run: CodeRun, event: EntryRolledBack, _: int) -> None:
+    run.entries[event.key].rolled_back = True
+    run.resolved = run.sequence
+
+
+def _rollback_failed(run: CodeRun, event: RollbackFailed, _: int) -> None:
+    entry = run.entries[event.key]
+    entry.rollback_attempts = event.attempt
+    entry.rollback_at_ms = event.retry_at_ms
+
+
+def _host_lost(run: CodeRun, event: HostLost, _: int) -> None:
+    run.hosts_lost += 1
+    run.back_at_ms = event.retry_at_ms
+
+
+def _moved(run: CodeRun, event: RunEvent, _: int) -> None:
+    runs.move(run, event)
+
+
+def _run_completed(run: CodeRun, event: RunCompleted, _: int) -> None:
+    runs.apply_run_completed(run, event)
+    runs.move(run, event)
+
+
+def _run_errored(run: CodeRun, event: RunErrored, _: int) -> None:
+    runs.apply_run_errored(run, event)
+    runs.move(run, event)
+
+
+def _event_received(run: CodeRun, event: EventReceived, _: int) -> None:
+    runs.apply_event_received(run, event)
+
+
+def _posts_queued(run: CodeRun, event: PostsQueued, _: int) -> None:
+    runs.apply_posts_queued(run, event)
+
+
+def _log_written(_: CodeRun, __: LogWritten, ___: int) -> None:
+    """Logs are for readers: the run does not keep them."""
+
+
+_APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {
+    RunSuspended: _moved,
+    RunPaused: _moved,
+    RunResumed: _moved,
+    RunTerminated: _moved,
+    RunCompleted: _run_completed,
+    RunErrored: _run_errored,
+    EventReceived: _event_received,
+    LogWritten: _log_written,
+    PostsQueued: _posts_queued,
+    StepCompleted: _step_completed,
+    StepFailed: _step_failed,
+    EntryOpened: _entry_opened,
+    EntryCompleted: _entry_completed,
+    EntryErrored: _entry_errored,
+    EntriesCancelled: _entries_cancelled,
+    LoopAdvanced: _loop_advanced,
+    RollbackStarted: _rollback_started,
+    EntryRolledBack: _entry_rolled_back,
+    RollbackFailed: _rollback_failed,
+    HostLost: _host_lost,
+}

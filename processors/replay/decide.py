@@ -1,0 +1,397 @@
+"""Decides what becomes of a run: what its code asks for, what time brings, what others send.
+
+Pure: (run, what is asked, facts) -> events or a rejection; the caller applies the events before it
+asks again. What comes too late (from an attempt that has timed out, a run that was restarted, a
+branch that was cancelled) is rejected as STALE and changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from processors.replay.commands import (
+    Advance,
+    BeginRollback,
+    Close,
+    CodeCommand,
+    Fail,
+    HostGone,
+    Log,
+    Losers,
+    Mark,
+    Open,
+    Raise,
+    Return,
+    RollbackRaised,
+    RolledBack,
+    StepRaised,
+    StepReturned,
+    Suspend,
+    Wake,
+)
+from processors.replay.ends import ending, started_again
+from processors.replay.outbox import end_children, queue
+from processors.replay.retries import retry_at_ms
+from processors.replay.state import OPEN, CodeRun
+from processors.replay.waits import due, met, settle
+from processors.runs import decide as runs
+from processors.runs.decisions import Decision, Rejection
+from processors.runs.limits import ENTRIES_MAX, SYSTEM
+from processors.runs.state import RunStatus
+from schemas.history import (
+    Child,
+    Command,
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    Failure,
+    FinishChild,
+    HostLost,
+    LogWritten,
+    LoopAdvanced,
+    NoteRefusal,
+    Parent,
+    PauseRun,
+    Post,
+    RestartRun,
+    ResumeRun,
+    RollbackFailed,
+    RollbackStarted,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunSuspended,
+    RunTerminated,
+    SendEvent,
+    StartRun,
+    StepCompleted,
+    StepFailed,
+    TerminateRun,
+)
+
+#: Tries of a run whose own code, not a step, takes its host with it, before the run is given up.
+HOSTS_LOST_MAX: Final = 3
+_HOST_LOST_DELAY_MS: Final = 1_000
+#: Retries of a rollback handler, and the delay before the first; it doubles.
+ROLLBACK_RETRIES: Final = 5
+_ROLLBACK_DELAY_MS: Final = 10_000
+
+STALE: Final = Rejection("STALE", "what this is about is over")
+
+
+def decide_command(
+    run: CodeRun | None,
+    instance_id: str,
+    command: Command,
+    *,
+    sent_at_ms: int,
+    now_ms: int,
+    seed: str,
+) -> Decision:
+    """Decides a command from outside; `seed` is used if a run begins."""
+    if isinstance(command, StartRun):
+        started = runs.start(run, instance_id, command, seed)
+        return started_again(run, started)
+    if run is None:
+        return runs.not_found("its workflow", instance_id)
+    match command:
+        case SendEvent():
+            return _received(run, runs.send_event(run, command, sent_at_ms))
+        case PauseRun():
+            return runs.pause(run, command)
+        case ResumeRun():
+            resumed = runs.resume(run, command)
+            return resumed if isinstance(resumed, Rejection) else resumed + settle(run)
+        case TerminateRun():
+            refused = runs.terminate(run, command)
+            return refused or ending(run, RunTerminated(command.reason))
+        case RestartRun():
+            return started_again(run, runs.restart(run, command, seed))
+        case FinishChild():
+            return _child_finished(run, command)
+        case NoteRefusal():
+            return runs.note_refusal(run, command)
+
+
+def decide_asked(run: CodeRun, asked: CodeCommand | HostGone | Wake, now_ms: int) -> Decision:
+    """Decides what the run's code, its host or the clock asks for."""
+    if run.ended:
+        return STALE
+    return _DECIDERS[type(asked)](run, asked, now_ms)
+
+
+def _received(run: CodeRun, received: EventReceived | Rejection) -> Decision:
+    if isinstance(received, Rejection):
+        return received
+    if run.status is RunStatus.PAUSED:
+        return [received]
+    return [received, *met(run, received)]
+
+
+def _child_finished(run: CodeRun, command: FinishChild) -> Decision:
+    entry = run.entries.get(command.key)
+    if run.ended or command.run_number != run.run_number:
+        return STALE
+    if entry is None or entry.kind is not EntryKind.CHILD or entry.status not in OPEN:
+        return STALE
+    if command.failure is None:
+        return [EntryCompleted(command.key, command.output or "null")]
+    return [EntryErrored(command.key, command.failure)]
+
+
+def _step_is_stale(run: CodeRun, key: str, attempt: int) -> bool:
+    entry = run.entries.get(key)
+    if entry is None:
+        return attempt != 1
+    if entry.kind is not EntryKind.DO or entry.status not in OPEN:
+        return True
+    return attempt != entry.attempts + 1
+
+
+def _step_returned(run: CodeRun, asked: StepReturned, _: int) -> Decision:
+    step = asked.step
+    if _step_is_stale(run, step.key, asked.attempt):
+        return STALE
+    full = _full(run, step.key)
+    if full:
+        return ending(run, RunErrored(full))
+    return [
+        *queue(run, asked.posts),
+        StepCompleted(
+            step.key,
+            step.name,
+            step.ordinal,
+            step.at_ms,
+            asked.attempt,
+            step.max_attempts,
+            step.timeout_ms,
+            asked.result,
+            asked.rollback,
+        ),
+    ]
+
+
+def _step_raised(run: CodeRun, asked: StepRaised, now_ms: int) -> Decision:
+    step = asked.step
+    if _step_is_stale(run, step.key, asked.attempt):
+        return STALE
+    again = retry_at_ms(asked.policy, asked.attempt, now_ms) if asked.retryable else None
+    return [
+        StepFailed(
+            step.key,
+            step.name,
+            step.ordinal,
+            step.at_ms,
+            asked.attempt,
+            step.max_attempts,
+            step.timeout_ms,
+            asked.failure,
+            again,
+        )
+    ]
+
+
+def _full(run: CodeRun, key: str) -> Failure | None:
+    if len(run.entries) < ENTRIES_MAX or key in run.entries:
+        return None
+    counted = sum(entry.kind is not EntryKind.SLEEP for entry in run.entries.values())
+    if counted < ENTRIES_MAX:
+        return None
+    return Failure(
+        "MAX_STEPS_EXCEEDED",
+        f"expected at most {ENTRIES_MAX} entries in a run, found one more, {key}; "
+        "use step.loop, which forgets old iterations, or child workflows",
+    )
+
+
+def _open(run: CodeRun, asked: Open, now_ms: int) -> Decision:
+    if asked.key in run.entries:
+        return STALE
+    full = _full(run, asked.key)
+    if full:
+        return ending(run, RunErrored(full))
+    wake_at_ms = asked.wake_at_ms
+    if asked.wait_ms is not None:
+        wake_at_ms = now_ms + asked.wait_ms
+    child = None
+    if asked.kind is EntryKind.CHILD:
+        child = Child(asked.child_workflow or "", asked.child_id or "")
+    opened = EntryOpened(
+        asked.key,
+        asked.name,
+        asked.kind,
+        asked.ordinal,
+        wake_at_ms,
+        asked.event_types,
+        asked.limit,
+        child,
+        asked.value if asked.kind is EntryKind.LOOP else None,
+    )
+    return [opened, *_at_once(run, opened, asked, now_ms)]
+
+
+def _at_once(run: CodeRun, opened: EntryOpened, asked: Open, now_ms: int) -> list[RunEvent]:
+    """What an entry that was just opened leads to in the same breath."""
+    match opened.kind:
+        case EntryKind.SLEEP if (opened.wake_at_ms or 0) <= now_ms:
+            return [EntryCompleted(opened.key, "null")]
+        case EntryKind.WAIT if run.status is not RunStatus.PAUSED:
+            return settle(run, opened)
+        case EntryKind.CHILD:
+            me = Parent(run.workflow, run.instance_id, run.run_number, opened.key)
+            command = StartRun(asked.value or "null", me)
+            post = Post(0, asked.child_workflow, asked.child_id, command)
+            return queue(run, [post])
+        case _:
+            return []
+
+
+def _mark(run: CodeRun, asked: Mark, now_ms: int) -> Decision:
+    if asked.key in run.entries:
+        return STALE
+    full = _full(run, asked.key)
+    if full:
+        return ending(run, RunErrored(full))
+    result = str(now_ms) if asked.kind is EntryKind.NOW else "null"
+    return [
+        EntryOpened(asked.key, asked.name, asked.kind, asked.ordinal),
+        EntryCompleted(asked.key, result),
+    ]
+
+
+def _close(run: CodeRun, asked: Close, _: int) -> Decision:
+    if asked.key not in run.open:
+        return STALE
+    lost = _lost(run, asked.losers) if asked.losers else []
+    return [*lost, EntryCompleted(asked.key, asked.result)]
+
+
+def _fail(run: CodeRun, asked: Fail, _: int) -> Decision:
+    if asked.key not in run.open:
+        return STALE
+    return [EntryErrored(asked.key, asked.failure)]
+
+
+def _lost(run: CodeRun, losers: Losers) -> list[RunEvent]:
+    scopes = tuple(f"{scope}/" for scope in losers.scopes)
+    keys = [key for key in run.open if key.startswith(scopes)]
+    fresh = [step for step in losers.steps if step.key not in run.entries]
+    if not keys and not fresh:
+        return []
+    return [
+        *(EntryOpened(step.key, step.name, EntryKind.DO, step.ordinal) for step in fresh),
+        *queue(run, end_children(run, keys, "its parent no longer waits for it")),
+        EntriesCancelled((*keys, *(step.key for step in fresh))),
+    ]
+
+
+def _advance(run: CodeRun, asked: Advance, _: int) -> Decision:
+    entry = run.entries.get(asked.key)
+    if asked.key not in run.open or entry is None:
+        return STALE
+    return [LoopAdvanced(asked.key, asked.iteration, asked.state, asked.trim_before)]
+
+
+def _log(_: CodeRun, asked: Log, __: int) -> Decision:
+    return [
+        LogWritten(
+            asked.level,
+            asked.category,
+            asked.message,
+            asked.data,
+            asked.step_key,
+            asked.attempt,
+            asked.is_replay,
+        )
+    ]
+
+
+def _suspend(run: CodeRun, asked: Suspend, _: int) -> Decision:
+    if run.resolved > asked.seen or run.status is not RunStatus.ACTIVE:
+        return STALE
+    return [RunSuspended()]
+
+
+def _begin_rollback(run: CodeRun, asked: BeginRollback, _: int) -> Decision:
+    return STALE if run.rollback else [RollbackStarted(asked.failure)]
+
+
+def _rolled_back(run: CodeRun, asked: RolledBack, _: int) -> Decision:
+    entry = run.entries.get(asked.key)
+    if run.rollback is None or entry is None or entry.rolled_back:
+        return STALE
+    return [EntryRolledBack(asked.key)]
+
+
+def _rollback_raised(run: CodeRun, asked: RollbackRaised, now_ms: int) -> Decision:
+    entry = run.entries.get(asked.key)
+    if run.rollback is None or entry is None or entry.rolled_back:
+        return STALE
+    attempt = entry.rollback_attempts + 1
+    if attempt <= ROLLBACK_RETRIES:
+        delay = _ROLLBACK_DELAY_MS * 2 ** (attempt - 1)
+        return [RollbackFailed(asked.key, attempt, asked.failure, now_ms + delay)]
+    message = (
+        f"the rollback of {asked.key} failed {attempt} times and is given up: "
+        f"{asked.failure.name}: {asked.failure.message}"
+    )
+    return [
+        LogWritten("error", SYSTEM, message[:2_048], step_key=asked.key, attempt=attempt),
+        EntryRolledBack(asked.key),
+    ]
+
+
+def _return(run: CodeRun, asked: Return, _: int) -> Decision:
+    return ending(run, RunCompleted(asked.output))
+
+
+def _raise(run: CodeRun, asked: Raise, _: int) -> Decision:
+    return ending(run, RunErrored(run.rollback or asked.failure))
+
+
+def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
+    lost = run.hosts_lost + 1
+    if lost > HOSTS_LOST_MAX:
+        failure = Failure(
+            "HostLostError",
+            f"{asked.reason}, {lost} times in a row while the workflow's own code ran; "
+            "do what takes long, blocks or may crash inside step.do",
+        )
+        return ending(run, RunErrored(failure))
+    message = f"{asked.reason}; tried again in {_HOST_LOST_DELAY_MS * lost // 1_000} s"
+    return [
+        LogWritten("error", SYSTEM, message),
+        HostLost(asked.reason, now_ms + _HOST_LOST_DELAY_MS * lost),
+    ]
+
+
+def _wake(run: CodeRun, _: Wake, now_ms: int) -> Decision:
+    if run.status is RunStatus.PAUSED:
+        return STALE
+    events, late_children = due(run, now_ms)
+    if not events:
+        return STALE
+    return [*queue(run, end_children(run, late_children, "it took too long")), *events]
+
+
+_DECIDERS: Final[dict[type, Callable[[CodeRun, Any, int], Decision]]] = {
+    StepReturned: _step_returned,
+    StepRaised: _step_raised,
+    Open: _open,
+    Mark: _mark,
+    Close: _close,
+    Fail: _fail,
+    Advance: _advance,
+    Log: _log,
+    Suspend: _suspend,
+    BeginRollback: _begin_rollback,
+    RolledBack: _rolled_back,
+    RollbackRaised: _rollback_raised,
+    Return: _return,
+    Raise: _raise,
+    HostGone: _host_gone,
+    Wake: _wake,
+}

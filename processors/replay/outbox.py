@@ -1,0 +1,42 @@
+"""What a run sends to others: it is queued in the same record as the reason for it."""
+
+from collections.abc import Iterable, Sequence
+
+from processors.replay.state import CodeRun
+from schemas.history import Parent, Post, PostsQueued, RunEvent, Sender, SendEvent, TerminateRun
+
+
+def queue(run: CodeRun, posts: Sequence[Post]) -> list[RunEvent]:
+    """Puts posts into the outbox; they get their numbers here, and events their sender.
+
+    Shape:  (run, posts without numbers) -> one event, or none for no posts.
+    """
+    if not posts:
+        return []
+    numbered = (_numbered(run, post, run.posted + place) for place, post in enumerate(posts))
+    return [PostsQueued(tuple(numbered))]
+
+
+def _numbered(run: CodeRun, post: Post, number: int) -> Post:
+    command = post.command
+    if isinstance(command, SendEvent):
+        # The mailbox of the receiver tells by this id what it has received before.
+        event_id = f"{run.workflow}/{run.instance_id}#{number}"
+        sender = Sender(run.workflow, run.instance_id, run.run_number, number)
+        command = SendEvent(event_id, command.type, command.payload, sender)
+    return Post(number, post.workflow, post.instance_id, command, post.topic, post.key, post.value)
+
+
+def end_children(run: CodeRun, keys: Iterable[str], reason: str) -> list[Post]:
+    """Posts that end the children of those of these entries that have one."""
+    found = ((key, run.entries[key].child) for key in keys)
+    return [
+        Post(
+            0,
+            child.workflow,
+            child.instance_id,
+            TerminateRun(reason, Parent(run.workflow, run.instance_id, run.run_number, key)),
+        )
+        for key, child in found
+        if child is not None
+    ]

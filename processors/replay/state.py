@@ -1,0 +1,77 @@
+"""The state of a code workflow's run: its entries, by key.
+
+An entry is a call of `step.<something>` that was recorded. Its key is the path of names that leads
+to it, such as `pages/~3/fetch`.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from processors.runs.state import Run
+from schemas.history import Child, EntryKind, Failure, Json
+
+
+class EntryStatus(StrEnum):
+    """How an entry stands; the values are those of `history.steps[i].status`."""
+
+    PENDING = "pending"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    ERRORED = "errored"
+    CANCELLED = "cancelled"
+
+
+#: An entry in one of these has no result yet.
+OPEN = frozenset({EntryStatus.PENDING, EntryStatus.WAITING})
+
+
+class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """An entry.
+
+    Shape:  ordinal counts entries in the order in which they were first reached; sequence is that
+            of the event that resolved it. wake_at_ms is the end of a sleep, the deadline of a wait
+            or of a child, or the time of a step's next attempt. max_attempts 0 is any number.
+            `iteration` and `commits` (state by iteration) belong to a loop, which replays from its
+            latest commit and rolls back from its earliest.
+    """
+
+    name: str
+    kind: EntryKind
+    status: EntryStatus
+    ordinal: int
+    created_at_ms: int
+    updated_at_ms: int
+    sequence: int = -1
+    attempts: int = 0
+    max_attempts: int = 1
+    timeout_ms: int = 0
+    result: Json | None = None
+    failure: Failure | None = None
+    wake_at_ms: int | None = None
+    event_types: tuple[str, ...] | None = None
+    limit: int | None = None
+    child: Child | None = None
+    iteration: int = 0
+    commits: dict[int, Json] = {}
+    rollback: bool = False
+    rolled_back: bool = False
+    rollback_attempts: int = 0
+    rollback_at_ms: int = 0
+
+
+class CodeRun(Run, kw_only=True):
+    """A run of a code workflow.
+
+    Shape:  `open` has the keys of the entries without a result, in the order of opening; resolved
+            is the sequence of the latest event that the code has to see; rollback why the run is
+            being rolled back; hosts_lost how often in a row its code took the host with it, and
+            back_at_ms when it is tried again.
+    """
+
+    entries: dict[str, Entry] = {}
+    open: dict[str, None] = {}
+    resolved: int = 0
+    rollback: Failure | None = None
+    hosts_lost: int = 0
+    back_at_ms: int = 0

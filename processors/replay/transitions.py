@@ -1,0 +1,28 @@
+"""The life of an entry: every move that its status makes.
+
+A step has no entry before its first attempt has ended; that is `None` here. To be read as: in this
+status, this event leads to one of those; which of several, the event's own fields say.
+"""
+
+from typing import Final
+
+from processors.replay.state import EntryStatus
+from schemas.history import (
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryOpened,
+    StepCompleted,
+    StepFailed,
+)
+
+_PENDING, _WAITING = EntryStatus.PENDING, EntryStatus.WAITING
+
+TRANSITIONS: Final[dict[type, dict[EntryStatus | None, frozenset[EntryStatus]]]] = {
+    EntryOpened: {None: frozenset({_PENDING, _WAITING})},
+    StepCompleted: dict.fromkeys((None, _WAITING), frozenset({EntryStatus.COMPLETED})),
+    StepFailed: dict.fromkeys((None, _WAITING), frozenset({_WAITING, EntryStatus.ERRORED})),
+    EntryCompleted: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.COMPLETED})),
+    EntryErrored: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.ERRORED})),
+    EntriesCancelled: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.CANCELLED})),
+}

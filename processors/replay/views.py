@@ -1,0 +1,82 @@
+"""The history of one run as people read it: steps, events and logs, folded from the log."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from processors.replay.appliers import fold
+from processors.replay.state import CodeRun, Entry
+from schemas.history import (
+    EntryCompleted,
+    EntryKind,
+    EventReceived,
+    HistoryAppended,
+    Json,
+    LogWritten,
+    RunStarted,
+)
+
+
+class EventView(msgspec.Struct, kw_only=True, gc=False):
+    """An event that the run received."""
+
+    event_id: str
+    type: str
+    payload: Json
+    created_at_ms: int
+    delivered_at_ms: int | None = None
+    consumed_by_step_key: str | None = None
+
+
+@dataclass(slots=True)
+class RunView:
+    """A run as far as it was read: `state` has the entries, the others are in log order."""
+
+    state: CodeRun | None = None
+    events: dict[str, EventView] = field(default_factory=dict)
+    logs: list[tuple[int, LogWritten]] = field(default_factory=list)
+
+    def apply(self, record: HistoryAppended) -> None:
+        """Applies a record that counts."""
+        self.state = fold(self.state, record)
+        for event in record.events:
+            match event:
+                case EventReceived():
+                    self.events[event.event_id] = EventView(
+                        event_id=event.event_id,
+                        type=event.type,
+                        payload=event.payload,
+                        created_at_ms=event.sent_at_ms,
+                    )
+                case EntryCompleted():
+                    for event_id in event.consumed:
+                        taken = self.events[event_id]
+                        taken.delivered_at_ms = record.at_ms
+                        taken.consumed_by_step_key = event.key
+                case LogWritten():
+                    self.logs.append((record.at_ms, event))
+                case _:
+                    pass
+
+    def steps(self) -> list[tuple[str, Entry]]:
+        """The entries that people see, in the order in which they were first reached."""
+        entries = self.state.entries if self.state else {}
+        shown = [(k, e) for k, e in entries.items() if e.kind is not EntryKind.NOW]
+        return sorted(shown, key=lambda each: each[1].ordinal)
+
+
+def runs(records: list[HistoryAppended]) -> dict[int, RunView]:
+    """The runs of one instance, by number.
+
+    Shape:  the records of the instance that count, in order.
+    """
+    found: dict[int, RunView] = {}
+    before: CodeRun | None = None
+    for record in records:
+        view = found.get(record.run_number)
+        if view is None and isinstance(record.events[0], RunStarted):
+            view = found[record.run_number] = RunView(before)
+        if view is not None:
+            view.apply(record)
+            before = view.state
+    return found

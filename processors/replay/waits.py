@@ -1,0 +1,126 @@
+"""What waits in a run, and what ends the waiting: events, time, children.
+
+An event counts for a wait when it was sent at or before the wait's deadline, whenever it is
+handled. Events are taken in the order in which they came, by waits in the order of their opening.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from processors.replay.state import CodeRun, Entry
+from processors.runs.state import Received
+from schemas.history import (
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EntryOpened,
+    EventReceived,
+    Failure,
+    RunEvent,
+)
+
+
+def met(run: CodeRun, event: EventReceived) -> list[RunEvent]:
+    """What the arrival of an event ends: at most one wait."""
+    received = Received(event.event_id, event.type, event.payload, event.sent_at_ms)
+    for key, entry in _waits(run):
+        if _fits(received, entry.event_types, entry.wake_at_ms):
+            return [_completed(key, [received], entry.limit)]
+    return []
+
+
+def settle(run: CodeRun, opened: EntryOpened | None = None) -> list[RunEvent]:
+    """What lies in the mailbox already ends: a wait that was just opened, or all that are open."""
+    if opened is not None:
+        waits = [(opened.key, opened.event_types, opened.wake_at_ms, opened.limit)]
+    else:
+        waits = [(k, e.event_types, e.wake_at_ms, e.limit) for k, e in _waits(run)]
+    events: list[RunEvent] = []
+    left = list(run.mailbox)
+    for key, types, deadline_ms, limit in waits:
+        taken = [each for each in left if _fits(each, types, deadline_ms)][: limit or 1]
+        if taken:
+            left = [each for each in left if each not in taken]
+            events.append(_completed(key, taken, limit))
+    return events
+
+
+def due(run: CodeRun, now_ms: int) -> tuple[list[RunEvent], list[str]]:
+    """What time has ended.
+
+    Shape:  (run, now) -> events in the order of their times, and the keys of children that took
+            too long. A step whose retry is due leads to no event: its attempt does.
+    """
+    events: list[RunEvent] = []
+    late: list[str] = []
+    passed = [
+        (entry.wake_at_ms, entry.ordinal, key, entry)
+        for key, entry in ((key, run.entries[key]) for key in run.open)
+        if entry.wake_at_ms is not None and entry.wake_at_ms <= now_ms
+    ]
+    for _, _, key, entry in sorted(passed, key=lambda each: each[:2]):
+        match entry.kind:
+            case EntryKind.SLEEP:
+                events.append(EntryCompleted(key, "null"))
+            case EntryKind.WAIT:
+                events.append(_timed_out(key, entry))
+            case EntryKind.CHILD:
+                events.append(EntryErrored(key, _too_long(entry)))
+                late.append(key)
+            case _:
+                pass
+    return events, late
+
+
+def next_wake_ms(run: CodeRun, after_ms: int = 0) -> int | None:
+    """When, after a time, time next moves the run, or None."""
+    if run.ended:
+        return None
+    times = [run.entries[key].wake_at_ms or 0 for key in run.open]
+    times.append(run.back_at_ms)
+    if run.rollback is not None:
+        times += [e.rollback_at_ms for e in run.entries.values() if not e.rolled_back]
+    return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
+
+
+def _waits(run: CodeRun) -> Iterator[tuple[str, Entry]]:
+    for key in run.open:
+        entry = run.entries[key]
+        if entry.kind is EntryKind.WAIT:
+            yield key, entry
+
+
+def _fits(event: Received, types: tuple[str, ...] | None, deadline_ms: int | None) -> bool:
+    in_time = deadline_ms is None or event.sent_at_ms <= deadline_ms
+    return in_time and types is not None and event.type in types
+
+
+def _completed(key: str, taken: list[Received], limit: int | None) -> EntryCompleted:
+    shown = [_shown(event) for event in taken]
+    result = shown[0] if limit is None else f"[{','.join(shown)}]"
+    return EntryCompleted(key, result, tuple(event.event_id for event in taken))
+
+
+def _shown(event: Received) -> str:
+    # The payload is JSON text already.
+    return (
+        f'{{"type":{json.dumps(event.type)},"payload":{event.payload},'
+        f'"timestamp":{event.sent_at_ms}}}'
+    )
+
+
+def _timed_out(key: str, entry: Entry) -> EntryCompleted | EntryErrored:
+    if entry.limit is not None:
+        return EntryCompleted(key, "[]")
+    types = " or ".join(entry.event_types or ())
+    until = datetime.fromtimestamp((entry.wake_at_ms or 0) / 1_000, UTC).isoformat()
+    message = f"expected an event of type {types} for {entry.name} until {until}, found none"
+    return EntryErrored(key, Failure("EventTimeoutError", message))
+
+
+def _too_long(entry: Entry) -> Failure:
+    child = entry.child
+    name = f"{child.workflow}/{child.instance_id}" if child else entry.name
+    message = f"expected {name} to end within its timeout, found it still running; it was ended"
+    return Failure("ChildWorkflowError", message)

@@ -1,0 +1,1 @@
+"""What all runs share, whatever language their workflow is written in: life cycle and mailbox."""

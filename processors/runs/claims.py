@@ -1,0 +1,45 @@
+"""Which records of a history partition count: the fold that every reader uses.
+
+A partition of `workflow-history` has one writer at a time, its owner, but nothing in Kafka enforces
+that: a process that was suspended may wake up and write what it still holds in memory. So a new
+owner first appends a claim. The offset of the latest claim is the epoch, every record carries its
+writer's epoch, and a record whose epoch is not that of the latest claim before it is void: for the
+owner, for the projector, for every reader alike, because each of them folds the same bytes in the
+same order. A new owner reads up to its own claim before it writes, so nothing can count that it has
+not seen. The argument in full is ADR 0006.
+"""
+
+from dataclasses import dataclass
+
+from schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed
+
+#: The epoch of a partition that nobody has claimed yet.
+UNCLAIMED = -1
+
+
+@dataclass(slots=True)
+class Claims:
+    """The claims of one partition, as far as it was read.
+
+    Shape:  epoch is the offset of the latest claim, or UNCLAIMED; cause the highest offset of a
+            command that has its outcome, or NO_CAUSE; owner the latest claim's.
+    """
+
+    epoch: int = UNCLAIMED
+    cause: int = NO_CAUSE
+    owner: str = ""
+
+    def admit(self, offset: int, record: HistoryAppended) -> bool:
+        """Takes note of the record at an offset and says whether its events count.
+
+        Shape:  to be called once for every record of the partition, in order. False for claims
+                themselves, which no run has to apply, and for records of a superseded owner.
+        """
+        claim = record.events[0]
+        if isinstance(claim, PartitionClaimed):
+            self.epoch, self.owner = offset, claim.owner
+            return False
+        if record.epoch != self.epoch:
+            return False
+        self.cause = max(self.cause, record.cause)
+        return True

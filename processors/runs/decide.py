@@ -1,0 +1,139 @@
+"""Decides the commands that come from outside: create, pause, resume, terminate, restart, events.
+
+Pure: (state, command, facts) -> events or a rejection. A command that would change nothing is
+rejected too, so that its sender learns it; the codes ALREADY_PAUSED and NOT_PAUSED say that what
+was asked for is so already.
+"""
+
+from processors.runs.decisions import Decision, Rejection
+from processors.runs.limits import (
+    EVENT_TYPE_MAX,
+    INSTANCE_ID_MAX,
+    MAILBOX_MAX,
+    name_fault,
+    value_fault,
+)
+from processors.runs.state import Run, RunStatus
+from schemas.history import (
+    EventReceived,
+    LogWritten,
+    NoteRefusal,
+    Parent,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+)
+
+INSTANCE_NOT_FOUND = "INSTANCE_NOT_FOUND"
+INSTANCE_TERMINAL = "INSTANCE_TERMINAL"
+INSTANCE_EXISTS = "INSTANCE_ID_ALREADY_EXISTS"
+ALREADY_PAUSED = "ALREADY_PAUSED"
+NOT_PAUSED = "NOT_PAUSED"
+EVENT_ALREADY_RECEIVED = "EVENT_ALREADY_RECEIVED"
+
+
+def not_found(workflow: str, instance_id: str) -> Rejection:
+    """The refusal of anything asked of an instance that does not exist."""
+    return Rejection(
+        INSTANCE_NOT_FOUND, f"expected an instance {instance_id} of {workflow}, found none"
+    )
+
+
+def start(run: Run | None, instance_id: str, command: StartRun, seed: str) -> Decision:
+    """Creates an instance, or restarts a child for its parent's new run."""
+    fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
+    if fault:
+        return Rejection("INVALID_INSTANCE_ID", fault)
+    fault = value_fault("params", command.params)
+    if fault:
+        return Rejection("WORKFLOW_PARAMS_INVALID", fault)
+    if run is not None and not _is_own_child_of_an_older_run(run, command.parent):
+        return Rejection(
+            INSTANCE_EXISTS,
+            f"expected no instance {instance_id} of {run.workflow}, found one that is "
+            f"{run.status}; restart runs it again",
+        )
+    return [RunStarted(command.params, seed, command.parent)]
+
+
+def _is_own_child_of_an_older_run(run: Run, parent: Parent | None) -> bool:
+    mine = run.parent
+    return (
+        parent is not None
+        and mine is not None
+        and (parent.workflow, parent.instance_id, parent.key)
+        == (mine.workflow, mine.instance_id, mine.key)
+        and parent.run_number > mine.run_number
+    )
+
+
+def _ended(run: Run, verb: str) -> Rejection:
+    return Rejection(
+        INSTANCE_TERMINAL,
+        f"expected an instance that has not ended to {verb}, found {run.instance_id} {run.status}",
+    )
+
+
+def pause(run: Run, _: PauseRun) -> Decision:
+    """Stops a run at its next step boundary; its timers go on."""
+    if run.ended:
+        return _ended(run, "pause")
+    if run.status is RunStatus.PAUSED:
+        return Rejection(ALREADY_PAUSED, f"{run.instance_id} is paused already")
+    return [RunPaused()]
+
+
+def resume(run: Run, _: ResumeRun) -> Decision:
+    """Lets a paused run go on."""
+    if run.status is not RunStatus.PAUSED:
+        return Rejection(NOT_PAUSED, f"{run.instance_id} is not paused but {run.status}")
+    return [RunResumed()]
+
+
+def terminate(run: Run, command: TerminateRun) -> Rejection | None:
+    """Says why a run may not be ended, if so."""
+    if command.parent is not None and command.parent != run.parent:
+        return Rejection("NOT_THE_PARENT", f"{run.instance_id} is not the child of the sender")
+    if run.ended:
+        return _ended(run, "terminate")
+    return None
+
+
+def restart(run: Run, _: RestartRun, seed: str) -> Decision:
+    """Begins a new run with the same params, from any status."""
+    return [RunStarted(run.params, seed, run.parent)]
+
+
+def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
+    """Puts an event into the mailbox."""
+    fault = name_fault("an event type", command.type, EVENT_TYPE_MAX)
+    if fault:
+        return Rejection("INVALID_EVENT_TYPE", fault)
+    fault = value_fault("an event's payload", command.payload)
+    if fault:
+        return Rejection("INVALID_EVENT_PAYLOAD", fault)
+    if run.ended:
+        return _ended(run, "send an event to")
+    sender = command.sender
+    if sender and run.heard.get(f"{sender.workflow}/{sender.instance_id}", -1) >= sender.number:
+        return Rejection(EVENT_ALREADY_RECEIVED, f"{command.event_id} was received before")
+    if len(run.mailbox) >= MAILBOX_MAX:
+        return Rejection(
+            "MAILBOX_FULL",
+            f"expected at most {MAILBOX_MAX} events that nobody has consumed, found as many; "
+            f"does {run.workflow} ever wait for {command.type}?",
+        )
+    return EventReceived(command.event_id, command.type, command.payload, sent_at_ms)
+
+
+def note_refusal(run: Run, command: NoteRefusal) -> Decision:
+    """Writes down that a command of this run was refused elsewhere."""
+    if run.ended or command.run_number != run.run_number:
+        return Rejection("STALE", "the run that had sent it is over")
+    return [LogWritten("warn", "system", command.message)]

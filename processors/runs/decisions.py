@@ -1,0 +1,17 @@
+"""What deciding gives: events, or a refusal."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from schemas.history import RunEvent
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """A refusal: nothing has changed. Codes that the API knows are written as it writes them."""
+
+    code: str
+    message: str
+
+
+Decision: TypeAlias = list[RunEvent] | Rejection

@@ -1,0 +1,41 @@
+"""The life of a run: every move that its status makes.
+
+What is not in the table cannot happen: `decide` answers it with a rejection, and an applier that
+meets it in a history raises InvariantViolation. Events that are not named here leave the status
+as it is, and none of them follows the end of a run. To be read as: in this status, this event
+leads to that one. Code that has passed its last step boundary may end while the run is paused.
+"""
+
+from typing import Final
+
+from processors.runs.state import RunStatus
+from schemas.history import (
+    EntryCompleted,
+    EntryErrored,
+    RunCompleted,
+    RunErrored,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    StepCompleted,
+    StepFailed,
+)
+
+_ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
+
+TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
+    RunStarted: dict.fromkeys(RunStatus, _ACTIVE),
+    RunSuspended: {_ACTIVE: _WAITING},
+    RunPaused: {_ACTIVE: _PAUSED, _WAITING: _PAUSED},
+    RunResumed: {_PAUSED: _ACTIVE},
+    RunTerminated: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.TERMINATED),
+    RunCompleted: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.COMPLETE),
+    RunErrored: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.ERRORED),
+    # Only when no attempt is left: a retry resolves nothing.
+    StepFailed: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    StepCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    EntryCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    EntryErrored: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+}

@@ -1,0 +1,471 @@
+"""One run in the hands of a host: its code, run again against what is recorded.
+
+Theory of operation: the author's function runs on a loop of its own (`loop.py`). Where it awaits an
+entry that has its result already, the result is not given at once: when nothing else moves, the
+recorded result with the lowest sequence among those awaited is given, and so on. So the code sees
+the results in the order of the log, now as before the crash, and gather, races and branches take
+the same turns. When no recorded result is awaited any more, the run is live.
+
+Rolling back is a replay too: nothing new is asked for, what has no result stays without, joins,
+races and loops run their branches again; when all rests, every handler that belongs to a completed
+step is known.
+"""
+
+import asyncio
+import heapq
+import inspect
+import traceback
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from processors.replay.commands import (
+    BeginRollback,
+    CodeCommand,
+    Raise,
+    Reached,
+    Return,
+    RetryPolicy,
+    RollbackRaised,
+    RolledBack,
+    Suspend,
+)
+from processors.replay.errors import (
+    CODE_CHANGED,
+    HistoryDivergedError,
+    NotAwaitedError,
+    StepFailedError,
+    UnserialisableError,
+)
+from processors.replay.state import OPEN, Entry, EntryStatus
+from schemas.history import EntryKind, Failure
+from streams.code_host.definition import Workflow, WorkflowEvent
+from streams.code_host.loop import WorkflowLoop
+from streams.code_host.protocol import Activate
+from streams.code_host.values import decode, encode, frozen
+
+_TRACE_MAX = 4_000
+
+
+class Call:
+    """A step that is to be called, and called again when it fails."""
+
+    __slots__ = ("attempt", "callback", "policy", "reached", "rollback", "started", "wants_tx")
+
+    def __init__(
+        self,
+        reached: Reached,
+        callback: Callable[..., Any],
+        policy: RetryPolicy,
+        *,
+        wants_tx: bool,
+        rollback: bool,
+    ) -> None:
+        self.reached = reached
+        self.callback = callback
+        self.policy = policy
+        self.wants_tx = wants_tx
+        self.rollback = rollback
+        self.attempt = 0
+        self.started = False
+
+
+class Outside(Protocol):
+    """What an activation needs of its host."""
+
+    def say(self, activation: "Activation", asked: CodeCommand) -> None:
+        """Tells the owner."""
+
+    def call(self, activation: "Activation", call: Call) -> None:
+        """Runs an attempt of a step outside the workflow's loop."""
+
+    def call_handler(
+        self, activation: "Activation", key: str, handler: Callable[[Any], Any], output: Any
+    ) -> None:
+        """Runs a rollback handler outside the workflow's loop."""
+
+    def drop(self, activation: "Activation", key: str | None) -> None:
+        """Cancels what runs for a key, or for all keys."""
+
+    def running(self, activation: "Activation") -> int:
+        """How many attempts and handlers are under way."""
+
+    def now_ms(self) -> int:
+        """The host's clock."""
+
+    def workflows(self) -> frozenset[str]:
+        """The names of the workflows that this host knows."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as data; of a failed step, the exception that made it fail."""
+    if isinstance(error, StepFailedError):
+        return error.error
+    name = getattr(error, "name", None)
+    if not isinstance(name, str) or not name:
+        name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001, an author's __str__ may do anything
+        text = "(its text could not be made)"
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    trace = "".join(lines)[-_TRACE_MAX:].encode(errors="replace").decode()
+    return Failure(name, text.encode(errors="replace").decode(), encode(trace, "a traceback"))
+
+
+class Activation:
+    """A run in hand."""
+
+    def __init__(
+        self,
+        begin: Activate,
+        workflow: Workflow,
+        outside: Outside,
+        step_of: Callable[["Activation"], Any],
+    ) -> None:
+        self.number = begin.activation
+        self.begin = begin
+        self.workflow = workflow
+        self.outside = outside
+        self._step_of = step_of
+        self.entries = begin.entries
+        self.seen = begin.resolved
+        self.closed = False
+        self.rolling_back = begin.rollback is not None
+        self.calls: dict[str, Call] = {}
+        self._handlers_left: list[tuple[str, Callable[[Any], Any], Any]] | None = None
+        self._failure = begin.rollback
+        #: What the owner will answer soon: while something is owed, the run is not suspended.
+        self.owed: set[str] = set()
+        self._asked_to_suspend = -1
+        self._restart()
+
+    def _restart(self) -> None:
+        self.loop = WorkflowLoop()
+        self.ordinal = 0
+        self.replaying = True
+        self.fatal: BaseException | None = None
+        self.busy: set[str] = set()
+        self.visited: set[str] = set()
+        self.covered: list[str] = []
+        self.unawaited: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
+        self.handlers: dict[str, Callable[[Any], Any]] = {}
+        self.commits: dict[str, asyncio.Future[None]] = {}
+        self._ticket = 0
+        self._pending: dict[str, asyncio.Future[Entry]] = {}
+        self._recorded: list[tuple[int, int, asyncio.Future[Entry], Entry]] = []
+        self._outcome: tuple[Any, BaseException | None] | None = None
+
+    # -- the life of an activation, driven by the host
+
+    def start(self) -> None:
+        """Runs the code from its beginning to where it rests."""
+        begin = self.begin
+        event = WorkflowEvent(
+            payload=frozen(decode(begin.params)),
+            timestamp=datetime.fromtimestamp(begin.started_at_ms / 1_000, UTC),
+            instance_id=begin.instance_id,
+            workflow_name=begin.workflow,
+            run_number=begin.run_number,
+        )
+        self.loop.create_task(self._main(event, self._step_of(self)))
+        self.pump()
+
+    async def _main(self, event: WorkflowEvent[Any], step: Any) -> None:  # noqa: ANN401
+        try:
+            self._outcome = (await self.workflow(event, step), None)
+        except BaseException as error:  # noqa: BLE001, whatever an author raises ends the run only
+            if not self.closed:
+                self._outcome = (None, error)
+
+    def pump(self) -> None:
+        """Runs the code until it rests, then says what that means."""
+        if self.closed:
+            return
+        recorded = self._recorded
+        try:
+            self.loop.run_ready()
+            while recorded and self._outcome is None:
+                _, _, future, entry = heapq.heappop(recorded)
+                if not future.done():
+                    future.set_result(entry)
+                    self.loop.run_ready()
+        except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
+            self._outcome = (None, error)
+        self.replaying = False
+        if self.rolling_back:
+            self._roll_back()
+        elif self._outcome is not None:
+            self._finish(*self._outcome)
+        else:
+            self._rest()
+
+    def close(self) -> None:
+        """Lets the run go: its code never runs again, not even to clean up, and says no more."""
+        self.closed = True
+        self.outside.drop(self, None)
+        for _, coroutine in self.unawaited.values():
+            coroutine.close()
+        self.unawaited.clear()
+        for task in tuple(self.loop.tasks):
+            _end(task)
+        self.loop.tasks.clear()
+        self._pending.clear()
+        self._recorded.clear()
+
+    def _rest(self) -> None:
+        """Nothing moves in the code: unless an answer or a step is under way, it is suspended."""
+        if self.owed or self.outside.running(self) or self._asked_to_suspend == self.seen:
+            return
+        self._asked_to_suspend = self.seen
+        self.outside.say(self, Suspend(self.seen))
+
+    def ask(self) -> None:
+        """Says again whether anything moves."""
+        self._asked_to_suspend = -1
+        if not self.rolling_back and self._outcome is None:
+            self._rest()
+
+    # -- what the owner tells
+
+    def resolved(self, key: str, entry: Entry) -> None:
+        """An entry has its result."""
+        self.entries[key] = entry
+        self.seen = max(self.seen, entry.sequence)
+        self.calls.pop(key, None)
+        self.owed.discard(key)
+        future = self._pending.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(entry)
+
+    def advanced(self, key: str, sequence: int) -> None:
+        """A loop's commit is durable."""
+        self.seen = max(self.seen, sequence)
+        self.owed.discard(key)
+        future = self.commits.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def attempt(self, key: str, number: int) -> None:
+        """Runs the next attempt of a step, if the code still waits for it."""
+        call = self.calls.get(key)
+        if call is not None and not call.started:
+            call.attempt = number
+            self.run_call(call)
+
+    # -- what entries do
+
+    def ticket(self) -> int:
+        """The number of the next call of an entry."""
+        self._ticket += 1
+        return self._ticket
+
+    def next_ordinal(self, entry: Entry | None) -> int:
+        """The place of an entry among all in the order in which they are first reached."""
+        if entry is not None:
+            self.ordinal = max(self.ordinal, entry.ordinal + 1)
+            return entry.ordinal
+        self.ordinal += 1
+        return self.ordinal - 1
+
+    def opened(self, key: str, name: str, kind: EntryKind, ordinal: int) -> None:
+        """Takes note of an entry that the owner is being told of."""
+        if not self.rolling_back:
+            self.entries[key] = Entry(
+                name=name,
+                kind=kind,
+                status=EntryStatus.PENDING,
+                ordinal=ordinal,
+                created_at_ms=0,
+                updated_at_ms=0,
+            )
+
+    def say(self, asked: CodeCommand, *, owed: str | None = None) -> None:
+        """Tells the owner, unless the run is being rolled back, when nothing is news.
+
+        Shape:  owed is the key of the entry that will have its result as soon as this is durable.
+        """
+        if self.closed or self.rolling_back:
+            return
+        if owed is not None:
+            self.owed.add(owed)
+        self.outside.say(self, asked)
+
+    def run_call(self, call: Call) -> None:
+        """Runs an attempt of a step."""
+        self.calls[call.reached.key] = call
+        if not self.rolling_back:
+            call.started = True
+            self.outside.call(self, call)
+
+    def abandon(self, lost: list[str]) -> list[Reached]:
+        """Stops what runs in the branches that lost a race.
+
+        Shape:  gives the steps among them that nothing is recorded of yet.
+        """
+        scopes = tuple(f"{scope}/" for scope in lost)
+        keys = [key for key in self.calls if key.startswith(scopes)] if scopes else []
+        fresh = [self.calls[key].reached for key in keys if key not in self.entries]
+        for key in keys:
+            del self.calls[key]
+            self.owed.discard(key)
+            if not self.rolling_back:
+                self.outside.drop(self, key)
+        self.busy = {key for key in self.busy if not key.startswith(scopes)}
+        return fresh
+
+    def forget_iterations(self, key: str, before: int) -> None:
+        """Forgets entries of a loop's old iterations, as the owner does."""
+        scope = f"{key}/~"
+        for each in [k for k in self.entries if k.startswith(scope)]:
+            if int(each[len(scope) :].split("/", 1)[0]) < before:
+                del self.entries[each]
+                self.handlers.pop(each, None)
+
+    async def result(self, key: str) -> Entry:
+        """Waits for the result of an entry: a recorded one in its turn, otherwise a future one."""
+        future: asyncio.Future[Entry] = self.loop.create_future()
+        entry = self.entries.get(key)
+        if entry is not None and entry.status not in OPEN and entry.sequence >= 0:
+            if entry.status is not EntryStatus.CANCELLED:
+                self._ticket += 1
+                heapq.heappush(self._recorded, (entry.sequence, self._ticket, future, entry))
+        else:
+            self._pending[key] = future
+        return await future
+
+    def diverged(self, key: str, recorded: str, requested: str) -> HistoryDivergedError:
+        """The error of code that does not fit its history; the run cannot end otherwise."""
+        error = HistoryDivergedError(key, recorded, requested, CODE_CHANGED)
+        self.fatal = self.fatal or error
+        return error
+
+    # -- the end
+
+    def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
+        """The author's function is through."""
+        error = self.fatal or error or self._left_undone()
+        if error is None:
+            try:
+                output = encode(value, f"the output of workflow {self.workflow.name}")
+            except UnserialisableError as why:
+                error = why
+            else:
+                self.outside.say(self, Return(output))
+                self.close()
+                return
+        failure = failure_of(error)
+        if error is self.fatal or not self._has_rollbacks():
+            self.outside.say(self, Raise(failure))
+            self.close()
+            return
+        self.outside.say(self, BeginRollback(failure))
+        self._begin_rollback(failure)
+
+    def _left_undone(self) -> BaseException | None:
+        forgotten = [
+            what
+            for what, coroutine in self.unawaited.values()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+        ]
+        if forgotten:
+            names = ", ".join(sorted(forgotten))
+            return NotAwaitedError(
+                f"expected every entry to be awaited, found the workflow returning without "
+                f"awaiting {names}: write `await step...`"
+            )
+        if self.busy:
+            names = ", ".join(sorted(self.busy))
+            return NotAwaitedError(
+                f"expected no entry under way when the workflow returns, found {names}: await the "
+                "task that it runs in before you return"
+            )
+        return self._unvisited() if self.workflow.strict else None
+
+    def _unvisited(self) -> BaseException | None:
+        for key, entry in self.entries.items():
+            hidden = entry.status is EntryStatus.CANCELLED or any(
+                key == scope or key.startswith(f"{scope}/") for scope in self.covered
+            )
+            if key not in self.visited and not hidden:
+                return HistoryDivergedError(key, entry.kind.value, "nothing", CODE_CHANGED)
+        return None
+
+    # -- rolling back
+
+    def _has_rollbacks(self) -> bool:
+        return any(
+            entry.rollback and entry.status is EntryStatus.COMPLETED and not entry.rolled_back
+            for entry in self.entries.values()
+        )
+
+    def _begin_rollback(self, failure: Failure) -> None:
+        self.outside.drop(self, None)
+        for task in tuple(self.loop.tasks):
+            _end(task)
+        self._failure = failure
+        self.rolling_back = True
+        self._restart()
+        self.start()
+
+    def _roll_back(self) -> None:
+        """Runs the next handler, once all handlers are known."""
+        if self._handlers_left is None:
+            done = [
+                (entry.sequence, key)
+                for key, entry in self.entries.items()
+                if entry.rollback
+                and entry.status is EntryStatus.COMPLETED
+                and not entry.rolled_back
+            ]
+            self._handlers_left = [
+                (key, self.handlers.get(key, _gone), decode(self.entries[key].result or "null"))
+                for _, key in sorted(done)
+            ]
+            self._next_handler()
+
+    def _next_handler(self) -> None:
+        if self._handlers_left:
+            key, handler, output = self._handlers_left[-1]
+            if self.entries[key].rollback_at_ms:
+                return  # Its handler failed before: the owner says when it is tried again.
+            self.outside.call_handler(self, key, handler, output)
+        else:
+            failure = self._failure
+            assert failure is not None  # noqa: S101, rolling back has a reason
+            self.outside.say(self, Raise(failure))
+            self.close()
+
+    def handler_ended(self, key: str, error: BaseException | None) -> None:
+        """A rollback handler is through."""
+        if error is None:
+            self.outside.say(self, RolledBack(key))
+        else:
+            self.outside.say(self, RollbackRaised(key, failure_of(error)))
+
+    def handler_again(self, key: str) -> None:
+        """Tries a rollback handler once more."""
+        if self._handlers_left and self._handlers_left[-1][0] == key:
+            _, handler, output = self._handlers_left[-1]
+            self.outside.call_handler(self, key, handler, output)
+
+    def handler_done(self, key: str) -> None:
+        """That an entry is rolled back is durable."""
+        if self._handlers_left and self._handlers_left[-1][0] == key:
+            self._handlers_left.pop()
+            self._next_handler()
+
+
+def _gone(_: object) -> None:
+    """Stands for a handler that the code no longer has."""
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    """Ends a task without giving its code another turn."""
+    coroutine = task.get_coro()
+    if coroutine is None:
+        return
+    try:
+        coroutine.close()
+    except (RuntimeError, BaseException):  # noqa: BLE001, an author's `finally` may do anything
+        return

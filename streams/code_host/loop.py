@@ -1,0 +1,127 @@
+"""An event loop for the code of one workflow run, which does nothing but that.
+
+Real event loops mix the code's own turns with sockets and timers, in an order that no replay can
+repeat, and never say when nothing is left to do. This one has a queue of callbacks and is run until
+it is empty: the order depends on the code and on what is delivered to it alone. What needs a clock,
+a thread or a socket raises and says what to use instead.
+"""
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NoReturn
+
+from typing_extensions import override
+
+from processors.replay.errors import NonDeterministicError
+
+#: A turn of workflow code is short; this many callbacks mean that it spins without an entry.
+TURNS_MAX: Final = 1_000_000
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    """The loop of one run."""
+
+    __slots__ = ("_ready", "tasks")
+
+    def __init__(self) -> None:
+        self._ready: deque[asyncio.Handle] = deque()
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def run_ready(self) -> None:
+        """Runs until nothing is ready.
+
+        Errors: NonDeterministicError when it never comes to rest.
+        """
+        ready = self._ready
+        if not ready:
+            return
+        outside = asyncio._get_running_loop()  # noqa: SLF001, what every event loop does
+        asyncio._set_running_loop(self)  # noqa: SLF001
+        try:
+            turns = 0
+            while ready:
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()  # noqa: SLF001
+                turns += 1
+                if turns > TURNS_MAX:
+                    ready.clear()
+                    raise NonDeterministicError(
+                        "the workflow spins: a million turns without waiting for an entry"
+                    )
+        finally:
+            asyncio._set_running_loop(outside)  # noqa: SLF001
+
+    @override
+    def call_soon(
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    @override
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    @override
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        # A run that is evicted leaves its tasks pending, which is what eviction means.
+        task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    @override
+    def get_debug(self) -> bool:
+        return False
+
+    @override
+    def is_running(self) -> bool:
+        return True
+
+    @override
+    def is_closed(self) -> bool:
+        return False
+
+    @override
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Exceptions of tasks that nobody awaited: the run's end tells of such tasks."""
+
+    @override
+    def call_later(self, delay: float, *_: Any, **__: Any) -> NoReturn:
+        _refuse("asyncio.sleep, timeouts and timers", "step.sleep, or a timeout of the entry")
+
+    @override
+    def call_at(self, when: float, *_: Any, **__: Any) -> NoReturn:
+        _refuse("asyncio.sleep, timeouts and timers", "step.sleep, or a timeout of the entry")
+
+    @override
+    def time(self) -> NoReturn:
+        _refuse("the clock of the event loop", "step.now")
+
+    @override
+    def call_soon_threadsafe(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+        _refuse("what comes from a thread", "step.do, and the thread inside it")
+
+    @override
+    def run_in_executor(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+        _refuse("a thread", "step.do, and the thread inside it")
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise NonDeterministicError(
+        f"a workflow's own code may not use {what}, because a replay would differ; use {instead}"
+    )

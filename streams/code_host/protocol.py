@@ -1,0 +1,130 @@
+"""What an owner and a code host say to each other.
+
+A run that a host has in hand is an activation, with a number that is never used again: what is said
+of an older one concerns nobody. Many messages travel in one frame.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from processors.replay.commands import CodeCommand, Reached, RetryPolicy
+from processors.replay.state import CodeRun, Entry
+from schemas.history import Failure, Json
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=True, gc=False):
+    """Base of all messages."""
+
+
+# -- owner to host
+
+
+class Activate(Message, frozen=True):
+    """Take a run in hand: replay its code against these entries."""
+
+    activation: int
+    workflow: str
+    instance_id: str
+    run_number: int
+    params: Json
+    seed: str
+    started_at_ms: int
+    resolved: int
+    entries: dict[str, Entry]
+    rollback: Failure | None = None
+
+
+class Resolved(Message, frozen=True):
+    """An entry has its result, and it is durable."""
+
+    activation: int
+    key: str
+    sequence: int
+    attempts: int = 0
+    result: Json | None = None
+    failure: Failure | None = None
+
+
+class Advanced(Message, frozen=True):
+    """A loop's commit is durable."""
+
+    activation: int
+    key: str
+    sequence: int
+
+
+class HandlerDone(Message, frozen=True):
+    """That an entry is rolled back, or that its handler is given up, is durable."""
+
+    activation: int
+    key: str
+    sequence: int
+
+
+class Attempt(Message, frozen=True):
+    """Try a step again, or its rollback handler."""
+
+    activation: int
+    key: str
+    attempt: int
+    rollback: bool = False
+
+
+class Drop(Message, frozen=True):
+    """An attempt took too long: what it still returns is not wanted."""
+
+    activation: int
+    key: str
+
+
+class Ask(Message, frozen=True):
+    """Say whether anything moves."""
+
+    activation: int
+
+
+class Forget(Message, frozen=True):
+    """Let a run go, whatever it is doing."""
+
+    activation: int
+
+
+ToHost: TypeAlias = Activate | Resolved | Advanced | HandlerDone | Attempt | Drop | Ask | Forget
+
+# -- host to owner
+
+
+class Said(Message, frozen=True):
+    """The code of a run asks for something."""
+
+    activation: int
+    asked: CodeCommand
+
+
+class Started(Message, frozen=True):
+    """An attempt is under way that may take a while; the owner watches its timeout."""
+
+    activation: int
+    step: Reached
+    attempt: int
+    policy: RetryPolicy
+
+
+FromHost: TypeAlias = Said | Started
+
+
+def activate(activation: int, run: CodeRun) -> Activate:
+    """The activation of a run as it stands."""
+    return Activate(
+        activation,
+        run.workflow,
+        run.instance_id,
+        run.run_number,
+        run.params,
+        run.seed,
+        run.started_at_ms,
+        run.resolved,
+        run.entries,
+        run.rollback,
+    )

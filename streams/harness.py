@@ -1,0 +1,543 @@
+"""`WorkflowTest`: workflows in a test, without Kafka, Postgres, network, or waiting.
+
+Owner and host are those of production; only the log (lists of encoded records), the clock (moved by
+the test), the ids (drawn from a seed) and the database (SQLite in memory) are stand-ins. Code that
+the test's process holds in memory is lost by `crash()`, as it would be by kill -9.
+"""
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from processors.replay.views import RunView, runs
+from processors.runs.claims import Claims
+from processors.runs.durations import Duration, milliseconds
+from schemas.codec import decode as read
+from schemas.codec import encode as write
+from schemas.history import (
+    NO_CAUSE,
+    Command,
+    CommandSent,
+    HistoryAppended,
+    PartitionClaimed,
+    PauseRun,
+    ReplySent,
+    RestartRun,
+    ResumeRun,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+    instance_key,
+)
+from streams.code_host.definition import Workflow
+from streams.code_host.host import Host
+from streams.code_host.protocol import FromHost, ToHost
+from streams.code_host.values import decode, encode
+from streams.memory_database import MemoryDatabase
+from streams.owner import Batch, Owner, Queued
+from streams.refusals import refusal
+from streams.step_commits import commit_steps
+from streams.takeover import restore
+
+_TO_HOST: Final = (
+    msgspec.msgpack.Encoder(),
+    msgspec.msgpack.Decoder(list[ToHost]),
+)
+_FROM_HOST: Final = (
+    msgspec.msgpack.Encoder(),
+    msgspec.msgpack.Decoder(list[FromHost]),
+)
+#: Turns of the real event loop that callbacks get before they count as waiting for something real.
+_TURNS: Final = 50
+_REAL_WAIT_S: Final = 0.001
+
+
+def _when(start: str | datetime | float) -> int:
+    if isinstance(start, str):
+        start = datetime.fromisoformat(start)
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ValueError(f"expected a start with a time zone, found {start.isoformat()}")
+        return round(start.timestamp() * 1_000)
+    return round(start)
+
+
+def _aware(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+class _Crashed(BaseException):
+    """Ends what runs when the process crashes."""
+
+
+class TestInstance:
+    """An instance under test."""
+
+    __test__ = False
+
+    def __init__(self, test: "WorkflowTest", workflow: str, instance_id: str) -> None:
+        self._test = test
+        self.workflow_name = workflow
+        self.id = instance_id
+
+    async def status(self) -> SimpleNamespace:
+        """How it stands: `.status`, `.output`, `.error`, `.run_number`."""
+        view = self._test.latest(self.workflow_name, self.id)
+        run = view.state
+        assert run is not None  # noqa: S101, a view begins with RunStarted
+        return SimpleNamespace(
+            status=run.status.value,
+            output=None if run.output is None else decode(run.output),
+            error=_error(run.failure),
+            run_number=run.run_number,
+        )
+
+    async def history(self, run_number: int | None = None) -> SimpleNamespace:
+        """What happened: `.steps`, `.events`, `.logs`, of the current run or of another."""
+        views = self._test.views(self.workflow_name, self.id)
+        number = max(views) if run_number is None else run_number
+        if number not in views:
+            raise ValueError(f"expected a run number of 0 to {max(views)}, found {run_number}")
+        return _shown(views[number], number)
+
+    async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
+        """Sends an event."""
+        text = encode(payload, "an event's payload")
+        await self._send(SendEvent(self._test.new_id("evt"), type, text))
+
+    async def pause(self) -> None:
+        """Pauses it at its next step boundary."""
+        await self._send(PauseRun())
+
+    async def resume(self) -> None:
+        """Lets it go on."""
+        await self._send(ResumeRun())
+
+    async def restart(self) -> None:
+        """Begins a new run."""
+        await self._send(RestartRun())
+
+    async def terminate(self) -> None:
+        """Ends it for good."""
+        await self._send(TerminateRun())
+
+    async def _send(self, command: Command) -> None:
+        reply = await self._test.send(self.workflow_name, self.id, command)
+        error = refusal(reply.code, reply.message)
+        if error is not None:
+            raise error
+
+
+class WorkflowTest:
+    """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        workflows: Iterable[Workflow],
+        *,
+        seed: int = 0,
+        start: str | datetime | float = "2026-01-01T00:00:00Z",
+    ) -> None:
+        self._workflows: dict[str, Workflow] = {}
+        for each in workflows:
+            if not isinstance(each, Workflow):
+                raise TypeError(f"expected a workflow made by @workflow(...), found {each!r}")
+            if each.name in self._workflows:
+                raise ValueError(f"expected each name once, found two workflows {each.name!r}")
+            self._workflows[each.name] = each
+        self._random = random.Random(seed)  # noqa: S311, TID251, the harness draws from its seed
+        self.now_ms = _when(start)
+        self._history: list[bytes] = []
+        self._commands: list[bytes] = []
+        self._read = 0
+        self._records: dict[str, list[HistoryAppended]] = {}
+        self._replies: dict[str, ReplySent] = {}
+        self._published: list[SimpleNamespace] = []
+        self._topic_posts: set[tuple[str, int]] = set()
+        self._database = MemoryDatabase()
+        self._numbers = itertools.count(1)
+        self._said: list[FromHost] = []
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._stirred = asyncio.Event()
+        self._owner: Owner
+        self._host: Host
+
+    async def __aenter__(self) -> Self:
+        self._boot()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        await asyncio.sleep(0)
+        self._database.close()
+
+    # -- instances
+
+    async def create(
+        self,
+        workflow: str,
+        *,
+        id: str | None = None,  # noqa: A002, the name of the contract
+        params: Any = None,  # noqa: ANN401
+    ) -> TestInstance:
+        """Creates an instance; it runs when the test lets it.
+
+        Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError.
+        """
+        name = str(getattr(workflow, "name", workflow))
+        instance_id = self.new_id("inst") if id is None else id
+        command = StartRun(encode(params, f"the params of {name}"))
+        reply = await self.send(name, instance_id, command)
+        error = refusal(reply.code, reply.message)
+        if error is not None:
+            raise error
+        return TestInstance(self, name, instance_id)
+
+    async def create_batch(
+        self, workflow: str, instances: Sequence[dict[str, Any]]
+    ) -> list[TestInstance]:
+        """Creates instances; those whose id exists are skipped, and left out of the answer."""
+        name = str(getattr(workflow, "name", workflow))
+        created = []
+        for each in instances:
+            command = StartRun(encode(each.get("params"), f"the params of {name}"))
+            reply = await self.send(name, each["id"], command)
+            if reply.code == "INSTANCE_ID_ALREADY_EXISTS":
+                continue
+            error = refusal(reply.code, reply.message)
+            if error is not None:
+                raise error
+            created.append(TestInstance(self, name, each["id"]))
+        return created
+
+    def get(self, workflow: str, id: str) -> TestInstance:  # noqa: A002
+        """An instance that exists.
+
+        Errors: InstanceNotFoundError.
+        """
+        name = str(getattr(workflow, "name", workflow))
+        self.views(name, id)
+        return TestInstance(self, name, id)
+
+    def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
+        """The runs of an instance, folded from the log."""
+        records = self._records.get(instance_key(workflow, instance_id))
+        if records is None:
+            message = f"expected an instance {instance_id} of {workflow}, found none"
+            raise refusal("INSTANCE_NOT_FOUND", message) or KeyError(instance_id)
+        return runs(records)
+
+    def latest(self, workflow: str, instance_id: str) -> RunView:
+        """The current run of an instance."""
+        views = self.views(workflow, instance_id)
+        return views[max(views)]
+
+    # -- time
+
+    async def run_until_idle(self) -> None:
+        """Runs until nothing can move without time or an event."""
+        await self._run(None)
+
+    async def tick(self, max_instances: int | None = None) -> int:
+        """One tick of a runner: takes instances until they wait or end.
+
+        Shape:  at most this many; those that go on before those that begin; gives how many.
+        """
+        return await self._run(max_instances, once=True)
+
+    async def advance(self, duration: Duration) -> None:
+        """Moves the clock, through every due time on its way, and runs what is due."""
+        end_ms = self.now_ms + milliseconds(duration)
+        await self._run(None)
+        while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self._wake_sleepers()
+            await self._run(None)
+        self.now_ms = end_ms
+        await self._run(None)
+
+    async def sleep(self, duration: Duration) -> None:
+        """Inside a callback: takes virtual time."""
+        due_ms = self.now_ms + milliseconds(duration)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (due_ms, next(self._numbers), future))
+        self._stirred.set()
+        await future
+
+    def _next_due_ms(self) -> int | None:
+        self._sleepers = [each for each in self._sleepers if not each[2].done()]
+        heapq.heapify(self._sleepers)
+        times = [self._sleepers[0][0]] if self._sleepers else []
+        owner = self._owner.next_due_ms()
+        return min([*times, *([] if owner is None else [owner])], default=None)
+
+    def _wake_sleepers(self) -> None:
+        while self._sleepers and self._sleepers[0][0] <= self.now_ms:
+            future = heapq.heappop(self._sleepers)[2]
+            if not future.done():
+                future.set_result(None)
+
+    # -- what can be looked at
+
+    def published(self, topic: str) -> list[SimpleNamespace]:
+        """The records that steps have published to a topic: `.key`, `.value`."""
+        return [each for each in self._published if each.topic == topic]
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
+        """Runs a statement on the harness's database and gives its rows."""
+        return self._database.execute(sql, params)
+
+    # -- faults
+
+    async def crash(self) -> None:
+        """Drops everything in memory; what is left is the log."""
+        self._stop()
+        await asyncio.sleep(0)
+        self._boot()
+
+    # -- the world
+
+    def new_id(self, prefix: str) -> str:
+        """An id drawn from the seed."""
+        return f"{prefix}_{self._random.getrandbits(96):024x}"
+
+    async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
+        """Sends a command and gives its outcome."""
+        command_id = self.new_id("cmd")
+        self._append_command(
+            CommandSent(
+                command_id=command_id,
+                workflow=workflow,
+                instance_id=instance_id,
+                sent_at_ms=self.now_ms,
+                reply_to=0,
+                command=command,
+            )
+        )
+        self._turn()
+        return self._replies.pop(command_id)
+
+    def _append_command(self, command: CommandSent) -> None:
+        self._commands.append(write(command))
+
+    def _boot(self) -> None:
+        claim = HistoryAppended(
+            workflow="",
+            instance_id="",
+            run_number=0,
+            sequence=0,
+            epoch=-1,
+            cause=NO_CAUSE,
+            at_ms=self.now_ms,
+            events=(PartitionClaimed(self.new_id("owner")),),
+        )
+        self._history.append(write(claim))
+        claims = Claims()
+        records = [(i, read(each, HistoryAppended)) for i, each in enumerate(self._history)]
+        states = restore(claims, records)
+        self._read = claims.cause + 1
+        self._said = []
+        self._host = Host(
+            self._workflows,
+            emit=self._heard,
+            now_ms=lambda: self.now_ms,
+        )
+        self._owner = Owner(
+            0,
+            claims,
+            states,
+            workflows=frozenset(self._workflows),
+            number_activations=lambda: next(self._numbers),
+            draw_seed=lambda: self.new_id("seed"),
+        )
+        self._turn()
+
+    def _stop(self) -> None:
+        self._host.stop()
+        for _, _, future in self._sleepers:
+            future.cancel()
+        self._sleepers.clear()
+        self._said.clear()
+
+    def _heard(self, message: FromHost) -> None:
+        self._said.append(message)
+        self._stirred.set()
+
+    def _turn(self, limit: int | None = 0) -> int:
+        """Takes what came, decides, appends, and lets what follows happen."""
+        owner = self._owner
+        while self._read < len(self._commands):
+            offset, self._read = self._read, self._read + 1
+            owner.receive(offset, read(self._commands[offset], CommandSent), self.now_ms)
+        owner.wake(self.now_ms)
+        encoder, decoder = _FROM_HOST
+        said = [*self._said, *self._host.still_running()]
+        self._said = []
+        if said:
+            heard = decoder.decode(encoder.encode(said))
+            owner.hear(commit_steps(self._database.commit, heard), self.now_ms)
+        count = owner.dispatch(self.now_ms, limit)
+        batch = owner.take()
+        self._append(batch)
+        self._follow(batch)
+        return count
+
+    def _append(self, batch: Batch) -> None:
+        for record in batch.records:
+            self._history.append(write(record))
+            key = instance_key(record.workflow, record.instance_id)
+            if record.sequence > 0 or len(record.events) > 0:
+                self._remember(key, record)
+
+    def _remember(self, key: str, record: HistoryAppended) -> None:
+        kept = self._records.setdefault(key, [])
+        kept.append(record)
+        if not runs(kept[:1]):
+            # A refusal to create leaves no instance.
+            del self._records[key]
+
+    def _follow(self, batch: Batch) -> None:
+        to_host: list[ToHost] = []
+        for effect in batch.effects:
+            match effect:
+                case ReplySent():
+                    self._replies[effect.command_id] = effect
+                case CommandSent():
+                    self._append_command(effect)
+                case Queued():
+                    self._send_posts(effect)
+                case _:
+                    to_host.append(effect)
+        if to_host:
+            encoder, decoder = _TO_HOST
+            self._host.hear(decoder.decode(encoder.encode(to_host)))
+
+    def _send_posts(self, queued: Queued) -> None:
+        for post in queued.posts:
+            if post.topic is not None:
+                if (queued.key, post.number) not in self._topic_posts:
+                    self._topic_posts.add((queued.key, post.number))
+                    value = decode(post.value or "null")
+                    self._published.append(
+                        SimpleNamespace(topic=post.topic, key=post.key, value=value)
+                    )
+            elif post.command is not None:
+                self._append_command(
+                    CommandSent(
+                        command_id=f"{queued.key}#{post.number}",
+                        workflow=post.workflow or "",
+                        instance_id=post.instance_id or "",
+                        sent_at_ms=self.now_ms,
+                        reply_to=-1,
+                        command=post.command,
+                    )
+                )
+        self._owner.posts_sent(queued.key, queued.posts[-1].number, self.now_ms)
+
+    async def _run(self, limit: int | None, *, once: bool = False) -> int:
+        """Turns until nothing moves; callbacks that wait for virtual time do not count."""
+        host = self._host
+        count = self._turn(limit)
+        while self._host is host:
+            self._stirred.clear()
+            if self._moves():
+                count += self._turn(0 if once else None)
+                continue
+            if not await self._callbacks_moved():
+                break
+        return count
+
+    def _moves(self) -> bool:
+        return bool(self._said) or self._read < len(self._commands) or self._owner.has_work()
+
+    async def _callbacks_moved(self) -> bool:
+        """Lets callbacks go on; False when all of them wait for virtual time, or none is left."""
+        host = self._host
+        turns = 0
+        while host is self._host and host.busy() > self._asleep():
+            await asyncio.sleep(0 if turns < _TURNS else _REAL_WAIT_S)
+            turns += 1
+            if self._said:
+                return True
+        return bool(self._said)
+
+    def _asleep(self) -> int:
+        return sum(not future.done() for _, _, future in self._sleepers)
+
+
+def _error(failure: Any) -> SimpleNamespace | None:  # noqa: ANN401
+    if failure is None:
+        return None
+    return SimpleNamespace(name=failure.name, message=failure.message)
+
+
+def _shown(view: RunView, number: int) -> SimpleNamespace:
+    steps = [
+        SimpleNamespace(
+            step_key=key,
+            name=entry.name,
+            type=entry.kind.value,
+            status=entry.status.value,
+            attempts=entry.attempts,
+            max_attempts=entry.max_attempts or float("inf"),
+            timeout_ms=entry.timeout_ms,
+            result=None if entry.result is None else decode(entry.result),
+            error=_error(entry.failure),
+            next_retry_at=_aware(entry.wake_at_ms) if entry.kind.value == "do" else None,
+            wake_at=_aware(entry.wake_at_ms) if entry.kind.value != "do" else None,
+            wait_event_type=_types(entry.event_types, entry.limit),
+            created_at=_aware(entry.created_at_ms),
+            updated_at=_aware(entry.updated_at_ms),
+            run_number=number,
+        )
+        for key, entry in view.steps()
+    ]
+    events = [
+        SimpleNamespace(
+            type=event.type,
+            payload=decode(event.payload),
+            created_at=_aware(event.created_at_ms),
+            delivered_at=_aware(event.delivered_at_ms),
+            consumed_by_step_key=event.consumed_by_step_key,
+            run_number=number,
+        )
+        for event in view.events.values()
+    ]
+    logs = [
+        SimpleNamespace(
+            level=line.level,
+            category=line.category,
+            message=line.message,
+            data=None if line.data is None else decode(line.data),
+            step_key=line.step_key,
+            attempt=line.attempt,
+            is_replay=line.is_replay,
+            created_at=_aware(at_ms),
+            run_number=number,
+        )
+        for at_ms, line in view.logs
+    ]
+    return SimpleNamespace(run_number=number, steps=steps, events=events, logs=logs, tokens=[])
+
+
+def _types(types: tuple[str, ...] | None, limit: int | None) -> str | list[str] | None:
+    if types is None:
+        return None
+    return types[0] if limit is None else list(types)
+
+
+Clock = Callable[[], int]

@@ -1,0 +1,559 @@
+"""The owner of a partition: an actor for each instance, one at a time.
+
+Commands, what code asks for, and time come in; each is decided, and the events are applied to the
+state in memory at once and staged for the log. What follows from them (answers to the code, replies,
+posts) is held back until the log has acknowledged the staged records. So memory may be ahead of the
+log, but nobody outside ever sees it: if an append fails, all of this object is thrown away.
+
+Nothing here awaits, reads a clock or draws: a shell on Kafka, the harness and the simulation drive
+the same object.
+"""
+
+import heapq
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from processors.replay import appliers
+from processors.replay.commands import CodeCommand, HostGone, StepRaised, Wake
+from processors.replay.decide import decide_asked, decide_command
+from processors.replay.state import CodeRun
+from processors.replay.waits import next_wake_ms
+from processors.runs.claims import Claims
+from processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
+from processors.runs.decisions import Decision, Rejection
+from processors.runs.state import RunStatus
+from schemas.history import (
+    NO_CAUSE,
+    CommandRejected,
+    CommandSent,
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EntryRolledBack,
+    Failure,
+    FinishChild,
+    HistoryAppended,
+    LogEvent,
+    LoopAdvanced,
+    NoteRefusal,
+    Post,
+    PostsQueued,
+    PostsSent,
+    ReplySent,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunResumed,
+    RunStarted,
+    RunTerminated,
+    SendEvent,
+    StartRun,
+    StepCompleted,
+    StepFailed,
+    instance_key,
+)
+from streams.code_host.protocol import (
+    Advanced,
+    Ask,
+    Attempt,
+    Drop,
+    Forget,
+    FromHost,
+    HandlerDone,
+    Resolved,
+    Started,
+    ToHost,
+    activate,
+)
+
+#: What a tick takes first: what goes on before what begins.
+_WAKE, _RETRY, _RESUME, _RUN = range(4)
+
+_ENDS: Final = (RunCompleted, RunErrored, RunTerminated)
+
+
+class Queued(msgspec.Struct, frozen=True, gc=False):
+    """Posts of an instance that may be sent now."""
+
+    key: str
+    posts: tuple[Post, ...]
+
+
+#: What follows from records that are durable.
+Effect: TypeAlias = ToHost | ReplySent | Queued | CommandSent
+
+
+class Batch:
+    """Staged records, in order, and what follows once all of them are acknowledged."""
+
+    __slots__ = ("effects", "records")
+
+    def __init__(self) -> None:
+        self.records: list[HistoryAppended] = []
+        self.effects: list[Effect] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.effects)
+
+
+class Hand:
+    """What the owner holds of an instance besides its state."""
+
+    __slots__ = ("activation", "attempts", "held", "ready", "run", "tail", "wake_ms")
+
+    def __init__(self, run: CodeRun) -> None:
+        self.run = run
+        self.activation: int | None = None
+        #: Attempts under way, by the key of their step; None until their host says they take long.
+        self.attempts: dict[str, Started | None] = {}
+        #: What a paused run will be told when it is resumed.
+        self.held: list[ToHost] = []
+        self.ready = False
+        #: The place in the batch of the record that more events may join.
+        self.tail: int | None = None
+        #: The earliest time that the heap of wakes holds for it.
+        self.wake_ms: int | None = None
+
+
+class Owner:
+    """The owner of one partition.
+
+    Shape:  claims is the fold of the partition up to the own claim, runs the states by instance
+            key. `workflows` are the names that may be started; `number_activations` gives numbers
+            that no other activation of the process has.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        claims: Claims,
+        runs: Mapping[str, CodeRun],
+        *,
+        workflows: Collection[str],
+        number_activations: Callable[[], int],
+        draw_seed: Callable[[], str],
+    ) -> None:
+        self.partition = partition
+        self.claims = claims
+        self.hands: dict[str, Hand] = {}
+        self._workflows = workflows
+        self._number = number_activations
+        self._draw_seed = draw_seed
+        self._by_activation: dict[int, Hand] = {}
+        self._ready: list[tuple[int, int, int, str]] = []
+        self._wakes: list[tuple[int, str]] = []
+        self._deadlines: list[tuple[int, int, int, str]] = []
+        self._count = 0
+        self._batch = Batch()
+        self._touched: list[Hand] = []
+        for key, run in runs.items():
+            self._adopt(key, run)
+
+    # -- what is staged
+
+    def has_work(self) -> bool:
+        """Whether something is staged, or ready for a host."""
+        return bool(self._batch or self._ready)
+
+    def take(self) -> Batch:
+        """Gives what was staged since the last call."""
+        batch, self._batch = self._batch, Batch()
+        for hand in self._touched:
+            hand.tail = None
+        self._touched.clear()
+        return batch
+
+    # -- commands
+
+    def receive(self, offset: int, sent: CommandSent, now_ms: int) -> None:
+        """Decides a command; one that has its outcome already is passed over."""
+        if offset <= self.claims.cause:
+            return
+        self.claims.cause = offset
+        key = instance_key(sent.workflow, sent.instance_id)
+        hand = self.hands.get(key)
+        decision: Decision
+        if isinstance(sent.command, StartRun) and sent.workflow not in self._workflows:
+            known = ", ".join(sorted(self._workflows)) or "none"
+            decision = Rejection(
+                "WORKFLOW_NOT_FOUND",
+                f"expected one of the workflows {known}, found {sent.workflow}",
+            )
+        else:
+            decision = decide_command(
+                hand.run if hand else None,
+                sent.instance_id,
+                sent.command,
+                sent_at_ms=sent.sent_at_ms,
+                now_ms=now_ms,
+                seed=self._draw_seed() if _begins(sent.command) else "",
+            )
+        if isinstance(decision, Rejection):
+            self._reject(offset, sent, decision, hand, now_ms)
+            return
+        hand = self._commit(hand, sent.workflow, sent.instance_id, decision, offset, now_ms)
+        self._reply(sent, "", "", hand)
+
+    def _reject(
+        self, offset: int, sent: CommandSent, rejection: Rejection, hand: Hand | None, now_ms: int
+    ) -> None:
+        run = hand.run if hand else None
+        self._batch.records.append(
+            HistoryAppended(
+                workflow=sent.workflow,
+                instance_id=sent.instance_id,
+                run_number=run.run_number if run else 0,
+                sequence=run.sequence if run else 0,
+                epoch=self.claims.epoch,
+                cause=offset,
+                at_ms=now_ms,
+                events=(CommandRejected(rejection.code, rejection.message),),
+            )
+        )
+        self._reply(sent, rejection.code, rejection.message, hand)
+        back = _back_to_sender(sent, rejection, run, now_ms)
+        if back is not None:
+            self._batch.effects.append(back)
+
+    def _reply(self, sent: CommandSent, code: str, message: str, hand: Hand | None) -> None:
+        self._batch.effects.append(
+            ReplySent(
+                command_id=sent.command_id,
+                code=code,
+                message=message,
+                status=hand.run.status.value if hand else "",
+                run_number=hand.run.run_number if hand else 0,
+                partition=sent.reply_to,
+                position=len(self._batch.records) - 1,
+            )
+        )
+
+    # -- what code asks for
+
+    def hear(self, messages: list[FromHost], now_ms: int) -> None:
+        """Decides what hosts say, in order; what is said of activations that are over is not."""
+        for message in messages:
+            hand = self._by_activation.get(message.activation)
+            if hand is None:
+                continue
+            if isinstance(message, Started):
+                self._time(hand, message, now_ms)
+            else:
+                self._asked(hand, message.asked, now_ms)
+
+    def _asked(self, hand: Hand, asked: CodeCommand | HostGone | Wake, now_ms: int) -> None:
+        decision = decide_asked(hand.run, asked, now_ms)
+        if not isinstance(decision, Rejection):
+            run = hand.run
+            self._commit(hand, run.workflow, run.instance_id, decision, NO_CAUSE, now_ms)
+
+    def _time(self, hand: Hand, started: Started, now_ms: int) -> None:
+        """Watches the timeout of an attempt."""
+        hand.attempts[started.step.key] = started
+        if started.step.timeout_ms:
+            deadline = now_ms + started.step.timeout_ms
+            place = (deadline, started.attempt, started.activation, started.step.key)
+            heapq.heappush(self._deadlines, place)
+
+    # -- applying
+
+    def _commit(
+        self,
+        hand: Hand | None,
+        workflow: str,
+        instance_id: str,
+        events: list[RunEvent],
+        cause: int,
+        now_ms: int,
+    ) -> Hand:
+        """Applies events, stages their record and what follows from them."""
+        begins = isinstance(events[0], RunStarted)
+        if hand is None:
+            number, sequence = 0, 0
+        elif begins:
+            number, sequence = hand.run.run_number + 1, 0
+        else:
+            number, sequence = hand.run.run_number, hand.run.sequence
+        record = HistoryAppended(
+            workflow=workflow,
+            instance_id=instance_id,
+            run_number=number,
+            sequence=sequence,
+            epoch=self.claims.epoch,
+            cause=cause,
+            at_ms=now_ms,
+            events=tuple(events),
+        )
+        if begins:
+            hand = self._begin(hand, record)
+        assert hand is not None  # noqa: S101, only RunStarted comes first
+        self._append(hand, record)
+        for event in events[1:] if begins else events:
+            sequence_of = hand.run.sequence
+            appliers.apply(hand.run, event, now_ms)
+            self._follow(hand, event, sequence_of)
+        self._mind_time(hand)
+        return hand
+
+    def _append(self, hand: Hand, record: HistoryAppended) -> None:
+        """Stages a record; what one instance did without a command shares one record."""
+        records = self._batch.records
+        if hand.tail is not None and record.cause == NO_CAUSE:
+            tail = records[hand.tail]
+            records[hand.tail] = msgspec.structs.replace(tail, events=tail.events + record.events)
+            return
+        if hand.tail is None:
+            self._touched.append(hand)
+        hand.tail = len(records) if record.cause == NO_CAUSE else None
+        records.append(record)
+
+    def _begin(self, hand: Hand | None, record: HistoryAppended) -> Hand:
+        started = record.events[0]
+        assert isinstance(started, RunStarted)  # noqa: S101, the caller saw it
+        run = appliers.begin(hand.run if hand else None, record, started, record.at_ms)
+        if hand is None:
+            hand = self.hands[instance_key(run.workflow, run.instance_id)] = Hand(run)
+        else:
+            self._let_go(hand)
+            hand.run = run
+        self._make_ready(hand, _RUN, record.at_ms)
+        return hand
+
+    def _follow(self, hand: Hand, event: RunEvent, sequence: int) -> None:
+        """What an event means for the code, once it is durable."""
+        run = hand.run
+        number = hand.activation or 0
+        match event:
+            case StepCompleted():
+                hand.attempts.pop(event.key, None)
+                self._tell(
+                    hand, Resolved(number, event.key, sequence, event.attempt, event.result)
+                )
+            case StepFailed():
+                hand.attempts.pop(event.key, None)
+                if event.retry_at_ms is None:
+                    failure = event.failure
+                    self._tell(
+                        hand, Resolved(number, event.key, sequence, event.attempt, None, failure)
+                    )
+            case EntryCompleted():
+                self._tell(hand, Resolved(number, event.key, sequence, 0, event.result))
+            case EntryErrored():
+                self._tell(hand, Resolved(number, event.key, sequence, 0, None, event.failure))
+            case LoopAdvanced():
+                self._tell(hand, Advanced(number, event.key, sequence))
+            case EntryRolledBack():
+                hand.attempts.pop(event.key, None)
+                self._tell(hand, HandlerDone(number, event.key, sequence))
+            case PostsQueued():
+                key = instance_key(run.workflow, run.instance_id)
+                self._batch.effects.append(Queued(key, event.posts))
+            case RunResumed():
+                self._resume(hand)
+            case RunCompleted() | RunErrored() | RunTerminated():
+                self._let_go(hand)
+            case _:
+                pass
+
+    def _tell(self, hand: Hand, message: ToHost) -> None:
+        if hand.run.status is RunStatus.PAUSED:
+            if hand.activation is not None:
+                hand.held.append(message)
+        elif hand.activation is not None:
+            self._batch.effects.append(message)
+        else:
+            self._make_ready(hand, _WAKE, hand.run.updated_at_ms)
+
+    def _resume(self, hand: Hand) -> None:
+        if hand.activation is None:
+            self._make_ready(hand, _RESUME, hand.run.updated_at_ms)
+            return
+        self._batch.effects += [*hand.held, Ask(hand.activation)]
+        hand.held.clear()
+
+    def _let_go(self, hand: Hand) -> None:
+        """Takes an instance out of its host's hands."""
+        if hand.activation is not None:
+            self._by_activation.pop(hand.activation, None)
+            self._batch.effects.append(Forget(hand.activation))
+            hand.activation = None
+        hand.attempts.clear()
+        hand.held.clear()
+
+    # -- what is ready, and what is due
+
+    def _make_ready(self, hand: Hand, priority: int, at_ms: int) -> None:
+        if hand.ready or hand.activation is not None:
+            return
+        hand.ready = True
+        self._count += 1
+        key = instance_key(hand.run.workflow, hand.run.instance_id)
+        heapq.heappush(self._ready, (priority, at_ms, self._count, key))
+
+    def dispatch(self, now_ms: int, limit: int | None = None) -> int:
+        """Gives ready instances to the host, at most `limit`; says how many."""
+        count = 0
+        while self._ready and (limit is None or count < limit):
+            hand = self.hands[heapq.heappop(self._ready)[3]]
+            hand.ready = False
+            run = hand.run
+            if run.ended or run.status is RunStatus.PAUSED or hand.activation is not None:
+                continue
+            hand.activation = self._number()
+            self._by_activation[hand.activation] = hand
+            self._batch.effects.append(activate(hand.activation, run))
+            self._attempt_due(hand, now_ms)
+            count += 1
+        return count
+
+    def next_due_ms(self) -> int | None:
+        """When time next moves something, or None; may be early, never late."""
+        times = [heap[0][0] for heap in (self._wakes, self._deadlines) if heap]
+        return min(times, default=None)
+
+    def wake(self, now_ms: int) -> None:
+        """Does what is due."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, attempt, activation, key = heapq.heappop(self._deadlines)
+            hand = self._by_activation.get(activation)
+            started = hand.attempts.get(key) if hand else None
+            if hand is not None and started is not None and started.attempt == attempt:
+                self._time_out(hand, started, now_ms)
+        while self._wakes and self._wakes[0][0] <= now_ms:
+            hand = self.hands[heapq.heappop(self._wakes)[1]]
+            hand.wake_ms = None
+            if hand.run.ended or hand.run.status is RunStatus.PAUSED:
+                continue
+            self._asked(hand, Wake(), now_ms)
+            self._attempt_due(hand, now_ms)
+            self._mind_time(hand, after_ms=now_ms)
+
+    def _time_out(self, hand: Hand, started: Started, now_ms: int) -> None:
+        step = started.step
+        failure = Failure(
+            "StepTimeoutError",
+            f'expected step "{step.name}" to end within {step.timeout_ms} ms, found it still '
+            f"running in attempt {started.attempt}",
+        )
+        self._asked(hand, StepRaised(step, started.attempt, failure, started.policy), now_ms)
+        if hand.activation is not None:
+            self._batch.effects.append(Drop(hand.activation, step.key))
+
+    def _attempt_due(self, hand: Hand, now_ms: int) -> None:
+        """Has steps and rollback handlers tried again whose time has come."""
+        run = hand.run
+        due = [
+            (key, run.entries[key].attempts + 1, False)
+            for key in run.open
+            if run.entries[key].kind is EntryKind.DO
+            and (run.entries[key].wake_at_ms or 0) <= now_ms
+            and key not in hand.attempts
+        ]
+        if run.rollback is not None:
+            due += [
+                (key, entry.rollback_attempts + 1, True)
+                for key, entry in run.entries.items()
+                if 0 < entry.rollback_at_ms <= now_ms
+                and not entry.rolled_back
+                and key not in hand.attempts
+            ]
+        back = 0 < run.back_at_ms <= now_ms
+        if (due or back) and hand.activation is None:
+            self._make_ready(hand, _RETRY, now_ms)
+            return
+        for key, attempt, rollback in due:
+            hand.attempts[key] = None
+            self._batch.effects.append(Attempt(hand.activation or 0, key, attempt, rollback))
+
+    def _mind_time(self, hand: Hand, after_ms: int = 0) -> None:
+        wake_at_ms = next_wake_ms(hand.run, after_ms)
+        if wake_at_ms is not None and (hand.wake_ms is None or wake_at_ms < hand.wake_ms):
+            hand.wake_ms = wake_at_ms
+            key = instance_key(hand.run.workflow, hand.run.instance_id)
+            heapq.heappush(self._wakes, (wake_at_ms, key))
+
+    # -- the outbox
+
+    def posts_sent(self, key: str, through: int, now_ms: int) -> None:
+        """Takes note that posts of an instance are acknowledged by Kafka."""
+        hand = self.hands[key]
+        run = hand.run
+        self._commit(
+            hand, run.workflow, run.instance_id, [PostsSent(through)], NO_CAUSE, now_ms
+        )
+
+    # -- hosts and restarts
+
+    def _adopt(self, key: str, run: CodeRun) -> None:
+        """Takes over an instance as the log left it."""
+        hand = self.hands[key] = Hand(run)
+        if run.unsent:
+            self._batch.effects.append(Queued(key, tuple(run.unsent)))
+        if run.ended:
+            return
+        self._mind_time(hand)
+        if run.status is RunStatus.ACTIVE and not run.back_at_ms:
+            fresh = run.sequence == 1
+            self._make_ready(hand, _RUN if fresh else _WAKE, run.updated_at_ms)
+
+    def host_gone(self, reason: str, now_ms: int, *, turn: int | None = None) -> None:
+        """Takes back what a host had in hand; it ended, or stood still in the turn of a run.
+
+        Steps that were under way have failed once more; all else is run again from the log.
+        """
+        for number, hand in list(self._by_activation.items()):
+            del self._by_activation[number]
+            hand.activation = None
+            attempts = [started for started in hand.attempts.values() if started is not None]
+            hand.attempts.clear()
+            hand.held.clear()
+            failure = Failure("HostLostError", f"{reason} while the step was running")
+            for started in attempts:
+                raised = StepRaised(started.step, started.attempt, failure, started.policy)
+                self._asked(hand, raised, now_ms)
+            if number == turn:
+                self._asked(hand, HostGone(reason), now_ms)
+            elif hand.run.status is RunStatus.ACTIVE:
+                self._make_ready(hand, _WAKE, now_ms)
+            else:
+                self._attempt_due(hand, now_ms)
+
+
+def _begins(command: object) -> bool:
+    return type(command).__name__ in ("StartRun", "RestartRun")
+
+
+def _back_to_sender(
+    sent: CommandSent, rejection: Rejection, run: CodeRun | None, now_ms: int
+) -> CommandSent | None:
+    """What a workflow whose command is refused is told, if it has to know."""
+    command = sent.command
+    what = f"{sent.workflow}/{sent.instance_id}"
+    back: FinishChild | NoteRefusal
+    if isinstance(command, StartRun) and command.parent is not None:
+        parent = command.parent
+        if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
+            return None  # Sent twice: it runs already.
+        failure = Failure("ChildWorkflowError", f"{what}: {rejection.message}")
+        back = FinishChild(parent.run_number, parent.key, None, failure)
+        workflow, instance_id = parent.workflow, parent.instance_id
+    elif isinstance(command, SendEvent) and command.sender is not None:
+        if rejection.code == EVENT_ALREADY_RECEIVED:
+            return None
+        sender = command.sender
+        back = NoteRefusal(
+            sender.run_number, f"the event {command.type} to {what} was dropped: {rejection.message}"
+        )
+        workflow, instance_id = sender.workflow, sender.instance_id
+    else:
+        return None
+    return CommandSent(
+        command_id=f"re:{sent.command_id}",
+        workflow=workflow,
+        instance_id=instance_id,
+        sent_at_ms=now_ms,
+        reply_to=-1,
+        command=back,
+    )

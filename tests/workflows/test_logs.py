@@ -1,0 +1,173 @@
+"""`step.log`: lines that last, and say where and when they were written."""
+
+# The linter takes `step.log` for the standard library's logger.
+# ruff: noqa: G010, PLE1205
+
+import pytest
+
+from headwater import (
+    Break,
+    Continue,
+    Step,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
+from tests.workflows.running import HOUR, START, begin, error_of, output, output_of, run
+
+
+async def lines_of(instance: object, *attributes: str) -> list[tuple[object, ...]]:
+    """These attributes of each line that the author has written."""
+    return [
+        tuple(getattr(line, attribute) for attribute in attributes)
+        for line in (await instance.history()).logs
+        if line.category != "system"
+    ]
+
+
+def test_lines_are_kept_in_order_with_level_category_message_and_data():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.log.debug("one", {"amount": 125}, category="payments")
+        await step.log.info("two", [1, 2], category="payments")
+        await step.log.warn("three", "text", category="shipping")
+        await step.log.error("four", category="shipping")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await lines_of(instance, "level", "category", "message", "data") == [
+            ("debug", "payments", "one", {"amount": 125}),
+            ("info", "payments", "two", [1, 2]),
+            ("warn", "shipping", "three", "text"),
+            ("error", "shipping", "four", None),
+        ]
+
+    run(scenario, order)
+
+
+def test_a_line_of_the_body_belongs_to_no_step_and_has_its_time():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.sleep("cool off", "1 hour")
+        await step.log.info("awake")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 hour")
+        assert await lines_of(instance, "step_key", "attempt", "created_at") == [
+            (None, None, START + HOUR)
+        ]
+
+    run(scenario, order)
+
+
+def test_a_line_of_a_callback_names_its_step_and_attempt():
+    attempts: list[int] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        async def charge() -> None:
+            attempts.append(1)
+            await step.log.info("charging")
+            if len(attempts) == 1:
+                raise ConnectionError("bank is closed")
+
+        await step.do("charge", charge)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("10 seconds")
+        await output_of(instance)
+        assert await lines_of(instance, "message", "step_key", "attempt") == [
+            ("charging", "charge", 1),
+            ("charging", "charge", 2),
+        ]
+
+    run(scenario, order)
+
+
+def test_a_line_of_a_callback_in_an_iteration_has_the_whole_key():
+    async def one_page(step: Step, state: dict) -> object:
+        async def fetch() -> None:
+            await step.log.info("fetching")
+
+        await step.do("fetch", fetch)
+        return Break(None) if state["n"] == 1 else Continue({"n": 1})
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.loop("pages", one_page, state={"n": 0})
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await lines_of(instance, "step_key") == [("pages/~0/fetch",), ("pages/~1/fetch",)]
+
+    run(scenario, order)
+
+
+def test_lines_that_a_replay_writes_again_can_be_told_apart():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.log.info("before")
+        await step.sleep("cool off", "1 hour")
+        await step.log.info("after")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in range(2):
+            await test.crash()
+            await test.run_until_idle()
+        await test.advance("1 hour")
+        await output_of(instance)
+        lines = await lines_of(instance, "message", "is_replay")
+        assert [message for message, replayed in lines if not replayed] == ["before", "after"]
+        assert {message for message, replayed in lines if replayed} <= {"before"}
+
+    run(scenario, order)
+
+
+def test_lines_of_a_completed_callback_are_not_written_again():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        async def charge() -> None:
+            await step.log.info("charging")
+
+        await step.do("charge", charge)
+        await step.sleep("cool off", "1 hour")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        assert await lines_of(instance, "message") == [("charging",)]
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warn", "error"])
+def test_the_category_of_the_system_is_refused_to_authors(level: str):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        try:
+            await getattr(step.log, level)("hello", category="system")
+        except Exception as error:  # noqa: BLE001 the contract names no class
+            return str(error)
+        return None
+
+    assert "system" in str(output(order))
+
+
+def test_the_lines_of_an_instance_that_failed_are_kept():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.log.warn("stock is low", {"left": 0})
+        raise LookupError("sold out")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await error_of(instance)
+        assert await lines_of(instance, "level", "message", "data") == [
+            ("warn", "stock is low", {"left": 0})
+        ]
+
+    run(scenario, order)

@@ -1,0 +1,441 @@
+"""Rollback handlers: which of them run, in which order, and how often."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from headwater import (
+    Break,
+    Continue,
+    Retry,
+    RollbackCheckpointError,
+    RollbackError,
+    Step,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
+from tests.workflows.running import (
+    Calls,
+    Deployed,
+    Flaky,
+    begin,
+    entry_at,
+    error_of,
+    failure,
+    output,
+    output_of,
+    pass_time,
+    run,
+    state_of,
+)
+
+
+async def do(step: Step, name: str, undone: list, **options: object) -> object:
+    """A step whose result is its name, and whose handler remembers it."""
+    return await step.do(name, lambda: name, rollback=undone.append, **options)
+
+
+def fail() -> None:
+    raise LookupError("sold out")
+
+
+def test_handlers_run_in_reverse_with_the_results_and_the_original_error_stands():
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await do(step, "b", undone)
+        await do(step, "c", undone)
+        await step.do("ship", fail, retries=Retry(limit=0))
+
+    error = failure(order)
+    assert (error.name, error.message) == ("LookupError", "sold out")
+    assert undone == ["c", "b", "a"]
+
+
+def test_the_order_is_that_of_completion_not_of_calls():
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        slow = Flaky(1, "a")
+        await asyncio.gather(
+            step.do("a", slow, rollback=undone.append),
+            do(step, "b", undone),
+        )
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("10 seconds")
+        await error_of(instance)
+        assert undone == ["a", "b"]
+
+    run(scenario, order)
+
+
+def test_a_step_with_a_handler_and_no_checkpoint_before_it_raises_before_its_callback():
+    calls = Calls()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        try:
+            await step.do("charge", calls.of("charge"), rollback=lambda _: None)
+        except RollbackCheckpointError as error:
+            return str(error)
+        return None
+
+    assert "charge" in str(output(order))
+    assert calls.names == []
+
+
+def test_an_uncaught_missing_checkpoint_is_the_error_of_the_instance():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.do("charge", lambda: 1, rollback=lambda _: None)
+        await step.checkpoint("too late")
+
+    assert failure(order).name == "RollbackCheckpointError"
+
+
+def test_nothing_is_rolled_back_when_the_workflow_completes_or_catches_the_error():
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        try:
+            fail()
+        except LookupError:
+            return "caught"
+        return "never"
+
+    assert output(order) == "caught"
+    assert undone == []
+
+
+def test_a_step_that_did_not_complete_is_not_rolled_back():
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await step.do("b", fail, retries=Retry(limit=0), rollback=lambda _: undone.append("b"))
+
+    failure(order)
+    assert undone == ["a"]
+
+
+def test_a_rollback_error_is_not_retried_and_rolls_back():
+    undone: list[str] = []
+    halt = Flaky(9, error=RollbackError)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await step.do("check", halt)
+
+    error = failure(order)
+    assert (error.name, error.message) == ("RollbackError", "call 1")
+    assert halt.calls == 1
+    assert undone == ["a"]
+
+
+def test_a_rollback_error_arrives_as_itself_and_may_be_caught():
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        try:
+            await step.do("check", Flaky(9, error=RollbackError))
+        except RollbackError as error:
+            return str(error)
+        return None
+
+    assert output(order) == "call 1"
+    assert undone == []
+
+
+def test_handlers_may_be_async_and_get_the_result():
+    undone: list[object] = []
+
+    async def refund(result: object) -> None:
+        await asyncio.sleep(0)
+        undone.append(result)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await step.do("a", lambda: {"charge": 1}, rollback=refund)
+        await step.do("b", lambda: {"charge": 2}, rollback=lambda result: refund(result["charge"]))
+        fail()
+
+    failure(order)
+    assert undone == [2, {"charge": 1}]
+
+
+def test_steps_completed_before_a_crash_are_rolled_back_after_it():
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await do(step, "b", undone)
+        await step.sleep("cool off", "1 hour")
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        error = await error_of(instance)
+        assert (error.name, error.message) == ("LookupError", "sold out")
+        assert undone == ["b", "a"]
+        await test.crash()
+        await test.advance("1 hour")
+        assert undone == ["b", "a"]
+
+    run(scenario, order)
+
+
+def test_a_crash_in_the_midst_of_a_rollback_runs_no_finished_handler_again():
+    begun: list[str] = []
+    undone: list[str] = []
+
+    async def undo(name: str) -> None:
+        begun.append(name)
+        if begun.count("b") == 1 and name == "b":
+            await pass_time("1 hour")
+        undone.append(name)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        for name in ("a", "b", "c"):
+            await step.do(name, lambda name=name: name, rollback=undo)
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert begun == ["c", "b"]
+        await test.crash()
+        await test.run_until_idle()
+        assert (await error_of(instance)).message == "sold out"
+        assert undone == ["c", "b", "a"]
+        assert begun == ["c", "b", "b", "a"]
+
+    run(scenario, order)
+
+
+def test_a_handler_that_raises_is_tried_again():
+    attempts: list[str] = []
+
+    def refund(result: str) -> None:
+        attempts.append(result)
+        if len(attempts) == 1:
+            raise ConnectionError("bank is closed")
+
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await step.do("b", lambda: "b", rollback=refund)
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert (attempts, undone) == (["b"], [])
+        await test.advance("9 seconds")
+        assert attempts == ["b"]
+        await test.crash()
+        await test.advance("1 second")
+        assert (attempts, undone) == (["b", "b"], ["a"])
+        assert (await error_of(instance)).message == "sold out"
+
+    run(scenario, order)
+
+
+def test_a_handler_that_never_succeeds_is_logged_and_the_next_one_runs():
+    attempts: list[str] = []
+
+    def refund(result: str) -> None:
+        attempts.append(result)
+        raise ConnectionError("bank is closed")
+
+    undone: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        await step.do("b", lambda: "b", rollback=refund)
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("309 seconds")
+        assert (len(attempts), undone) == (5, [])
+        await test.advance("1 second")
+        assert (len(attempts), undone) == (6, ["a"])
+        error = await error_of(instance)
+        assert (error.name, error.message) == ("LookupError", "sold out")
+        logs = (await instance.history()).logs
+        assert "system" in {line.category for line in logs}
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_the_iterations_that_a_loop_has_kept_are_rolled_back(crash: bool):
+    undone: list[str] = []
+
+    async def one_page(step: Step, state: dict) -> object:
+        number = state["n"]
+        await step.do("charge", lambda: number, rollback=undone.append)
+        return Break(None) if number == 6 else Continue({"n": number + 1})
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await do(step, "a", undone)
+        options = {"commit_interval": 2, "history_every": 2, "history_keep": 3}
+        await step.loop("pages", one_page, state={"n": 0}, **options)
+        await step.sleep("cool off", "1 hour")
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        await error_of(instance)
+        assert undone[:3] == [6, 5, 4]
+        assert undone[-1] == "a"
+        assert set(Counter(undone).values()) == {1}
+
+    run(scenario, order)
+
+
+def test_steps_of_an_unfinished_iteration_are_rolled_back_after_a_crash():
+    undone: list[str] = []
+
+    async def one_page(step: Step, state: dict) -> object:
+        number = state["n"]
+        await step.do("charge", lambda: number, rollback=undone.append)
+        if number == 2:
+            await step.sleep("nap", "1 hour")
+            fail()
+        return Continue({"n": number + 1})
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await step.loop("pages", one_page, state={"n": 0}, commit_interval=1)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        await error_of(instance)
+        assert undone == [2, 1, 0]
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_the_branches_of_a_completed_join_are_rolled_back_by_completion(crash: bool):
+    undone: list[str] = []
+
+    async def slow(step: Step) -> None:
+        await step.sleep("wait", "1 hour")
+        await do(step, "slow", undone)
+
+    async def quick(step: Step) -> None:
+        await do(step, "quick", undone)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await step.join("both", slow=slow, quick=quick)
+        await step.sleep("cool off", "1 hour")
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 hour")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        await error_of(instance)
+        assert undone == ["slow", "quick"]
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_the_completed_steps_of_a_loser_are_rolled_back(crash: bool):
+    undone: list[str] = []
+
+    async def loser(step: Step) -> None:
+        await do(step, "booked", undone)
+        await step.sleep("wait", "2 hours")
+
+    async def winner(step: Step) -> None:
+        await step.sleep("wait", "1 hour")
+        await do(step, "won", undone)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await step.race("fastest", loser=loser, winner=winner)
+        await step.sleep("cool off", "1 hour")
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 hour")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        await error_of(instance)
+        assert undone == ["won", "booked"]
+
+    run(scenario, order)
+
+
+def test_a_restart_after_a_rollback_does_the_work_again():
+    undone: list[str] = []
+    code = Deployed()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        await step.checkpoint("before money")
+        charged = await do(step, "a", undone)
+        if code.version == 1:
+            fail()
+        return charged
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await state_of(instance) == "errored"
+        code.version = 2
+        await instance.restart()
+        await test.run_until_idle()
+        assert await output_of(instance) == "a"
+        assert undone == ["a"]
+        assert (await entry_at(instance, "before money")).type == "checkpoint"
+
+    run(scenario, order)

@@ -1,0 +1,314 @@
+"""Step transactions: all that a step does takes effect with its record, once, or not at all."""
+
+import pytest
+
+from headwater import Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
+from tests.workflows.running import (
+    Deployed,
+    begin,
+    entry_at,
+    error_of,
+    find,
+    output_of,
+    pass_time,
+    published,
+    rows,
+    run,
+    state_of,
+)
+
+TABLE = "CREATE TABLE charges (id TEXT PRIMARY KEY, amount INTEGER)"
+INSERT = "INSERT INTO charges (id, amount) VALUES (%s, %s)"
+ALL = "SELECT id, amount FROM charges ORDER BY id"
+
+
+def order_that(callback: object, **options: object) -> object:
+    """A workflow of one step, and an hour after it."""
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        result = await step.do("save", callback, **options)
+        await step.sleep("cool off", "1 hour")
+        return result
+
+    return order
+
+
+@workflow("invoice")
+async def invoice(event: WorkflowEvent, step: Step) -> object:
+    """Waits for its payment."""
+    reply = await step.wait_for_event("payment", type="payment", timeout="1 day")
+    return [event.payload, reply.payload]
+
+
+def save(tx: StepTx) -> str:
+    """One of everything."""
+    tx.publish("charges", "a", {"amount": 125})
+    tx.execute(INSERT, ("a", 125))
+    tx.create_workflow("invoice", id="inv-1", params={"order": "a"})
+    tx.send_event("invoice", "inv-0", "payment", "paid")
+    return "saved"
+
+
+async def effects(test: WorkflowTest) -> list[object]:
+    """What the world has seen of `save`."""
+    events = (await (await find(test, "invoice", "inv-0")).history()).events
+    return [
+        await published(test, "charges"),
+        await rows(test, ALL),
+        [event.payload for event in events],
+    ]
+
+
+NOTHING = [[], [], []]
+ALL_OF_IT = [[("a", {"amount": 125})], [("a", 125)], ["paid"]]
+
+
+async def prepare(test: WorkflowTest) -> None:
+    await rows(test, TABLE)
+    await begin(test, "invoice", "inv-0", params="zero")
+
+
+def test_everything_takes_effect_when_the_step_completes():
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        assert await effects(test) == NOTHING
+        await begin(test)
+        assert await effects(test) == ALL_OF_IT
+        paid = await find(test, "invoice", "inv-0")
+        assert await output_of(paid) == ["zero", "paid"]
+        created = await find(test, "invoice", "inv-1")
+        assert await state_of(created) == "waiting"
+        await created.send_event("payment", "later")
+        await test.run_until_idle()
+        assert await output_of(created) == [{"order": "a"}, "later"]
+
+    run(scenario, order_that(save), invoice)
+
+
+def test_nothing_takes_effect_again_on_replay():
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        instance = await begin(test)
+        for _ in range(3):
+            await test.crash()
+            await test.run_until_idle()
+        await test.advance("1 hour")
+        assert await output_of(instance) == "saved"
+        assert await effects(test) == ALL_OF_IT
+
+    run(scenario, order_that(save), invoice)
+
+
+def test_nothing_of_a_failed_attempt_takes_effect():
+    code = Deployed()
+
+    def fails_after_all(tx: StepTx) -> str:
+        saved = save(tx)
+        if code.version == 1:
+            raise ConnectionError("bank is closed")
+        return saved
+
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        await begin(test)
+        assert await effects(test) == NOTHING
+        code.version = 2
+        await test.advance("10 seconds")
+        assert await effects(test) == ALL_OF_IT
+
+    run(scenario, order_that(fails_after_all), invoice)
+
+
+def test_nothing_of_an_attempt_that_timed_out_takes_effect():
+    async def slow(tx: StepTx) -> str:
+        saved = save(tx)
+        await pass_time("2 minutes")
+        return saved
+
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        instance = await begin(test)
+        await test.advance("5 minutes")
+        await error_of(instance)
+        assert await effects(test) == NOTHING
+
+    run(scenario, order_that(slow, timeout="1 minute", retries=Retry(limit=0)), invoice)
+
+
+def test_nothing_of_an_attempt_that_a_crash_cut_short_takes_effect_twice():
+    begun: list[int] = []
+
+    async def interrupted(tx: StepTx) -> str:
+        begun.append(1)
+        saved = save(tx)
+        if len(begun) == 1:
+            await pass_time("1 minute")
+        return saved
+
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        await begin(test)
+        assert await effects(test) == NOTHING
+        await test.crash()
+        assert await effects(test) == NOTHING
+        await test.advance("5 minutes")
+        assert await effects(test) == ALL_OF_IT
+        assert len(begun) == 2
+
+    run(scenario, order_that(interrupted), invoice)
+
+
+def test_nothing_of_a_callback_that_lost_a_race_takes_effect():
+    async def slow(tx: StepTx) -> str:
+        saved = save(tx)
+        await pass_time("2 minutes")
+        return saved
+
+    async def saves(step: Step) -> object:
+        return await step.do("save", slow)
+
+    async def waits(step: Step) -> None:
+        await step.sleep("wait", "1 minute")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return (await step.race("fastest", saves=saves, timeout=waits)).winner
+
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        instance = await begin(test)
+        await test.advance("5 minutes")
+        assert await output_of(instance) == "timeout"
+        assert await effects(test) == NOTHING
+
+    run(scenario, order, invoice)
+
+
+def test_nothing_takes_effect_while_the_callback_still_runs():
+    async def slow(tx: StepTx) -> str:
+        saved = save(tx)
+        await pass_time("1 minute")
+        return saved
+
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        await begin(test)
+        await test.advance("59 seconds")
+        assert await effects(test) == NOTHING
+        await test.advance("1 second")
+        assert await effects(test) == ALL_OF_IT
+
+    run(scenario, order_that(slow), invoice)
+
+
+def test_statements_run_in_order_and_records_keep_theirs():
+    def several(tx: StepTx) -> None:
+        tx.execute(INSERT, ("a", 1))
+        tx.execute("UPDATE charges SET amount = amount + %s WHERE id = %s", (41, "a"))
+        tx.execute(INSERT, ("it's 100%", 2))
+        for number in range(5):
+            tx.publish("charges", "a", number)
+
+    async def scenario(test: WorkflowTest) -> None:
+        await rows(test, TABLE)
+        await begin(test)
+        assert await rows(test, ALL) == [("a", 42), ("it's 100%", 2)]
+        assert await published(test, "charges") == [("a", number) for number in range(5)]
+        assert await published(test, "elsewhere") == []
+
+    run(scenario, order_that(several))
+
+
+def test_a_unique_violation_fails_the_step_without_a_retry_and_takes_all_of_it_back():
+    calls: list[int] = []
+
+    def conflicts(tx: StepTx) -> None:
+        calls.append(1)
+        tx.publish("charges", "a", 1)
+        tx.execute(INSERT, ("b", 2))
+        tx.execute(INSERT, ("a", 3))
+
+    async def scenario(test: WorkflowTest) -> None:
+        await rows(test, TABLE)
+        await rows(test, INSERT, ("a", 1))
+        instance = await begin(test)
+        assert (await error_of(instance)).name == "UniqueConstraintError"
+        entry = await entry_at(instance, "save")
+        assert (entry.status, entry.attempts) == ("errored", 1)
+        await test.advance("1 day")
+        assert len(calls) == 1
+        assert await rows(test, ALL) == [("a", 1)]
+        assert await published(test, "charges") == []
+
+    run(scenario, order_that(conflicts))
+
+
+def test_a_statement_that_fails_costs_its_own_instance_only():
+    def wrong(tx: StepTx) -> None:
+        tx.execute("INSERT INTO no_such_table (id) VALUES (%s)", ("a",))
+
+    @workflow("other")
+    async def other(event: WorkflowEvent, step: Step) -> str:
+        return await step.do("save", lambda tx: tx.execute(INSERT, ("a", 1)) or "saved")
+
+    async def scenario(test: WorkflowTest) -> None:
+        await rows(test, TABLE)
+        broken = await test.create("order", id="broken")
+        fine = await test.create("other", id="fine")
+        await test.run_until_idle()
+        await error_of(broken)
+        assert await output_of(fine) == "saved"
+        assert await rows(test, ALL) == [("a", 1)]
+
+    run(scenario, order_that(wrong, retries=Retry(limit=0)), other)
+
+
+def test_creating_an_instance_whose_id_exists_is_skipped():
+    def creates(tx: StepTx) -> str:
+        tx.create_workflow("invoice", id="inv-0", params="changed")
+        tx.create_workflow("invoice", id="inv-1", params="new")
+        return "saved"
+
+    async def scenario(test: WorkflowTest) -> None:
+        existing = await begin(test, "invoice", "inv-0", params="zero")
+        await begin(test)
+        for each in (existing, await find(test, "invoice", "inv-1")):
+            await each.send_event("payment", "paid")
+        await test.advance("1 hour")
+        assert await output_of(existing) == ["zero", "paid"]
+        assert await output_of(await find(test, "invoice", "inv-1")) == ["new", "paid"]
+        assert await output_of(await find(test, "order", "i-1")) == "saved"
+
+    run(scenario, order_that(creates), invoice)
+
+
+@pytest.mark.parametrize("target", ["missing", "ended"])
+def test_an_event_for_nobody_is_dropped_with_a_line_in_the_log(target: str):
+    def sends(tx: StepTx) -> str:
+        tx.send_event("invoice", target, "payment", "paid")
+        return "saved"
+
+    async def scenario(test: WorkflowTest) -> None:
+        await (await begin(test, "invoice", "ended")).terminate()
+        await test.run_until_idle()
+        instance = await begin(test)
+        await test.advance("1 hour")
+        assert await output_of(instance) == "saved"
+        lines = (await instance.history()).logs
+        assert "system" in {line.category for line in lines}
+
+    run(scenario, order_that(sends), invoice)
+
+
+def test_an_event_that_an_instance_sends_to_itself_reaches_its_later_wait():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        await step.do("send", lambda tx: tx.send_event("order", event.instance_id, "go", {"n": 1}))
+        return (await step.wait_for_event("go", type="go", timeout="1 minute")).payload
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await output_of(instance) == {"n": 1}
+
+    run(scenario, order)
