@@ -5,9 +5,11 @@ One await per call, not per record: records are packed into one batch a partitio
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, cast
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -19,6 +21,18 @@ from streams.records import Outgoing
 #: Large enough that a batch of a thousand small records is one or two Kafka batches; four of these
 #: fit the broker's default request limit of 100 MB many times over.
 _BATCH_BYTES: Final = 512 * 1024
+
+#: A Kafka batch with the number of its records.
+_Packed: TypeAlias = tuple[Any, int]
+
+
+class Sent(NamedTuple):
+    """A Kafka batch on its way: its records have consecutive offsets, or none is in the log."""
+
+    topic: str
+    partition: int
+    records: int
+    acknowledged: asyncio.Future[Any]
 
 
 class Appender:
@@ -58,11 +72,16 @@ class Appender:
             ) from error
         return producer
 
-    async def stop(self) -> None:
-        """Sends what is pending and disconnects."""
+    async def stop(self, within_s: float | None = None) -> None:
+        """Sends what is pending and disconnects.
+
+        Units:  within_s, in seconds: what is pending then may be sent at any later time, or never.
+                Without it, stopping lasts as long as the broker is away.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
-            await producer.stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(producer.stop(), within_s)
 
     async def partitions(self, topic: str) -> int:
         """The number of partitions of a topic.
@@ -84,41 +103,66 @@ class Appender:
         The order is kept within a partition.
         Errors: BrokerUnavailable; some of the records may then be in the log.
         """
-        if not records:
-            return
+        if records:
+            await self.acknowledged(await self.send(records))
+
+    async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
+        """Hands records to the producer, in order; they are durable when `acknowledged` says so.
+
+        Shape:  one Kafka batch a partition, or several where the records are many; those of a
+                partition in order. Of two calls under way at once the order is not kept.
+        Errors: BrokerUnavailable; some of the records may then be in the log, or come there.
+        """
         producer = await self._connected()
         by_partition: dict[tuple[str, int], list[Outgoing]] = defaultdict(list)
         for record in records:
             by_partition[record[0], record[1]].append(record)
-        pending: list[asyncio.Future[object]] = []
+        packed = [_pack(producer, group) for group in by_partition.values()]
+        sent = []
         try:
-            for (topic, partition), group in by_partition.items():
-                await self._send_group(producer, topic, partition, group, pending)
-            await asyncio.gather(*pending)
+            # The producer takes one batch a partition at a time: first the first of each.
+            for turn in zip_longest(*packed):
+                for (topic, partition), batch in zip(by_partition, turn, strict=True):
+                    if batch is not None:
+                        builder, count = batch
+                        future = await producer.send_batch(builder, topic, partition=partition)
+                        sent.append(Sent(topic, partition, count, future))
         except (KafkaError, OSError) as error:
-            raise BrokerUnavailable(
-                f"expected {len(records)} records acknowledged by {self._bootstrap}, "
-                f"found: {error!r}"
-            ) from error
+            raise self._unavailable(len(records), error) from error
+        return sent
 
-    @staticmethod
-    async def _send_group(
-        producer: AIOKafkaProducer,
-        topic: str,
-        partition: int,
-        group: list[Outgoing],
-        pending: list[asyncio.Future[object]],
-    ) -> None:
-        batch = producer.create_batch()
-        for _, _, key, value, headers in group:
-            headers = headers or []  # noqa: PLW2901, aiokafka takes lists only
-            if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
-                pending.append(await producer.send_batch(batch, topic, partition=partition))
-                batch = producer.create_batch()
-                batch.append(timestamp=None, key=key, value=value, headers=headers)
-        pending.append(await producer.send_batch(batch, topic, partition=partition))
+    async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
+        """Waits for the broker to acknowledge batches; returns the first offset of each.
+
+        Errors: BrokerUnavailable; the producer is of no more use then, `stop` it.
+        """
+        try:
+            metadata = await asyncio.gather(*(batch.acknowledged for batch in sent))
+        except (KafkaError, OSError) as error:
+            count = sum(batch.records for batch in sent)
+            raise self._unavailable(count, error) from error
+        return [acknowledgement.offset for acknowledgement in metadata]
+
+    def _unavailable(self, count: int, error: Exception) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"expected {count} records acknowledged by {self._bootstrap}, found: {error!r}"
+        )
 
     async def _connected(self) -> AIOKafkaProducer:
         if self._producer is None:
             await self.start()
         return cast("AIOKafkaProducer", self._producer)
+
+
+def _pack(producer: AIOKafkaProducer, group: Sequence[Outgoing]) -> list[_Packed]:
+    """Packs the records of a partition into Kafka batches."""
+    packed: list[_Packed] = []
+    batch = producer.create_batch()
+    for _, _, key, value, headers in group:
+        headers = headers or []  # noqa: PLW2901, aiokafka takes lists only
+        if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
+            packed.append((batch, batch.record_count()))
+            batch = producer.create_batch()
+            batch.append(timestamp=None, key=key, value=value, headers=headers)
+    packed.append((batch, batch.record_count()))
+    return packed

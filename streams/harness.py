@@ -9,7 +9,7 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
@@ -40,6 +40,7 @@ from streams.code_host.definition import Workflow
 from streams.code_host.host import Host
 from streams.code_host.protocol import FromHost, ToHost
 from streams.code_host.values import decode, encode
+from streams.instances import Instances
 from streams.memory_database import MemoryDatabase
 from streams.owner import Batch, Owner, Queued
 from streams.refusals import refusal
@@ -348,7 +349,8 @@ class WorkflowTest:
         self._history.append(write(claim))
         claims = Claims()
         records = [(i, read(each, HistoryAppended)) for i, each in enumerate(self._history)]
-        states = restore(claims, records)
+        instances = Instances()
+        restore(claims, records, instances)
         self._read = claims.cause + 1
         self._said = []
         self._host = Host(
@@ -359,7 +361,7 @@ class WorkflowTest:
         self._owner = Owner(
             0,
             claims,
-            states,
+            instances,
             workflows=frozenset(self._workflows),
             number_activations=lambda: next(self._numbers),
             draw_seed=lambda: self.new_id("seed"),
@@ -454,15 +456,16 @@ class WorkflowTest:
         count = self._turn(limit)
         while self._host is host:
             self._stirred.clear()
-            if self._moves():
+            if self._moves(ready=not once):
                 count += self._turn(0 if once else None)
                 continue
             if not await self._callbacks_moved():
                 break
         return count
 
-    def _moves(self) -> bool:
-        return bool(self._said) or self._read < len(self._commands) or self._owner.has_work()
+    def _moves(self, *, ready: bool) -> bool:
+        waiting = bool(self._said) or self._read < len(self._commands)
+        return waiting or self._owner.has_work(ready=ready)
 
     async def _callbacks_moved(self) -> bool:
         """Lets callbacks go on; False when all of them wait for virtual time, or none is left."""
@@ -538,6 +541,3 @@ def _types(types: tuple[str, ...] | None, limit: int | None) -> str | list[str] 
     if types is None:
         return None
     return types[0] if limit is None else list(types)
-
-
-Clock = Callable[[], int]

@@ -10,7 +10,8 @@ the same object.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -18,10 +19,8 @@ import msgspec
 from processors.replay import appliers
 from processors.replay.commands import CodeCommand, HostGone, StepRaised, Wake
 from processors.replay.decide import decide_asked, decide_command
-from processors.replay.state import CodeRun
 from processors.replay.waits import next_wake_ms
 from processors.runs.claims import Claims
-from processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.state import RunStatus
 from schemas.history import (
@@ -33,22 +32,21 @@ from schemas.history import (
     EntryKind,
     EntryRolledBack,
     Failure,
-    FinishChild,
     HistoryAppended,
     LogEvent,
     LoopAdvanced,
-    NoteRefusal,
     Post,
     PostsQueued,
     PostsSent,
     ReplySent,
+    RollbackFailed,
     RunCompleted,
     RunErrored,
     RunEvent,
     RunResumed,
     RunStarted,
+    RunSuspended,
     RunTerminated,
-    SendEvent,
     StartRun,
     StepCompleted,
     StepFailed,
@@ -67,6 +65,8 @@ from streams.code_host.protocol import (
     ToHost,
     activate,
 )
+from streams.instances import Hand, Instances
+from streams.senders import back_to_sender
 
 #: What a tick takes first: what goes on before what begins.
 _WAKE, _RETRY, _RESUME, _RUN = range(4)
@@ -88,9 +88,10 @@ Effect: TypeAlias = ToHost | ReplySent | Queued | CommandSent
 class Batch:
     """Staged records, in order, and what follows once all of them are acknowledged."""
 
-    __slots__ = ("effects", "records")
+    __slots__ = ("effects", "number", "records")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
         self.records: list[HistoryAppended] = []
         self.effects: list[Effect] = []
 
@@ -98,38 +99,21 @@ class Batch:
         return bool(self.records or self.effects)
 
 
-class Hand:
-    """What the owner holds of an instance besides its state."""
-
-    __slots__ = ("activation", "attempts", "held", "ready", "run", "tail", "wake_ms")
-
-    def __init__(self, run: CodeRun) -> None:
-        self.run = run
-        self.activation: int | None = None
-        #: Attempts under way, by the key of their step; None until their host says they take long.
-        self.attempts: dict[str, Started | None] = {}
-        #: What a paused run will be told when it is resumed.
-        self.held: list[ToHost] = []
-        self.ready = False
-        #: The place in the batch of the record that more events may join.
-        self.tail: int | None = None
-        #: The earliest time that the heap of wakes holds for it.
-        self.wake_ms: int | None = None
-
-
 class Owner:
     """The owner of one partition.
 
-    Shape:  claims is the fold of the partition up to the own claim, runs the states by instance
-            key. `workflows` are the names that may be started; `number_activations` gives numbers
-            that no other activation of the process has.
+    Shape:  claims is the fold of the partition up to the own claim, instances what it holds there,
+            wakes when time moves those among them that are bytes. `workflows` are the names that
+            may be started; `number_activations` gives numbers that no other activation of the
+            process has.
     """
 
     def __init__(
         self,
         partition: int,
         claims: Claims,
-        runs: Mapping[str, CodeRun],
+        instances: Instances,
+        wakes: Iterable[tuple[int, str]] = (),
         *,
         workflows: Collection[str],
         number_activations: Callable[[], int],
@@ -137,29 +121,32 @@ class Owner:
     ) -> None:
         self.partition = partition
         self.claims = claims
-        self.hands: dict[str, Hand] = {}
+        self.instances = instances
+        #: Instances that have changed since their snapshot.
+        self.dirty: set[str] = set()
         self._workflows = workflows
         self._number = number_activations
         self._draw_seed = draw_seed
         self._by_activation: dict[int, Hand] = {}
         self._ready: list[tuple[int, int, int, str]] = []
-        self._wakes: list[tuple[int, str]] = []
+        self._wakes: list[tuple[int, str]] = sorted(wakes)
+        self._rests: deque[tuple[int, str]] = deque()
         self._deadlines: list[tuple[int, int, int, str]] = []
         self._count = 0
         self._batch = Batch()
         self._touched: list[Hand] = []
-        for key, run in runs.items():
-            self._adopt(key, run)
+        for hand in instances.at_work():
+            self._adopt(hand)
 
     # -- what is staged
 
-    def has_work(self) -> bool:
+    def has_work(self, *, ready: bool = True) -> bool:
         """Whether something is staged, or ready for a host."""
-        return bool(self._batch or self._ready)
+        return bool(self._batch or (ready and self._ready))
 
     def take(self) -> Batch:
         """Gives what was staged since the last call."""
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, Batch(self._batch.number + 1)
         for hand in self._touched:
             hand.tail = None
         self._touched.clear()
@@ -173,7 +160,7 @@ class Owner:
             return
         self.claims.cause = offset
         key = instance_key(sent.workflow, sent.instance_id)
-        hand = self.hands.get(key)
+        hand = self.instances.find(key)
         decision: Decision
         if isinstance(sent.command, StartRun) and sent.workflow not in self._workflows:
             known = ", ".join(sorted(self._workflows)) or "none"
@@ -213,7 +200,7 @@ class Owner:
             )
         )
         self._reply(sent, rejection.code, rejection.message, hand)
-        back = _back_to_sender(sent, rejection, run, now_ms)
+        back = back_to_sender(sent, rejection, run, now_ms)
         if back is not None:
             self._batch.effects.append(back)
 
@@ -300,6 +287,8 @@ class Owner:
     def _append(self, hand: Hand, record: HistoryAppended) -> None:
         """Stages a record; what one instance did without a command shares one record."""
         records = self._batch.records
+        self.dirty.add(hand.key)
+        hand.batch, hand.since_ms = self._batch.number, record.at_ms
         if hand.tail is not None and record.cause == NO_CAUSE:
             tail = records[hand.tail]
             records[hand.tail] = msgspec.structs.replace(tail, events=tail.events + record.events)
@@ -314,7 +303,7 @@ class Owner:
         assert isinstance(started, RunStarted)  # noqa: S101, the caller saw it
         run = appliers.begin(hand.run if hand else None, record, started, record.at_ms)
         if hand is None:
-            hand = self.hands[instance_key(run.workflow, run.instance_id)] = Hand(run)
+            hand = self.instances.add(instance_key(run.workflow, run.instance_id), run)
         else:
             self._let_go(hand)
             hand.run = run
@@ -328,9 +317,7 @@ class Owner:
         match event:
             case StepCompleted():
                 hand.attempts.pop(event.key, None)
-                self._tell(
-                    hand, Resolved(number, event.key, sequence, event.attempt, event.result)
-                )
+                self._tell(hand, Resolved(number, event.key, sequence, event.attempt, event.result))
             case StepFailed():
                 hand.attempts.pop(event.key, None)
                 if event.retry_at_ms is None:
@@ -348,30 +335,30 @@ class Owner:
                 hand.attempts.pop(event.key, None)
                 self._tell(hand, HandlerDone(number, event.key, sequence))
             case PostsQueued():
-                key = instance_key(run.workflow, run.instance_id)
-                self._batch.effects.append(Queued(key, event.posts))
+                self._batch.effects.append(Queued(hand.key, event.posts))
             case RunResumed():
-                self._resume(hand)
+                hand.resting = True
+                self._make_ready(hand, _RESUME, run.updated_at_ms)
+            case RunSuspended():
+                hand.resting = True
+                self._rests.append((run.updated_at_ms, hand.key))
+            case RollbackFailed():
+                hand.attempts.pop(event.key, None)
             case RunCompleted() | RunErrored() | RunTerminated():
                 self._let_go(hand)
+                self._rests.append((run.updated_at_ms, hand.key))
             case _:
                 pass
 
     def _tell(self, hand: Hand, message: ToHost) -> None:
-        if hand.run.status is RunStatus.PAUSED:
-            if hand.activation is not None:
-                hand.held.append(message)
-        elif hand.activation is not None:
+        paused = hand.run.status is RunStatus.PAUSED
+        if hand.activation is not None and not hand.resting and not paused:
             self._batch.effects.append(message)
-        else:
-            self._make_ready(hand, _WAKE, hand.run.updated_at_ms)
-
-    def _resume(self, hand: Hand) -> None:
-        if hand.activation is None:
-            self._make_ready(hand, _RESUME, hand.run.updated_at_ms)
             return
-        self._batch.effects += [*hand.held, Ask(hand.activation)]
-        hand.held.clear()
+        if hand.activation is not None:
+            hand.held.append(message)
+        if not paused:
+            self._make_ready(hand, _WAKE, hand.run.updated_at_ms)
 
     def _let_go(self, hand: Hand) -> None:
         """Takes an instance out of its host's hands."""
@@ -379,31 +366,36 @@ class Owner:
             self._by_activation.pop(hand.activation, None)
             self._batch.effects.append(Forget(hand.activation))
             hand.activation = None
+        hand.resting = False
         hand.attempts.clear()
         hand.held.clear()
 
     # -- what is ready, and what is due
 
     def _make_ready(self, hand: Hand, priority: int, at_ms: int) -> None:
-        if hand.ready or hand.activation is not None:
+        if hand.ready or (hand.activation is not None and not hand.resting):
             return
         hand.ready = True
         self._count += 1
-        key = instance_key(hand.run.workflow, hand.run.instance_id)
-        heapq.heappush(self._ready, (priority, at_ms, self._count, key))
+        heapq.heappush(self._ready, (priority, at_ms, self._count, hand.key))
 
     def dispatch(self, now_ms: int, limit: int | None = None) -> int:
         """Gives ready instances to the host, at most `limit`; says how many."""
         count = 0
         while self._ready and (limit is None or count < limit):
-            hand = self.hands[heapq.heappop(self._ready)[3]]
+            hand = self._hand(heapq.heappop(self._ready)[3])
             hand.ready = False
             run = hand.run
-            if run.ended or run.status is RunStatus.PAUSED or hand.activation is not None:
+            if run.ended or run.status is RunStatus.PAUSED:
                 continue
-            hand.activation = self._number()
-            self._by_activation[hand.activation] = hand
-            self._batch.effects.append(activate(hand.activation, run))
+            if hand.activation is None:
+                hand.activation = self._number()
+                self._by_activation[hand.activation] = hand
+                self._batch.effects.append(activate(hand.activation, run))
+            elif hand.resting:
+                self._batch.effects += [*hand.held, Ask(hand.activation)]
+                hand.held.clear()
+            hand.resting = False
             self._attempt_due(hand, now_ms)
             count += 1
         return count
@@ -422,7 +414,7 @@ class Owner:
             if hand is not None and started is not None and started.attempt == attempt:
                 self._time_out(hand, started, now_ms)
         while self._wakes and self._wakes[0][0] <= now_ms:
-            hand = self.hands[heapq.heappop(self._wakes)[1]]
+            hand = self._hand(heapq.heappop(self._wakes)[1])
             hand.wake_ms = None
             if hand.run.ended or hand.run.status is RunStatus.PAUSED:
                 continue
@@ -460,7 +452,7 @@ class Owner:
                 and key not in hand.attempts
             ]
         back = 0 < run.back_at_ms <= now_ms
-        if (due or back) and hand.activation is None:
+        if (due or back) and (hand.activation is None or hand.resting):
             self._make_ready(hand, _RETRY, now_ms)
             return
         for key, attempt, rollback in due:
@@ -471,32 +463,56 @@ class Owner:
         wake_at_ms = next_wake_ms(hand.run, after_ms)
         if wake_at_ms is not None and (hand.wake_ms is None or wake_at_ms < hand.wake_ms):
             hand.wake_ms = wake_at_ms
-            key = instance_key(hand.run.workflow, hand.run.instance_id)
-            heapq.heappush(self._wakes, (wake_at_ms, key))
+            heapq.heappush(self._wakes, (wake_at_ms, hand.key))
 
     # -- the outbox
 
     def posts_sent(self, key: str, through: int, now_ms: int) -> None:
         """Takes note that posts of an instance are acknowledged by Kafka."""
-        hand = self.hands[key]
+        hand = self._hand(key)
         run = hand.run
-        self._commit(
-            hand, run.workflow, run.instance_id, [PostsSent(through)], NO_CAUSE, now_ms
-        )
+        self._commit(hand, run.workflow, run.instance_id, [PostsSent(through)], NO_CAUSE, now_ms)
 
     # -- hosts and restarts
 
-    def _adopt(self, key: str, run: CodeRun) -> None:
+    def _hand(self, key: str) -> Hand:
+        hand = self.instances.find(key)
+        assert hand is not None  # noqa: S101, instances are never removed
+        return hand
+
+    def _adopt(self, hand: Hand) -> None:
         """Takes over an instance as the log left it."""
-        hand = self.hands[key] = Hand(run)
+        run = hand.run
         if run.unsent:
-            self._batch.effects.append(Queued(key, tuple(run.unsent)))
+            self._batch.effects.append(Queued(hand.key, tuple(run.unsent)))
         if run.ended:
+            self._rests.append((run.updated_at_ms, hand.key))
             return
         self._mind_time(hand)
         if run.status is RunStatus.ACTIVE and not run.back_at_ms:
-            fresh = run.sequence == 1
-            self._make_ready(hand, _RUN if fresh else _WAKE, run.updated_at_ms)
+            self._make_ready(hand, _RUN if run.sequence == 1 else _WAKE, run.updated_at_ms)
+        elif not run.unsent:
+            self._rests.append((run.updated_at_ms, hand.key))
+
+    def evict(self, before_ms: int, acknowledged: int) -> int:
+        """Keeps only the bytes of instances to which nothing has happened since a time.
+
+        Shape:  acknowledged is the number of the latest batch that is durable; gives how many.
+        """
+        count, again = 0, []
+        while self._rests and self._rests[0][0] <= before_ms:
+            since_ms, key = self._rests.popleft()
+            hand = self.instances.find(key)
+            if hand is None or hand.since_ms > since_ms or not _may_cool(hand):
+                continue
+            if hand.batch > acknowledged:
+                again.append((since_ms, key))
+                continue
+            self._let_go(hand)
+            self.instances.cool(hand)
+            count += 1
+        self._rests.extendleft(reversed(again))
+        return count
 
     def host_gone(self, reason: str, now_ms: int, *, turn: int | None = None) -> None:
         """Takes back what a host had in hand; it ended, or stood still in the turn of a run.
@@ -509,6 +525,7 @@ class Owner:
             attempts = [started for started in hand.attempts.values() if started is not None]
             hand.attempts.clear()
             hand.held.clear()
+            hand.resting = False
             failure = Failure("HostLostError", f"{reason} while the step was running")
             for started in attempts:
                 raised = StepRaised(started.step, started.attempt, failure, started.policy)
@@ -525,35 +542,8 @@ def _begins(command: object) -> bool:
     return type(command).__name__ in ("StartRun", "RestartRun")
 
 
-def _back_to_sender(
-    sent: CommandSent, rejection: Rejection, run: CodeRun | None, now_ms: int
-) -> CommandSent | None:
-    """What a workflow whose command is refused is told, if it has to know."""
-    command = sent.command
-    what = f"{sent.workflow}/{sent.instance_id}"
-    back: FinishChild | NoteRefusal
-    if isinstance(command, StartRun) and command.parent is not None:
-        parent = command.parent
-        if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
-            return None  # Sent twice: it runs already.
-        failure = Failure("ChildWorkflowError", f"{what}: {rejection.message}")
-        back = FinishChild(parent.run_number, parent.key, None, failure)
-        workflow, instance_id = parent.workflow, parent.instance_id
-    elif isinstance(command, SendEvent) and command.sender is not None:
-        if rejection.code == EVENT_ALREADY_RECEIVED:
-            return None
-        sender = command.sender
-        back = NoteRefusal(
-            sender.run_number, f"the event {command.type} to {what} was dropped: {rejection.message}"
-        )
-        workflow, instance_id = sender.workflow, sender.instance_id
-    else:
-        return None
-    return CommandSent(
-        command_id=f"re:{sent.command_id}",
-        workflow=workflow,
-        instance_id=instance_id,
-        sent_at_ms=now_ms,
-        reply_to=-1,
-        command=back,
-    )
+def _may_cool(hand: Hand) -> bool:
+    run = hand.run
+    if hand.ready or hand.held or hand.attempts or run.unsent:
+        return False
+    return run.ended or run.status is not RunStatus.ACTIVE

@@ -127,7 +127,8 @@ def _resolve(run: CodeRun, entry: Entry, key: str, status: EntryStatus, at_ms: i
     entry.status = status
     entry.sequence = run.resolved = run.sequence
     entry.updated_at_ms = at_ms
-    entry.wake_at_ms = None
+    if entry.kind is EntryKind.DO:
+        entry.wake_at_ms = None
     run.open.pop(key, None)
     run.hosts_lost = run.back_at_ms = 0
 
@@ -218,7 +219,6 @@ def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> Non
         entry = run.entries[key]
         entry.status = EntryStatus.CANCELLED
         entry.sequence = run.sequence
-        entry.wake_at_ms = None
         entry.updated_at_ms = at_ms
         run.open.pop(key, None)
 

@@ -35,7 +35,7 @@ from processors.replay.state import OPEN, CodeRun
 from processors.replay.waits import due, met, settle
 from processors.runs import decide as runs
 from processors.runs.decisions import Decision, Rejection
-from processors.runs.limits import ENTRIES_MAX, SYSTEM
+from processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
 from processors.runs.state import RunStatus
 from schemas.history import (
     Child,
@@ -200,11 +200,7 @@ def _full(run: CodeRun, key: str) -> Failure | None:
     counted = sum(entry.kind is not EntryKind.SLEEP for entry in run.entries.values())
     if counted < ENTRIES_MAX:
         return None
-    return Failure(
-        "MAX_STEPS_EXCEEDED",
-        f"expected at most {ENTRIES_MAX} entries in a run, found one more, {key}; "
-        "use step.loop, which forgets old iterations, or child workflows",
-    )
+    return Failure("MAX_STEPS_EXCEEDED", too_many_entries(key))
 
 
 def _open(run: CodeRun, asked: Open, now_ms: int) -> Decision:

@@ -83,6 +83,12 @@ class UnserialisableError(Exception):
     """A value that is not JSON, or too large."""
 
 
+class TooManyEntriesError(Exception):
+    """A run has as many entries as it may have."""
+
+    name = "MAX_STEPS_EXCEEDED"
+
+
 class LoopError(Exception):
     """The body of a loop returned neither Continue nor Break."""
 

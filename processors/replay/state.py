@@ -26,7 +26,7 @@ class EntryStatus(StrEnum):
 OPEN = frozenset({EntryStatus.PENDING, EntryStatus.WAITING})
 
 
-class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """An entry.
 
     Shape:  ordinal counts entries in the order in which they were first reached; sequence is that

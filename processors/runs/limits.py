@@ -51,3 +51,11 @@ def value_fault(what: str, text: str) -> str | None:
         f"expected at most {VALUE_BYTES_MAX} bytes of JSON as {what}, found {size}; "
         "store large data elsewhere and keep a reference to it"
     )
+
+
+def too_many_entries(key: str) -> str:
+    """What a run is told that asks for one entry more than it may have."""
+    return (
+        f"expected at most {ENTRIES_MAX} entries in a run, found one more, {key}; "
+        "use step.loop, which forgets old iterations, or child workflows"
+    )

@@ -35,7 +35,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sent_at_ms: int
 
 
-class Run(msgspec.Struct, kw_only=True):
+class Run(msgspec.Struct, kw_only=True, array_like=True):
     """An instance in its current run.
 
     Shape:  sequence is the number of the next event; `posted` that of the next post; `unsent` the

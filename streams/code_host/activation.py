@@ -35,14 +35,16 @@ from processors.replay.errors import (
     HistoryDivergedError,
     NotAwaitedError,
     StepFailedError,
+    TooManyEntriesError,
     UnserialisableError,
 )
+from processors.runs.limits import ENTRIES_MAX, too_many_entries
 from processors.replay.state import OPEN, Entry, EntryStatus
 from schemas.history import EntryKind, Failure
 from streams.code_host.definition import Workflow, WorkflowEvent
 from streams.code_host.loop import WorkflowLoop
 from streams.code_host.protocol import Activate
-from streams.code_host.values import decode, encode, frozen
+from streams.code_host.values import decode, encode
 
 _TRACE_MAX = 4_000
 
@@ -120,12 +122,14 @@ class Activation:
         self,
         begin: Activate,
         workflow: Workflow,
+        payload: Any,  # noqa: ANN401, what the author declared
         outside: Outside,
         step_of: Callable[["Activation"], Any],
     ) -> None:
         self.number = begin.activation
         self.begin = begin
         self.workflow = workflow
+        self._payload = payload
         self.outside = outside
         self._step_of = step_of
         self.entries = begin.entries
@@ -143,8 +147,11 @@ class Activation:
     def _restart(self) -> None:
         self.loop = WorkflowLoop()
         self.ordinal = 0
-        self.replaying = True
-        self.fatal: BaseException | None = None
+        # The latest recorded result ends the replay, or else the first rest does.
+        self._replay_until = max(
+            (e.sequence for e in self.entries.values() if e.status not in OPEN), default=-1
+        )
+        self.replaying = self.begin.replays
         self.busy: set[str] = set()
         self.visited: set[str] = set()
         self.covered: list[str] = []
@@ -162,7 +169,7 @@ class Activation:
         """Runs the code from its beginning to where it rests."""
         begin = self.begin
         event = WorkflowEvent(
-            payload=frozen(decode(begin.params)),
+            payload=self._payload,
             timestamp=datetime.fromtimestamp(begin.started_at_ms / 1_000, UTC),
             instance_id=begin.instance_id,
             workflow_name=begin.workflow,
@@ -187,6 +194,8 @@ class Activation:
             self.loop.run_ready()
             while recorded and self._outcome is None:
                 _, _, future, entry = heapq.heappop(recorded)
+                if entry.sequence >= self._replay_until:
+                    self.replaying = False
                 if not future.done():
                     future.set_result(entry)
                     self.loop.run_ready()
@@ -268,6 +277,16 @@ class Activation:
         self.ordinal += 1
         return self.ordinal - 1
 
+    def make_room(self, key: str) -> None:
+        """Sees that the run may have one more entry.
+
+        Errors: TooManyEntriesError; sleeps do not count.
+        """
+        if len(self.entries) >= ENTRIES_MAX and not self.rolling_back:
+            counted = sum(entry.kind is not EntryKind.SLEEP for entry in self.entries.values())
+            if counted >= ENTRIES_MAX:
+                raise TooManyEntriesError(too_many_entries(key))
+
     def opened(self, key: str, name: str, kind: EntryKind, ordinal: int) -> None:
         """Takes note of an entry that the owner is being told of."""
         if not self.rolling_back:
@@ -311,6 +330,9 @@ class Activation:
             self.owed.discard(key)
             if not self.rolling_back:
                 self.outside.drop(self, key)
+        for key, entry in self.entries.items():
+            if entry.status in OPEN and key.startswith(scopes):
+                entry.status = EntryStatus.CANCELLED
         self.busy = {key for key in self.busy if not key.startswith(scopes)}
         return fresh
 
@@ -335,16 +357,14 @@ class Activation:
         return await future
 
     def diverged(self, key: str, recorded: str, requested: str) -> HistoryDivergedError:
-        """The error of code that does not fit its history; the run cannot end otherwise."""
-        error = HistoryDivergedError(key, recorded, requested, CODE_CHANGED)
-        self.fatal = self.fatal or error
-        return error
+        """The error of code that does not fit its history."""
+        return HistoryDivergedError(key, recorded, requested, CODE_CHANGED)
 
     # -- the end
 
     def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
         """The author's function is through."""
-        error = self.fatal or error or self._left_undone()
+        error = error or self._left_undone()
         if error is None:
             try:
                 output = encode(value, f"the output of workflow {self.workflow.name}")
@@ -355,7 +375,8 @@ class Activation:
                 self.close()
                 return
         failure = failure_of(error)
-        if error is self.fatal or not self._has_rollbacks():
+        # Code that does not fit its history cannot say what to undo either.
+        if isinstance(error, HistoryDivergedError) or not self._has_rollbacks():
             self.outside.say(self, Raise(failure))
             self.close()
             return
@@ -388,7 +409,7 @@ class Activation:
                 key == scope or key.startswith(f"{scope}/") for scope in self.covered
             )
             if key not in self.visited and not hidden:
-                return HistoryDivergedError(key, entry.kind.value, "nothing", CODE_CHANGED)
+                return self.diverged(key, entry.kind.value, "nothing")
         return None
 
     # -- rolling back

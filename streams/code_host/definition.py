@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+import msgspec
+
 from processors.replay.commands import RetryPolicy
 from processors.replay.retries import ANY_NUMBER
 from processors.runs.durations import Duration, milliseconds
 from processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from schemas.history import Json
+from streams.code_host.values import decode, frozen
 
 if TYPE_CHECKING:
     from streams.code_host.step import Step
@@ -112,6 +116,7 @@ class Workflow:
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
+        self._declared: list[Any] = []
 
     def __call__(self, event: WorkflowEvent[Any], step: "Step") -> Awaitable[Any]:
         """Calls the author's function."""
@@ -125,13 +130,33 @@ class Workflow:
 
         It is T where the first parameter is annotated `WorkflowEvent[T]`.
         """
-        try:
-            hints = typing.get_type_hints(self.function)
-        except (NameError, TypeError):
-            return Any
-        first = next(iter(inspect.signature(self.function).parameters), None)
-        arguments = typing.get_args(hints.get(first or "", None))
-        return arguments[0] if arguments else Any
+        if not self._declared:
+            self._declared.append(_declared(self.function))
+        return self._declared[0]
+
+
+def _declared(function: Author) -> Any:  # noqa: ANN401, a type form
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError):
+        return Any
+    first = next(iter(inspect.signature(function).parameters), "")
+    arguments = typing.get_args(hints.get(first))
+    if not arguments or isinstance(arguments[0], TypeVar):
+        return Any
+    return arguments[0]
+
+
+def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
+    """The payload of a run, as the type that its workflow declares, read-only.
+
+    Errors: msgspec.ValidationError, which says where it does not fit.
+    """
+    declared = workflow.params_type()
+    value = decode(params)
+    if declared is not Any:
+        value = msgspec.convert(value, declared)
+    return frozen(value)
 
 
 def workflow(name: str, *, strict: bool = False) -> Callable[[Author], Workflow]:

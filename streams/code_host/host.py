@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+import msgspec
+
 from processors.replay.commands import (
     CodeCommand,
     Raise,
@@ -25,7 +27,7 @@ from processors.replay.state import Entry, EntryStatus
 from schemas.history import EntryKind, Failure
 from streams.code_host.activation import Activation, Call, failure_of
 from streams.code_host.attempt import ATTEMPT, Attempting, StepTx
-from streams.code_host.definition import Workflow
+from streams.code_host.definition import Workflow, read_params
 from streams.code_host.protocol import (
     Activate,
     Advanced,
@@ -73,6 +75,7 @@ class Host:
         self._emit = emit
         self.now_ms = now_ms
         self._call_sync = call_sync
+        self._loop: asyncio.AbstractEventLoop
         self._activations: dict[int, Activation] = {}
         self._running: _Running = {}
         self._fresh: list[tuple[int, str]] = []
@@ -84,6 +87,8 @@ class Host:
 
     def hear(self, messages: Iterable[ToHost]) -> None:
         """Does what owners say."""
+        # Asked here, because while a run has its turn the running loop is the run's own.
+        self._loop = asyncio.get_running_loop()
         for message in messages:
             self.turn = message.activation
             if isinstance(message, Activate):
@@ -104,7 +109,17 @@ class Host:
             )
             self._emit(Said(message.activation, Raise(failure)))
             return
-        activation = Activation(message, workflow, self, Step)
+        try:
+            payload = read_params(workflow, message.params)
+        except msgspec.ValidationError as why:
+            failure = Failure(
+                "WORKFLOW_PARAMS_INVALID",
+                f"expected the params of {workflow.name} to be {workflow.params_type()!r}, "
+                f"found: {why}",
+            )
+            self._emit(Said(message.activation, Raise(failure)))
+            return
+        activation = Activation(message, workflow, payload, self, Step)
         self._activations[message.activation] = activation
         activation.start()
 
@@ -186,7 +201,7 @@ class Host:
         self._start((activation.number, key), self._handle(activation, key, handler, output))
 
     def _start(self, place: tuple[int, str], work: Any) -> None:  # noqa: ANN401
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self._running[place] = task
         self._fresh.append(place)
         self._counts[place[0]] = self._counts.get(place[0], 0) + 1

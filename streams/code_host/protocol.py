@@ -31,6 +31,8 @@ class Activate(Message, frozen=True):
     seed: str
     started_at_ms: int
     resolved: int
+    #: Whether the code has run before.
+    replays: bool
     entries: dict[str, Entry]
     rollback: Failure | None = None
 
@@ -125,6 +127,7 @@ def activate(activation: int, run: CodeRun) -> Activate:
         run.seed,
         run.started_at_ms,
         run.resolved,
+        run.sequence > 1,
         run.entries,
         run.rollback,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from processors.replay.commands import Advance, Close, Fail, Losers
-from processors.replay.errors import JoinError, LoopError, RaceError
+from processors.replay.errors import HistoryDivergedError, JoinError, LoopError, RaceError
 from processors.replay.state import OPEN, Entry, EntryStatus
 from schemas.history import EntryKind, Failure
 from streams.code_host.activation import failure_of
@@ -101,7 +101,13 @@ class _Branches:
         return others
 
     def failures(self) -> dict[str, Failure]:
-        """What failed, by branch in the order of the arguments."""
+        """What failed, by branch in the order of the arguments.
+
+        Errors: HistoryDivergedError, if a branch raised it: that is no failure of a branch alone.
+        """
+        for _, error in self.settled.values():
+            if isinstance(error, HistoryDivergedError):
+                raise error
         return {
             name: failure_of(error)
             for name, error in ((name, self.settled[name][1]) for name in self._tasks)
@@ -159,6 +165,8 @@ async def join(step: "Step", ticket: int, name: str, branches: Mapping[str, "Bra
             await running.until(lambda: len(running.settled) == len(branches))
             if entry is None or entry.status in OPEN:
                 _joined(step, key, running)
+        else:
+            run.covered.append(key)
         entry = await run.result(key)
     finally:
         run.busy.discard(key)
@@ -198,6 +206,8 @@ async def race(step: "Step", ticket: int, name: str, branches: Mapping[str, "Bra
                     lambda: len(running.settled) == len(branches) or _winner(running) is not None
                 )
                 _raced(step, key, running)
+        else:
+            run.covered.append(key)
         entry = await run.result(key)
     finally:
         run.busy.discard(key)
@@ -217,7 +227,9 @@ def _raced(step: "Step", key: str, running: _Branches) -> None:
     if winner is None:
         failures = running.failures()
         found = "; ".join(f"{n}: {f.name}: {f.message}" for n, f in failures.items())
-        failure = Failure("RaceError", f'no branch of "{key}" completed: {found}', _detail(failures))
+        failure = Failure(
+            "RaceError", f'no branch of "{key}" completed: {found}', _detail(failures)
+        )
         run.say(Fail(key, failure), owed=key)
         return
     value = {"winner": winner, "value": running.settled[winner][0]}
@@ -242,15 +254,18 @@ async def loop(  # noqa: PLR0913, what an author may say of a loop
         if entry is None:
             states = {0: encode(state, f'the state of the loop "{key}"')}
             step.open(key, name, EntryKind.LOOP, value=states[0])
+            run.entries[key].commits = states
         else:
             run.next_ordinal(entry)
-            states = dict(entry.commits)
+            states = entry.commits
         if entry is None or entry.status is not EntryStatus.COMPLETED or run.rolling_back:
             try:
                 await _iterate(step, key, body, states, pace)
             except Exception as error:
                 run.say(Fail(key, failure_of(error)))
                 raise
+        else:
+            run.covered.append(key)
         entry = await run.result(key)
     finally:
         run.busy.discard(key)

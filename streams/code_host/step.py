@@ -171,11 +171,13 @@ class Step:
         try:
             if entry is None:
                 wait_ms = None if duration is None else milliseconds(duration)
-                if wait_ms is not None and wait_ms > SLEEP_MAX_MS:
-                    raise ValueError(f"expected a sleep of at most 365 days, found {duration!r}")
                 until_ms = None if moment is None else _moment_ms(moment)
-                if until_ms is not None and until_ms - self.run.outside.now_ms() > SLEEP_MAX_MS:
-                    raise ValueError(f"expected a sleep of at most 365 days, found {moment!r}")
+                length_ms = wait_ms or (until_ms or 0) - self.run.outside.now_ms()
+                if length_ms > SLEEP_MAX_MS:
+                    raise ValueError(
+                        f'expected the sleep "{name}" to last at most 365 days, '
+                        f"found {duration if moment is None else moment!r}"
+                    )
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
             else:
                 self.run.next_ordinal(entry)
@@ -220,7 +222,7 @@ class Step:
         key, entry = self.enter(ticket, name, EntryKind.WAIT)
         try:
             if entry is None:
-                wait_ms = _wait_ms(types, limit, timeout)
+                wait_ms = _wait_ms(name, types, limit, timeout)
                 self.open(
                     key, name, EntryKind.WAIT, wait_ms=wait_ms, event_types=types, limit=limit
                 )
@@ -418,7 +420,9 @@ class Step:
 
     def key(self, name: str) -> str:
         """The key of a name in this scope."""
-        return f"{self.scope}/{name.replace('/', '%2F')}" if self.scope else name.replace("/", "%2F")
+        return (
+            f"{self.scope}/{name.replace('/', '%2F')}" if self.scope else name.replace("/", "%2F")
+        )
 
     def enter(
         self, ticket: int, name: str, kind: EntryKind, *, or_removed: bool = False
@@ -449,6 +453,8 @@ class Step:
         if entry is not None and entry.kind is not kind:
             if not (or_removed and entry.kind is EntryKind.REMOVED):
                 raise run.diverged(key, entry.kind.value, kind.value)
+        if entry is None:
+            run.make_room(key)
         if run.workflow.strict and key in run.visited:
             raise run.diverged(key, kind.value, f"a second {kind.value} of the same name")
         run.visited.add(key)
@@ -566,16 +572,22 @@ def _step_error(name: str, entry: Entry) -> Exception:
     return StepFailedError(name, entry.attempts, failure)
 
 
-def _wait_ms(types_: tuple[str, ...], limit: int | None, timeout: Duration | None) -> int:
+def _wait_ms(
+    name: str, types_: tuple[str, ...], limit: int | None, timeout: Duration | None
+) -> int:
     for each in types_:
         fault = name_fault("an event type", each, EVENT_TYPE_MAX)
         if fault:
             raise ValueError(fault)
     if not types_ or (limit is not None and limit < 1):
-        raise ValueError(f"expected at least one type and a limit from 1, found {types_}, {limit}")
+        raise ValueError(
+            f'expected "{name}" to have a type and a limit from 1, found {types_} and {limit}'
+        )
     wait_ms = WAIT_DEFAULT_MS if timeout is None else milliseconds(timeout)
     if not WAIT_MIN_MS <= wait_ms <= WAIT_MAX_MS:
-        raise ValueError(f"expected a timeout of 1 second to 365 days, found {timeout!r}")
+        raise ValueError(
+            f'expected the timeout of "{name}" to be 1 second to 365 days, found {timeout!r}'
+        )
     return wait_ms
 
 

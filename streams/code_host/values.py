@@ -12,9 +12,7 @@ from processors.replay.errors import UnserialisableError
 from processors.runs.limits import value_fault
 from schemas.history import Json
 
-_ENCODE: Final = json.JSONEncoder(
-    allow_nan=False, ensure_ascii=False, separators=(",", ":")
-).encode
+_ENCODE: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode(value: Any, what: str) -> Json:  # noqa: ANN401, any JSON value

@@ -116,7 +116,7 @@ def test_payloads_that_are_not_json_or_too_large_are_refused_where_they_are_sent
 
 @pytest.mark.parametrize("name", ["", "-order", "an order", "a.b", "a/b", "bestellung-ü", "a" * 65])
 def test_a_workflow_name_that_breaks_the_rules_is_refused_where_it_is_declared(name: str):
-    with pytest.raises(ValueError, match=re.escape(name[:20])):
+    with pytest.raises(ValueError, match=re.escape(name[:20]) or None):
         workflow(name)(nothing)
 
 
@@ -148,7 +148,7 @@ def test_a_step_name_may_have_256_characters_and_no_more():
 @pytest.mark.parametrize("instance", ["", "-a", "an id", "a/b", "a.b", "ü", "a" * 101])
 def test_an_instance_id_that_breaks_the_rules_is_refused(instance: str):
     async def scenario(test: WorkflowTest) -> None:
-        with pytest.raises(Exception, match=re.escape(instance[:20])) as caught:
+        with pytest.raises(Exception, match=re.escape(instance[:20]) or None) as caught:
             await test.create("bystander", id=instance)
         assert caught.value.code == "INVALID_INSTANCE_ID"
 
@@ -159,7 +159,7 @@ def test_an_instance_id_that_breaks_the_rules_is_refused(instance: str):
 def test_an_event_type_that_breaks_the_rules_is_refused(kind: str):
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test, "bystander")
-        with pytest.raises(Exception, match=re.escape(kind[:20])) as caught:
+        with pytest.raises(Exception, match=re.escape(kind[:20]) or None) as caught:
             await instance.send_event(kind)
         assert caught.value.code == "INVALID_EVENT_TYPE"
         assert (await instance.history()).events == []
@@ -306,7 +306,6 @@ def test_a_task_that_outlives_its_workflow_changes_nothing():
         assert await keys_of(instance) == ["work"]
         assert "late" not in calls.names
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
     run(scenario, order)
 

@@ -154,10 +154,10 @@ def test_a_deeper_key_is_named_in_full():
             await step.do("load", lambda: 1)
         else:
             await step.sleep("load", "1 minute")
+        await step.sleep("gap", "1 hour")
 
     async def one_round(step: Step, state: dict) -> object:
         await step.join("fetch", user=branch)
-        await step.sleep("gap", "1 hour")
         return Break(None)
 
     @workflow("order")

@@ -1,0 +1,309 @@
+"""What the owner of partitions relies on: the contract that every workflow log keeps.
+
+Whoever runs it gives the fixture `run`, which runs a scenario in a place where logs can be opened;
+the partitions there may have been used before, so a scenario begins with a claim.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pytest
+
+from processors.runs.claims import Claims
+from schemas.errors import InvariantViolation
+from schemas.history import (
+    NO_CAUSE,
+    HistoryAppended,
+    LogWritten,
+    PartitionClaimed,
+    ReplySent,
+    SnapshotTaken,
+)
+from schemas.topics import MAX_RECORD_BYTES
+from streams.workflow_log import OwnershipLost, WorkflowLog
+
+KEY = b"orders/1"
+
+
+@dataclass
+class Place:
+    """A broker, or what stands for one, with partitions that nobody else uses meanwhile."""
+
+    open: Callable[[], WorkflowLog]
+    partitions: tuple[int, ...]
+    #: Everything on a partition of `workflow-replies`, oldest first.
+    replies: Callable[[int], Awaitable[list[ReplySent]]]
+    opened: list[WorkflowLog] = field(default_factory=list)
+
+    @property
+    def partition(self) -> int:
+        return self.partitions[0]
+
+    def log(self) -> WorkflowLog:
+        """One more process that may own partitions."""
+        self.opened.append(self.open())
+        return self.opened[-1]
+
+
+Scenario: TypeAlias = Callable[[Place], Awaitable[None]]
+Run: TypeAlias = Callable[[Scenario], None]
+
+
+def a_record(epoch: int, number: int, size: int = 0) -> HistoryAppended:
+    return HistoryAppended(
+        workflow="orders",
+        instance_id="1",
+        run_number=0,
+        sequence=number,
+        epoch=epoch,
+        cause=NO_CAUSE,
+        at_ms=1_783_000_000_000 + number,
+        events=(LogWritten("info", "test", "x" * size),),
+    )
+
+
+def some(epoch: int, count: int, first: int = 0) -> list[tuple[bytes, HistoryAppended]]:
+    return [(KEY, a_record(epoch, first + number)) for number in range(count)]
+
+
+async def read(log: WorkflowLog, partition: int, start: int, end: int) -> list[Any]:
+    return [placed async for batch in log.read(partition, start, end) for placed in batch]
+
+
+async def counted(log: WorkflowLog, partition: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Offset and sequence of the records that count, as any reader finds them."""
+    claims = Claims()
+    found = await read(log, partition, start, end)
+    return [(offset, record.sequence) for offset, record in found if claims.admit(offset, record)]
+
+
+async def lost(append: Awaitable[Any]) -> OwnershipLost:
+    with pytest.raises(OwnershipLost) as raised:
+        await append
+    return raised.value
+
+
+class WorkflowLogContract:
+    def test_a_claim_is_a_record_and_its_offset_the_epoch(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            ((offset, record),) = await read(log, partition, epoch, epoch + 1)
+            assert offset == epoch
+            assert record.events == (PartitionClaimed("worker-1"),)
+            claims = Claims()
+            assert not claims.admit(offset, record)
+            assert (claims.epoch, claims.owner) == (epoch, "worker-1")
+
+        run(scenario)
+
+    def test_what_was_appended_is_read_back_in_order_and_counts(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            sent = some(epoch, 3)
+            assert await log.append({partition: sent}) == {partition: epoch + 1}
+            assert await log.append({partition: some(epoch, 1, 3)}) == {partition: epoch + 4}
+            assert await read(log, partition, epoch + 1, epoch + 4) == [
+                (epoch + 1 + number, record) for number, (_, record) in enumerate(sent)
+            ]
+            assert await counted(log, partition, epoch, epoch + 5) == [
+                (epoch + 1 + number, number) for number in range(4)
+            ]
+            assert await read(log, partition, epoch, epoch) == []
+
+        run(scenario)
+
+    def test_one_append_serves_many_partitions(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log = place.log()
+            epochs = {p: await log.claim(p, "worker-1") for p in place.partitions}
+            firsts = await log.append(
+                {p: some(epoch, 1 + p) for p, epoch in epochs.items()} | {10_000: []}
+            )
+            assert firsts == {p: epoch + 1 for p, epoch in epochs.items()}
+            for partition, epoch in epochs.items():
+                found = await counted(log, partition, epoch, epoch + 2 + partition)
+                assert [number for _, number in found] == list(range(1 + partition))
+
+        run(scenario)
+
+    def test_an_append_of_megabytes_keeps_its_order(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            many = [(KEY, a_record(epoch, number, size=1_000)) for number in range(3_000)]
+            after = some(epoch, 2, 3_000)
+            firsts = await asyncio.gather(
+                log.append({partition: many}), log.append({partition: after})
+            )
+            assert firsts == [{partition: epoch + 1}, {partition: epoch + 3_001}]
+            found = await counted(log, partition, epoch, epoch + 3_003)
+            assert found == [(epoch + 1 + number, number) for number in range(3_002)]
+
+        run(scenario)
+
+    def test_appends_that_overlap_take_effect_in_the_order_of_the_calls(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            appends = (log.append({partition: some(epoch, 2, 2 * n)}) for n in range(20))
+            firsts = await asyncio.gather(*appends)
+            assert firsts == [{partition: epoch + 1 + 2 * n} for n in range(20)]
+            found = await counted(log, partition, epoch, epoch + 41)
+            assert [number for _, number in found] == list(range(40))
+
+        run(scenario)
+
+    def test_a_partition_that_is_not_claimed_takes_nothing(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            error = await lost(log.append({partition: some(0, 1)}))
+            assert (error.partitions, error.kept) == ({partition}, {})
+            assert "not claimed" in error.message
+            await log.claim(partition, "worker-1")
+            log.release(partition)
+            await lost(log.append({partition: some(0, 1)}))
+
+        run(scenario)
+
+    def test_a_superseded_owner_is_told_and_its_records_count_for_nobody(self, run: Run):
+        async def scenario(place: Place) -> None:
+            old, new, partition = place.log(), place.log(), place.partition
+            first = await old.claim(partition, "worker-1")
+            await old.append({partition: some(first, 2)})
+            second = await new.claim(partition, "worker-2")
+            error = await lost(old.append({partition: some(first, 5, 2)}))
+            assert error.partitions == {partition}
+            assert f"worker-2 claimed it at offset {second}" in error.message
+            # The zombie's five records lie between the claim and these two.
+            assert await new.append({partition: some(second, 2, 2)}) == {partition: second + 6}
+            expected = [(first + 1, 0), (first + 2, 1), (second + 6, 2), (second + 7, 3)]
+            assert await counted(new, partition, first, second + 8) == expected
+
+        run(scenario)
+
+    def test_after_an_error_a_partition_takes_nothing_until_it_is_claimed_again(self, run: Run):
+        async def scenario(place: Place) -> None:
+            old, new, partition = place.log(), place.log(), place.partition
+            epoch = await old.claim(partition, "worker-1")
+            await new.claim(partition, "worker-2")
+            both = (old.append({partition: some(epoch, 1, n)}) for n in range(2))
+            outcomes = await asyncio.gather(*both, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [OwnershipLost, OwnershipLost]
+            await lost(old.append({partition: some(epoch, 1)}))
+            epoch = await old.claim(partition, "worker-1")
+            assert await old.append({partition: some(epoch, 1)}) == {partition: epoch + 1}
+
+        run(scenario)
+
+    def test_a_claim_that_comes_late_takes_the_partition_from_its_owner(self, run: Run):
+        async def scenario(place: Place) -> None:
+            owner, zombie, partition = place.log(), place.log(), place.partition
+            epoch = await owner.claim(partition, "worker-2")
+            await owner.append({partition: some(epoch, 1)})
+            late = await zombie.claim(partition, "worker-1")
+            await lost(owner.append({partition: some(epoch, 1, 1)}))
+            again = await owner.claim(partition, "worker-2")
+            await owner.append({partition: some(again, 1, 1)})
+            assert [offset for offset, _ in await counted(owner, partition, epoch, again + 2)] == [
+                epoch + 1,
+                again + 1,
+            ]
+            await lost(zombie.append({partition: some(late, 1, 9)}))
+
+        run(scenario)
+
+    def test_a_claim_of_ones_own_that_comes_late_supersedes_too(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, twin, partition = place.log(), place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            # What is left of an attempt to claim that was given up: the same name, another offset.
+            await twin.claim(partition, "worker-1")
+            await lost(log.append({partition: some(epoch, 1)}))
+
+        run(scenario)
+
+    def test_the_partitions_that_are_not_lost_go_on(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, other = place.log(), place.log()
+            gone, kept = place.partitions[:2]
+            epochs = {p: await log.claim(p, "worker-1") for p in (gone, kept)}
+            await other.claim(gone, "worker-2")
+            group = {p: some(epoch, 2) for p, epoch in epochs.items()}
+            error = await lost(log.append(group))
+            assert (error.partitions, error.kept) == ({gone}, {kept: epochs[kept] + 1})
+            group = {p: some(epoch, 1, 2) for p, epoch in epochs.items()}
+            error = await lost(log.append(group))
+            assert (error.partitions, error.kept) == ({gone}, {kept: epochs[kept] + 3})
+            found = await counted(log, kept, epochs[kept], epochs[kept] + 4)
+            assert [number for _, number in found] == [0, 1, 2]
+
+        run(scenario)
+
+    def test_records_of_an_ownership_that_is_over_are_not_taken(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            before = await log.claim(partition, "worker-1")
+            epoch = await log.claim(partition, "worker-1")
+            assert "another epoch" in (await lost(log.append({partition: some(before, 1)}))).message
+            assert await log.append({partition: some(epoch, 1)}) == {partition: epoch + 1}
+
+        run(scenario)
+
+    def test_an_append_that_was_cancelled_leaves_its_partition_to_be_claimed(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            append = asyncio.create_task(log.append({partition: some(epoch, 3)}))
+            await asyncio.sleep(0)
+            append.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await append
+            await lost(log.append({partition: some(epoch, 1, 3)}))
+            again = await log.claim(partition, "worker-1")
+            numbers = [number for _, number in await counted(log, partition, epoch, again + 1)]
+            assert numbers in ([], [0, 1, 2]), "whole or not at all, and known at the next claim"
+
+        run(scenario)
+
+    def test_a_record_that_is_too_large_is_not_sent(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            with pytest.raises(InvariantViolation, match="orders/1"):
+                await log.append({partition: [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))]})
+            again = await log.claim(partition, "worker-1")
+            assert again == epoch + 1
+
+        run(scenario)
+
+    def test_snapshots_are_read_back_and_forgotten(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, partition = place.log(), place.partition
+            taken = SnapshotTaken(format=1, epoch=2, position=7, cause=3, wake_at_ms=-1, state=b"state")
+            refused = await lost(log.write_snapshots({partition: [(b"a", taken)]}))
+            assert refused.partitions == {partition}
+            await log.claim(partition, "worker-1")
+            await log.write_snapshots({partition: [(b"a", taken), (b"b", taken)]})
+            await log.write_snapshots({partition: [(b"a", None)]})
+            found = dict([pair async for pair in log.read_snapshots(partition)])
+            assert (found[b"a"], found[b"b"]) == (None, taken)
+
+        run(scenario)
+
+    def test_replies_go_where_somebody_waits(self, run: Run):
+        async def scenario(place: Place) -> None:
+            log, to = place.log(), place.partition
+            before = len(await place.replies(to))
+            outcome = ReplySent(
+                command_id="c1", code="", message="", status="running", run_number=0,
+                partition=to, position=1,
+            )  # fmt: skip
+            await log.reply([(to, outcome), (-1, outcome), (10_000, outcome)])
+            await log.reply([])
+            assert (await place.replies(to))[before:] == [outcome]
+
+        run(scenario)

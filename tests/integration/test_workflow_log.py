@@ -1,0 +1,429 @@
+"""The workflow log on a real broker: the contract, what only a broker can do, and the client."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from schemas.codec import decode, encode
+from schemas.errors import BrokerUnavailable
+from schemas.history import (
+    CommandRejected,
+    CommandSent,
+    HistoryAppended,
+    PauseRun,
+    ReplySent,
+    RunStarted,
+    StartRun,
+)
+from schemas.topics import (
+    MAX_RECORD_BYTES,
+    WORKFLOW_COMMANDS,
+    WORKFLOW_HISTORY,
+    WORKFLOW_REPLIES,
+)
+from streams.appender import Appender
+from streams.clock import now_ms
+from streams.embedded import EmbeddedKafka
+from streams.records import Incoming, Outgoing, partition_of
+from streams.restore import read_whole
+from streams.topics import create_topics
+from streams.workflow_client import Addressed, OutcomeUnknown, WorkflowClient
+from streams.workflow_log import OwnershipLost, WorkflowLog
+from tests.fakes.workflow_log import (
+    KEY,
+    Place,
+    Run,
+    Scenario,
+    WorkflowLogContract,
+    a_record,
+    counted,
+    some,
+)
+
+#: The port of nobody: refused at once.
+NOBODY = "127.0.0.1:1"
+PARTITIONS = 4
+_OPENED = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: str) -> str:
+    """The address of a broker that has the topics of the catalogue."""
+    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
+    return kafka
+
+
+def a_log(bootstrap: str) -> WorkflowLog:
+    return WorkflowLog(bootstrap=bootstrap, client_id=f"test-{next(_OPENED)}", clock=now_ms)
+
+
+def on_kafka(bootstrap: str) -> Run:
+    async def replies(partition: int) -> list[ReplySent]:
+        read = read_whole(bootstrap, [WORKFLOW_REPLIES], partition)
+        return [decode(record.value, ReplySent) async for record in read]
+
+    async def whole(scenario: Scenario) -> None:
+        place = Place(lambda: a_log(bootstrap), tuple(range(PARTITIONS)), replies)
+        try:
+            await scenario(place)
+        finally:
+            await asyncio.gather(*(log.stop() for log in place.opened))
+
+    return lambda scenario: asyncio.run(whole(scenario))
+
+
+@pytest.fixture(params=[on_kafka])
+def run(request: pytest.FixtureRequest, topics: str) -> Run:
+    """Runs a scenario; a log in memory is one more parameter."""
+    made: Run = request.param(topics)
+    return made
+
+
+class TestWorkflowLog(WorkflowLogContract):
+    """The contract."""
+
+
+def test_holes_of_control_records_are_no_claims(topics: str, run: Run):
+    async def scenario(place: Place) -> None:
+        log, partition = place.log(), place.partition
+        epoch = await log.claim(partition, "worker-1")
+        async with transactional(topics) as producer, producer.transaction():
+            value = encode(a_record(epoch - 1, 99))
+            await producer.send(WORKFLOW_HISTORY, value, KEY, partition)
+        # The foreign record and the end of its transaction, which comes by itself, lie between.
+        await ended(topics, partition, epoch + 3)
+        assert await log.append({partition: some(epoch, 1)}) == {partition: epoch + 3}
+        assert await counted(log, partition, epoch, epoch + 4) == [(epoch + 3, 0)]
+
+    run(scenario)
+
+
+async def ended(bootstrap: str, partition: int, offset: int) -> None:
+    """Waits for the log to reach an offset, with a bound."""
+    where = TopicPartition(WORKFLOW_HISTORY, partition)
+    async with asyncio.timeout(20), AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+        consumer.assign([where])
+        while (await consumer.end_offsets([where]))[where] < offset:  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(0.01)
+
+
+def transactional(bootstrap: str) -> AIOKafkaProducer:
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="a-hole")
+
+
+def test_what_is_queued_behind_a_refused_batch_is_refused_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    # ADR 0006, K2: without this a later decision could stand where an earlier one does not.
+    monkeypatch.setattr("streams.workflow_log._LARGEST", 2 * MAX_RECORD_BYTES)
+
+    async def scenario(place: Place) -> None:
+        log, partition, other = place.log(), *place.partitions[:2]
+        epoch, elsewhere = [await log.claim(p, "worker-1") for p in (partition, other)]
+        refused = log.append({partition: [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))]})
+        behind = log.append({partition: some(epoch, 1, 1)})
+        outcomes = await asyncio.gather(refused, behind, return_exceptions=True)
+        assert isinstance(outcomes[0], BrokerUnavailable)
+        assert isinstance(outcomes[1], BrokerUnavailable | OwnershipLost)
+        # The producer is of no more use, for any partition.
+        with pytest.raises(OwnershipLost):
+            await log.append({other: some(elsewhere, 1)})
+        assert await log.claim(partition, "worker-1") == epoch + 1
+        assert await log.append({partition: some(epoch + 1, 1)}) == {partition: epoch + 2}
+
+    run(scenario)
+
+
+def test_without_a_broker_the_log_says_so() -> None:
+    async def whole() -> None:
+        log = a_log(NOBODY)
+        for attempt in (log.start(), log.claim(0, "worker-1"), drained(log), log.partitions()):
+            with pytest.raises(BrokerUnavailable, match=NOBODY):
+                await attempt
+        await log.stop()
+
+    async def drained(log: WorkflowLog) -> None:
+        async for _ in log.read(0, 0, 1):
+            pass
+
+    asyncio.run(whole())
+
+
+def test_a_broker_that_is_killed_under_load_leaves_every_record_once(scratch: Path):
+    broker = EmbeddedKafka(scratch / "kafka for the workflow log", port=0, report=print)
+
+    async def whole() -> None:
+        bootstrap = await asyncio.to_thread(broker.start)
+        await create_topics(bootstrap, partitions=1, replication=1)
+        log = a_log(bootstrap)
+        epoch = await log.claim(0, "worker-1")
+        appends: list[asyncio.Task[dict[int, int]]] = []
+        for number in range(300):
+            appends.append(asyncio.create_task(log.append({0: some(epoch, 10, 10 * number)})))
+            await asyncio.wait(appends[-2:-1] or appends)
+            if number == 150:
+                # One append is on its way now, another behind it.
+                broker.kill()
+                await asyncio.to_thread(broker.start)
+        assert await asyncio.gather(*appends) == [{0: epoch + 1 + 10 * n} for n in range(300)]
+        found = await counted(log, 0, epoch, epoch + 3_001)
+        assert [number for _, number in found] == list(range(3_000))
+        await log.stop()
+
+    try:
+        asyncio.run(whole())
+    finally:
+        broker.kill()
+
+
+def test_what_appending_costs_is_told(topics: str, run: Run):
+    """Reports throughput beside that of the plain appender; how long it took decides nothing."""
+
+    async def plain(partition: int, groups: list[list[bytes]]) -> float:
+        appender = Appender(bootstrap=topics, client_id="plain")
+        await appender.start()
+        began = time.perf_counter()
+        for group in groups:
+            await appender.append(
+                [Outgoing(WORKFLOW_HISTORY, partition, KEY, value) for value in group]
+            )
+        took = time.perf_counter() - began
+        await appender.stop()
+        return took
+
+    async def scenario(place: Place) -> None:
+        for size in (20, 500, 20_000):
+            log, partition = place.log(), place.partition
+            epoch = await log.claim(partition, "worker-1")
+            records = [[r for _, r in some(epoch, size, n)] for n in range(0, 20_000, size)]
+            began = time.perf_counter()
+            groups = [[encode(record) for record in group] for group in records]
+            codec = time.perf_counter() - began
+            began = time.perf_counter()
+            for group in records:
+                await log.append({partition: [(KEY, record) for record in group]})
+            took = time.perf_counter() - began
+            bare = await plain(partition, groups)
+            print(  # noqa: T201, the report is what it is for
+                f"\n20,000 records in appends of {size}: {20_000 / took:,.0f}/s with the codec "
+                f"({took * 50:.2f} µs a record, the codec {codec * 50:.2f}), "
+                f"plain appender without it {20_000 / bare:,.0f}/s ({bare * 50:.2f} µs)"
+            )
+        assert len(await counted(place.log(), partition, epoch, epoch + 20_001)) == 20_000
+
+    run(scenario)
+
+
+class FakeOwner:
+    """Owns all partitions, starts every run and refuses every other command."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.log = a_log(bootstrap)
+        self.bootstrap = bootstrap
+        self.commands: list[CommandSent] = []
+
+    async def run(self, ready: asyncio.Event) -> None:
+        epochs = {p: await self.log.claim(p, "fake") for p in range(await self.log.partitions())}
+        where = [TopicPartition(WORKFLOW_COMMANDS, partition) for partition in epochs]
+        async with AIOKafkaConsumer(bootstrap_servers=self.bootstrap) as consumer:
+            consumer.assign(where)
+            await consumer.seek_to_end(*where)
+            await asyncio.gather(*(consumer.position(each) for each in where))
+            ready.set()
+            while True:
+                for at, records in (await consumer.getmany(timeout_ms=1_000)).items():
+                    await self.carry_out(at.partition, epochs[at.partition], records)
+
+    async def carry_out(self, partition: int, epoch: int, records: list[Incoming]) -> None:
+        commands = [decode(record.value, CommandSent) for record in records]
+        self.commands += commands
+        group = [
+            (record.key or b"", self.outcome(epoch, record.offset, sent))
+            for record, sent in zip(records, commands, strict=True)
+        ]
+        first = (await self.log.append({partition: group}))[partition]
+        replies = [
+            (sent.reply_to, self.reply(sent, outcome, partition, first + number))
+            for number, (sent, (_, outcome)) in enumerate(zip(commands, group, strict=True))
+        ]
+        await self.log.reply([*replies, *replies])
+
+    @staticmethod
+    def outcome(epoch: int, cause: int, sent: CommandSent) -> HistoryAppended:
+        starts = isinstance(sent.command, StartRun)
+        return HistoryAppended(
+            workflow=sent.workflow,
+            instance_id=sent.instance_id,
+            run_number=0,
+            sequence=0,
+            epoch=epoch,
+            cause=cause,
+            at_ms=sent.sent_at_ms,
+            events=(RunStarted("{}", "seed") if starts else CommandRejected("not_running", "no"),),
+        )
+
+    @staticmethod
+    def reply(
+        sent: CommandSent, outcome: HistoryAppended, partition: int, position: int
+    ) -> ReplySent:
+        event = outcome.events[0]
+        refused = isinstance(event, CommandRejected)
+        return ReplySent(
+            command_id=sent.command_id,
+            code=event.code if refused else "",
+            message=event.message if refused else "",
+            status="none" if refused else "running",
+            run_number=0,
+            partition=partition,
+            position=position,
+        )
+
+
+def a_client(bootstrap: str, client_id: str, timeout_s: float = 20.0) -> WorkflowClient:
+    numbers = itertools.count(1)
+    return WorkflowClient(
+        bootstrap=bootstrap,
+        client_id=client_id,
+        timeout_s=timeout_s,
+        clock=now_ms,
+        new_id=lambda: f"{client_id}-{next(numbers)}",
+    )
+
+
+async def connected(client: WorkflowClient) -> None:
+    """Waits for a client to listen, with a bound."""
+    await client.start()
+    async with asyncio.timeout(20):
+        while not client.ready:  # noqa: ASYNC110 (nobody would set an event)
+            await asyncio.sleep(0.01)
+
+
+def with_owner(
+    topics: str, scenario: Callable[[FakeOwner, WorkflowClient, WorkflowClient], Awaitable[None]]
+) -> None:
+    """Runs a scenario with an owner and two clients."""
+
+    async def whole() -> None:
+        owner, ready = FakeOwner(topics), asyncio.Event()
+        running = asyncio.create_task(owner.run(ready))
+        clients = [a_client(topics, name) for name in ("one", "two")]
+        try:
+            await asyncio.gather(ready.wait(), *map(connected, clients))
+            await scenario(owner, *clients)
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.gather(owner.log.stop(), *(client.stop() for client in clients))
+
+    asyncio.run(whole())
+
+
+def test_a_command_comes_back_with_its_outcome(topics: str):
+    async def scenario(owner: FakeOwner, client: WorkflowClient, _: WorkflowClient) -> None:
+        started = await client.send("orders", "1", StartRun("{}"), command_id="first")
+        assert (started.command_id, started.code, started.status) == ("first", "", "running")
+        refused = await client.send("orders", "1", PauseRun())
+        assert (refused.command_id, refused.code) == ("one-1", "not_running")
+        assert refused.partition == started.partition
+        assert refused.position == started.position + 1
+        at = refused.position
+        ((_, told),) = [
+            placed
+            async for batch in owner.log.read(refused.partition, at, at + 1)
+            for placed in batch
+        ]
+        assert told.events == (CommandRejected("not_running", "no"),)
+
+    with_owner(topics, scenario)
+
+
+def test_many_commands_of_many_senders_all_come_back(topics: str):
+    async def scenario(owner: FakeOwner, one: WorkflowClient, two: WorkflowClient) -> None:
+        async def sends(client: WorkflowClient, number: int) -> None:
+            asked = [Addressed("orders", f"{number}-{n}", StartRun("{}")) for n in range(5)]
+            replies = await client.send_many(asked)
+            assert len({reply.command_id for reply in replies}) == 5
+            assert all(reply.code == "" for reply in replies)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(sends(client, n) for n in range(100) for client in (one, two)))
+        took = time.perf_counter() - began
+        print(f"\n1,000 commands of 200 senders there and back in {took * 1_000:.0f} ms")  # noqa: T201
+        began = time.perf_counter()
+        for _ in range(50):
+            await one.send("orders", "1", PauseRun())
+        took = time.perf_counter() - began
+        print(f"one command there and back in {took * 20:.1f} ms")  # noqa: T201
+        assert len(owner.commands) == 1_050
+        assert await one.send_many([]) == []
+
+    with_owner(topics, scenario)
+
+
+def test_commands_to_one_instance_arrive_in_the_order_of_the_calls(topics: str):
+    async def scenario(owner: FakeOwner, client: WorkflowClient, _: WorkflowClient) -> None:
+        ids = [f"in-order-{n}" for n in range(1_200)]
+        sends = (client.send("orders", "1", PauseRun(), command_id=one) for one in ids)
+        replies = await asyncio.gather(*sends)
+        assert [reply.command_id for reply in replies] == ids
+        assert [command.command_id for command in owner.commands] == ids
+
+    with_owner(topics, scenario)
+
+
+def test_a_command_with_the_id_of_one_under_way_is_that_one(topics: str):
+    async def scenario(owner: FakeOwner, client: WorkflowClient, _: WorkflowClient) -> None:
+        both = (client.send("orders", "1", PauseRun(), command_id="same") for _ in range(2))
+        first, second = await asyncio.gather(*both)
+        assert first == second
+        assert len(owner.commands) == 1
+
+    with_owner(topics, scenario)
+
+
+def test_without_a_worker_the_outcome_is_unknown_and_the_command_stays(topics: str):
+    async def whole() -> None:
+        client, waiting = a_client(topics, "three", timeout_s=0.5), a_client(topics, "three")
+        await asyncio.gather(connected(client), connected(waiting))
+        sent = [Addressed("orders", "late", StartRun("{}"), name) for name in ("a-late", "b-late")]
+        with pytest.raises(OutcomeUnknown, match="no worker runs") as raised:
+            await client.send_many(sent)
+        assert raised.value.command_ids == ("a-late", "b-late")
+        partition = partition_of(b"orders/late", PARTITIONS)
+        read = read_whole(topics, [WORKFLOW_COMMANDS], partition)
+        commands = [decode(record.value, CommandSent) async for record in read]
+        assert [command.command_id for command in commands][-2:] == ["a-late", "b-late"]
+        # The replies come after all: nobody waits for them, and they stand in nobody's way.
+        log = a_log(topics)
+        await log.claim(partition, "late")
+        outcome = FakeOwner.outcome(0, 0, commands[-1])
+        late = FakeOwner.reply(commands[-1], outcome, partition, 0)
+        await log.reply([(commands[-1].reply_to, late)])
+        send = asyncio.create_task(waiting.send("orders", "x", PauseRun(), command_id="c"))
+        reply = FakeOwner.reply(commands[-1], outcome, partition, 1)
+        reply = msgspec.structs.replace(reply, command_id="c")
+        async with asyncio.timeout(20):
+            while not send.done():
+                await log.reply([(commands[-1].reply_to, reply)])
+        assert await send == reply
+        await asyncio.gather(log.stop(), client.stop(), waiting.stop())
+
+    asyncio.run(whole())
+
+
+def test_without_a_broker_a_client_starts_and_says_so():
+    async def whole() -> None:
+        client = a_client(NOBODY, "nobody")
+        await client.start()
+        with pytest.raises(BrokerUnavailable, match=NOBODY):
+            await client.send("orders", "1", PauseRun())
+        await client.stop()
+
+    asyncio.run(whole())
