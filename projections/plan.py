@@ -1,5 +1,8 @@
 """What a batch of records does to Postgres, decided without Postgres.
 
+`plan` is for topics whose newest record of a key is a row; the histories of workflows, whose
+records are events, have `projections.workflow_plan`.
+
 Rule: planning never fails because of a record. What cannot be read becomes a row of
 `projection_errors`, so that one bad record neither stops the others nor disappears.
 
@@ -9,20 +12,32 @@ busy with the batch before.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import orjson
 
+from processors.runs.claims import Claims
 from projections.rows import READERS, LogRecord, Rows, SqlRow, refuse_unknown
 
-__all__ = ["Admitted", "Batch", "Partition", "Plan", "Span", "Work", "admit", "payload", "plan"]
+__all__ = [
+    "ROWS_MAX",
+    "Admitted",
+    "Batch",
+    "Partition",
+    "Plan",
+    "Span",
+    "Work",
+    "admit",
+    "payload",
+    "plan",
+]
 
 Partition: TypeAlias = tuple[str, int]
 
 #: Rows of one statement: larger ones gain nothing (21 µs a row at 1,000, 30 at 4,000).
-_ROWS_MAX: Final = 1_000
+ROWS_MAX: Final = 1_000
 #: Postgres's text cannot hold the character NUL; the replacement character says that one was here.
 _NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
@@ -38,7 +53,10 @@ class Span(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One statement: upsert or delete the rows of a JSON array in a table."""
+    """One statement: upsert or delete the rows of a JSON array in a table.
+
+    Shape:  table is a key of `statements.UPSERTS` or DELETES; most are named for their table.
+    """
 
     table: str
     rows: str
@@ -55,11 +73,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Records to apply together: partition by partition, each in the order of its offsets."""
+    """Records to apply together: partition by partition, each in the order of its offsets.
+
+    Shape:  records leaves out those that do not count; claims are as the end of each span leaves
+            them, and empty for projections of topics that nobody claims.
+    """
 
     records: Sequence[LogRecord]
     spans: Mapping[Partition, Span]
     plan: Plan
+    claims: Mapping[Partition, Claims] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +153,7 @@ def payload(rows: Sequence[SqlRow]) -> str:
 
 
 def _payloads(rows: list[SqlRow]) -> list[str]:
-    return [payload(rows[at : at + _ROWS_MAX]) for at in range(0, len(rows), _ROWS_MAX)]
+    return [payload(rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
 
 
 def _is_new(

@@ -1,4 +1,4 @@
-"""The projector: table topics, outcomes, duplicates and dead letters become rows of Postgres.
+"""The projector: topics become rows of Postgres, as a projection says.
 
 Theory of operation: Kafka hands out partitions, Postgres says where to read on. A partition that
 was just assigned is sought to its offset in Postgres before any of its records count; what was
@@ -14,22 +14,27 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
 from projections.errors import LogTruncated
-from projections.plan import Batch, Partition, Span, plan
-from projections.rows import TOPICS, LogRecord
-from projections.store import Store
+from projections.plan import Batch, Partition, Span
+from projections.projection import DELIVERIES, PROJECTIONS, Projection
+from projections.rows import LogRecord
+from projections.store import Place, Store
 from schemas.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from processors.runs.claims import Claims
 
 __all__ = ["GROUP", "PROJECTION", "Projector", "run_projector"]
 
-GROUP: Final = "headwater-projector"
-PROJECTION: Final = "headwater"
+GROUP: Final = DELIVERIES.group
+PROJECTION: Final = DELIVERIES.name
 
 #: Large enough to share a commit's 2 ms among many rows, small enough to be applied within 0.2 s.
 _BATCH_RECORDS_MAX: Final = 4_000
@@ -68,6 +73,7 @@ class Projector:
         clock: Callable[[], int],
         log: logging.Logger | None = None,
         on_batch: Callable[["Projector"], None] | None = None,
+        projection: Projection = DELIVERIES,
     ) -> None:
         self.records = 0
         self.batches = 0
@@ -75,11 +81,14 @@ class Projector:
         self.positions: dict[Partition, int] = {}
         #: Where the next fetch continues: ahead of `positions` by the batch that is being applied.
         self._reading: dict[Partition, int] = {}
+        #: What is claimed there: as far as was read, not as far as was applied.
+        self._claims: dict[Partition, Claims] = {}
+        self._projection = projection
         self._bootstrap = bootstrap
         self._clock = clock
         self._log = log or logging.getLogger("headwater.projector")
         self._on_batch = on_batch
-        self._store = Store(dsn, projection=PROJECTION, clock=clock)
+        self._store = Store(dsn, projection=projection.name, clock=clock, planner=projection.plan)
         self._consumer: AIOKafkaConsumer | None = None
         self._unsought: set[Partition] = set()
         self._committed_at_ms = 0
@@ -110,8 +119,8 @@ class Projector:
             await self._store.close()
 
     async def _consume(self, stop: asyncio.Event, backoff: "_Backoff") -> None:
-        consumer = _consumer(self._bootstrap)
-        consumer.subscribe(TOPICS, listener=_Listener(self._on_assigned))
+        consumer = _consumer(self._bootstrap, self._projection.group)
+        consumer.subscribe(self._projection.topics, listener=_Listener(self._on_assigned))
         try:
             await consumer.start()
             self._consumer = consumer
@@ -137,7 +146,7 @@ class Projector:
                     await self._commit(consumer)
                 if self._unsought:
                     await self._seek(consumer, stop)
-                if batch.records:
+                if batch.spans:
                     applying = asyncio.create_task(self._apply(batch, stop))
         except asyncio.CancelledError:
             if applying is not None:
@@ -154,27 +163,30 @@ class Projector:
         """Runs within a rebalance, so it only takes notes: Postgres may be slow to answer."""
         self.positions.clear()
         self._reading.clear()
+        self._claims.clear()
         self._unsought = {(tp.topic, tp.partition) for tp in assigned}
 
     async def _seek(self, consumer: AIOKafkaConsumer, stop: asyncio.Event) -> None:
         wanted = sorted(self._unsought)
-        offsets = await self._until_it_answers(lambda: self._store.offsets(wanted), stop)
-        if offsets is None:
+        places = await self._until_it_answers(lambda: self._store.places(wanted), stop)
+        if places is None:
             return
-        await self._check_ends(consumer, offsets, stop)
-        for (topic, number), offset in offsets.items():
+        await self._check_ends(consumer, places, stop)
+        for (topic, number), (offset, claims) in places.items():
             # A rebalance may have taken it away, or handed it out anew, while we asked.
             with contextlib.suppress(IllegalStateError):
                 if (topic, number) in self._unsought:
                     consumer.seek(TopicPartition(topic, number), offset)
                     self._reading[topic, number] = offset
+                    self._claims[topic, number] = claims
                     self.positions[topic, number] = offset
         self._unsought.difference_update(wanted)
 
     async def _check_ends(
-        self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int], stop: asyncio.Event
+        self, consumer: AIOKafkaConsumer, places: Mapping[Partition, Place], stop: asyncio.Event
     ) -> None:
         """Makes sure that what was applied is still there: else all to come would be left out."""
+        offsets = {partition: place.next_offset for partition, place in places.items()}
         cut: dict[Partition, int] = {}
         for _ in range(_END_LOOKS):
             begun = [TopicPartition(*p) for p, offset in offsets.items() if offset > 0]
@@ -199,15 +211,20 @@ class Projector:
     def _batch(self, fetched: _Fetched) -> Batch:
         records: list[LogRecord] = []
         spans: dict[Partition, Span] = {}
+        claims: dict[Partition, Claims] = {}
         for tp, found in fetched.items():
             partition = (tp.topic, tp.partition)
             start = self._reading.get(partition)
             if start is None or not found or found[0].offset < start:
                 continue  # fetched before we sought; it comes again, from the right place
-            records.extend(found)
+            held = self._claims[partition]
+            records.extend(self._projection.read(found, held))
             spans[partition] = Span(start, found[-1].offset + 1)
+            claims[partition] = copy(held)  # ours moves on while this batch is applied
             self._reading[partition] = spans[partition].end
-        return Batch(records=records, spans=spans, plan=plan(records))
+        return Batch(
+            records=records, spans=spans, plan=self._projection.plan(records), claims=claims
+        )
 
     async def _apply(self, batch: Batch, stop: asyncio.Event) -> None:
         applied = await self._until_it_answers(lambda: self._store.apply(batch), stop)
@@ -307,11 +324,11 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
             await stop.wait()
 
 
-def _consumer(bootstrap: str) -> AIOKafkaConsumer:
+def _consumer(bootstrap: str, group: str) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
-        group_id=GROUP,
-        client_id=GROUP,
+        group_id=group,
+        client_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
@@ -330,10 +347,29 @@ async def run_projector(
     log: logging.Logger | None = None,
     on_batch: Callable[[Projector], None] | None = None,
 ) -> None:
-    """Projects until `stop` is set.
+    """Runs every projection, side by side, until `stop` is set.
 
     Units:  the clock gives Unix milliseconds.
     Errors: LogTruncated.
     """
-    projector = Projector(bootstrap=bootstrap, dsn=dsn, clock=clock, log=log, on_batch=on_batch)
-    await projector.run(stop)
+    log = log or logging.getLogger("headwater.projector")
+    running = [
+        asyncio.create_task(
+            Projector(
+                bootstrap=bootstrap,
+                dsn=dsn,
+                clock=clock,
+                log=log if projection is DELIVERIES else log.getChild(projection.name),
+                on_batch=on_batch,
+                projection=projection,
+            ).run(stop)
+        )
+        for projection in PROJECTIONS
+    ]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        # Where one gave up, the others would go on without it.
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

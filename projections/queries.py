@@ -32,7 +32,9 @@ __all__ = [
     "Position",
     "ProjectionError",
     "Reader",
+    "Row",
     "Trace",
+    "bounded",
 ]
 
 #: A page of anything; more would hold a whole answer in memory twice.
@@ -252,11 +254,11 @@ class Reader:
         limit: int,
     ) -> list[Trace]:
         """Journeys, the newest first; `request_id` names one and makes the rest superfluous."""
-        limit = _bounded(limit)
+        limit = bounded(limit)
         query = _traces_query(request_id, user_id, level)
         if query is None:
             return []
-        rows = await self._answers(query, request_id=request_id, user_id=user_id, limit=limit)
+        rows = await self.answers(query, request_id=request_id, user_id=user_id, limit=limit)
         return msgspec.convert(rows, list[Trace])
 
     async def dead_letters(self, *, limit: int, after: str | None = None) -> DeadLetterPage:
@@ -264,7 +266,7 @@ class Reader:
 
         Errors: InvalidCursor.
         """
-        limit = _bounded(limit)
+        limit = bounded(limit)
         place = None if after is None else unpack(after, _Place)
         try:
             rows = await self._rows(
@@ -293,7 +295,7 @@ class Reader:
     ) -> list[DeadLetter]:
         """Dead letters that were never replayed, by position, after a (partition, offset)."""
         rows = await self._rows(
-            "pending_dead_letters", partition=after[0], offset=after[1], limit=_bounded(limit)
+            "pending_dead_letters", partition=after[0], offset=after[1], limit=bounded(limit)
         )
         return msgspec.convert(rows, list[DeadLetter])
 
@@ -303,7 +305,7 @@ class Reader:
 
     async def projection_errors(self, *, limit: int) -> list[ProjectionError]:
         """Records that the projector could not apply, newest first."""
-        rows = await self._rows("projection_errors", limit=_bounded(limit))
+        rows = await self._rows("projection_errors", limit=bounded(limit))
         return msgspec.convert(rows, list[ProjectionError])
 
     async def preview(self, table: str, *, limit: int) -> list[Row]:
@@ -314,13 +316,14 @@ class Reader:
         if table not in _PREVIEWS:
             raise ValueError(f"expected one of {', '.join(_PREVIEWS)}, found {table}")
         async with self.connection() as connection:
-            cursor = await connection.execute(_PREVIEWS[table], {"limit": _bounded(limit)})
+            cursor = await connection.execute(_PREVIEWS[table], {"limit": bounded(limit)})
             return await cursor.fetchall()
 
     async def _rows(self, query: str, **parameters: object) -> list[Row]:
-        return await self._answers(statement(query), **parameters)
+        return await self.answers(statement(query), **parameters)
 
-    async def _answers(self, query: bytes, **parameters: object) -> list[Row]:
+    async def answers(self, query: bytes, **parameters: object) -> list[Row]:
+        """The rows of a query; none where a parameter is nothing that Postgres could hold."""
         if not all(_storable(value) for value in parameters.values()):
             return []
         async with self.connection() as connection:
@@ -337,7 +340,11 @@ def _traces_query(request_id: str | None, user_id: str | None, level: str | None
     return statement("traces_newest" if user_id is None else "traces_by_user")
 
 
-def _bounded(limit: int) -> int:
+def bounded(limit: int) -> int:
+    """A number of rows to ask for.
+
+    Errors: ValueError beyond 1 to PAGE_MAX.
+    """
     if not 1 <= limit <= PAGE_MAX:
         raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
     return limit

@@ -20,7 +20,16 @@ from schemas.records import DuplicateDropped, OutcomeRecorded, Record
 from schemas.tables import CONNECTIONS, TABLE_BY_TOPIC, UNSET, Table
 from schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
-__all__ = ["READERS", "TOPICS", "LogRecord", "Rows", "SqlRow", "refusal", "refuse_unknown"]
+__all__ = [
+    "READERS",
+    "TOPICS",
+    "UNREADABLE",
+    "LogRecord",
+    "Rows",
+    "SqlRow",
+    "refusal",
+    "refuse_unknown",
+]
 
 #: A row whose fields are named as its statement names them. All of a table are of one kind.
 SqlRow: TypeAlias = dict[str, Any] | msgspec.Struct
@@ -37,7 +46,7 @@ _NUMBER_MAX: Final = 2**63 - 1
 _CONNECT: Final = "__connect.errors."
 _OWN: Final = "headwater."
 #: What reading a record may raise: not our record, or a moment that no calendar has.
-_UNREADABLE: Final = (HeadwaterError, ValueError, OverflowError, OSError, msgspec.MsgspecError)
+UNREADABLE: Final = (HeadwaterError, ValueError, OverflowError, OSError, msgspec.MsgspecError)
 
 
 class LogRecord(Protocol):
@@ -118,7 +127,7 @@ def _read_newest(
                 rows.delete(table, key, read_key(key))
             else:
                 rows.upsert(table, key, read(record.value))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             rows.refuse(record, str(error))
             continue
         seen.add(key)

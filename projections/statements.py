@@ -155,7 +155,7 @@ def _delete(table: str, key: tuple[SqlColumn, ...]) -> bytes:
     )
 
 
-#: How rows are written, by table.
+#: How rows are written, by table; for workflows also how rows that are there change.
 UPSERTS: Final[dict[str, bytes]] = {
     **{table.name: _upsert(table) for table in TABLES},
     "webhook_outcomes": statement("upsert_webhook_outcomes"),
@@ -163,6 +163,14 @@ UPSERTS: Final[dict[str, bytes]] = {
     "dead_letters": statement("upsert_dead_letters"),
     "dead_letter_replays": statement("upsert_dead_letter_replays"),
     "projection_errors": statement("insert_projection_errors"),
+    "workflow_instance": statement("start_workflow_instances"),
+    "workflow_instance_changes": statement("change_workflow_instances"),
+    "workflow_step": statement("upsert_workflow_steps"),
+    "workflow_step_changes": statement("change_workflow_steps"),
+    "workflow_step_trims": statement("trim_workflow_steps"),
+    "workflow_event": statement("upsert_workflow_events"),
+    "workflow_deliveries": statement("deliver_workflow_events"),
+    "workflow_log": statement("insert_workflow_logs"),
 }
 
 #: How rows are deleted, by table.

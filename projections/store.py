@@ -3,7 +3,8 @@
 Postgres alone knows how far a projection is. Each transaction first locks the offsets that it is
 about to move and compares: what Postgres already has is left out, what would leave a gap is
 refused. So a batch may be applied twice, late, or by a projector that has lost its partitions
-without knowing, and nothing is written twice or goes back.
+without knowing, and nothing is written twice or goes back. With the offsets go the claims of
+partitions that have an owner, so that reading on knows which records count.
 
 synchronous_commit stays on although Kafka could replay a lost tail: after a crash the server hands
 out the lost transaction numbers again, and a sync cursor that had seen them would skip rows.
@@ -11,17 +12,20 @@ out the lost transaction numbers again, and a sync cursor that had seen them wou
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from psycopg import AsyncConnection
 
+from processors.runs.claims import UNCLAIMED, Claims
 from projections.errors import RecordRefused, store_edge
 from projections.plan import Admitted, Batch, Partition, Plan, admit, payload, plan
+from projections.projection import Planner
 from projections.rows import LogRecord, refusal
 from projections.statements import DELETES, UPSERTS, statement
 from schemas.errors import StoreUnavailable
+from schemas.history import NO_CAUSE
 
-__all__ = ["Store"]
+__all__ = ["Place", "Store"]
 
 #: psycopg knows no shorter one; a server that is up answers within milliseconds.
 _CONNECT_TIMEOUT_S: Final = 2
@@ -29,17 +33,39 @@ _CONNECT_TIMEOUT_S: Final = 2
 _APPLY_TIMEOUT_S: Final = 60.0
 
 
+class Place(NamedTuple):
+    """How far a partition is applied: the next offset, and the claims before it."""
+
+    next_offset: int
+    claims: Claims
+
+
 class Store:
     """One connection of a projector, opened when needed and dropped when something is wrong."""
 
-    def __init__(self, dsn: str, *, projection: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        projection: str,
+        clock: Callable[[], int],
+        planner: Planner = plan,
+    ) -> None:
         self._dsn = dsn
         self._projection = projection
         self._clock = clock
+        self._plan = planner
         self._connection: AsyncConnection[Any] | None = None
 
     async def offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """The first offset of each partition that is not applied yet.
+
+        Errors: StoreUnavailable.
+        """
+        return {of: place.next_offset for of, place in (await self.places(partitions)).items()}
+
+    async def places(self, partitions: Sequence[Partition]) -> dict[Partition, Place]:
+        """Where to read each partition on, and with which claims.
 
         Errors: StoreUnavailable.
         """
@@ -49,7 +75,11 @@ class Store:
                     connection = await self._connected()
                     named = self._named(partitions)
                     await connection.execute(statement("register_offsets"), named)
-                    return await self._read(connection, "read_offsets", partitions)
+                    found = await connection.execute(statement("read_positions"), named)
+                    return {
+                        (topic, number): Place(next_offset, Claims(epoch, cause))
+                        for topic, number, next_offset, epoch, cause in await found.fetchall()
+                    }
         except StoreUnavailable:
             await self.close()
             raise
@@ -99,9 +129,9 @@ class Store:
     ) -> tuple[Admitted, int]:
         async with connection.pipeline(), connection.transaction():
             admitted = await self._admit(connection, batch)
-            planned = batch.plan if admitted.records is None else plan(admitted.records)
+            planned = batch.plan if admitted.records is None else self._plan(admitted.records)
             await self._write(connection, planned)
-            await self._advance(connection, admitted)
+            await self._advance(connection, admitted, batch.claims)
         return admitted, planned.unreadable
 
     async def _apply_in_parts(
@@ -112,7 +142,7 @@ class Store:
             admitted = await self._admit(connection, batch)
             records = batch.records if admitted.records is None else admitted.records
             refused = await self._halve(connection, records)
-            await self._advance(connection, admitted)
+            await self._advance(connection, admitted, batch.claims)
         return admitted, refused
 
     async def _halve(self, connection: AsyncConnection[Any], records: Sequence[LogRecord]) -> int:
@@ -122,7 +152,7 @@ class Store:
         try:
             with store_edge("take the rows of a record"):
                 async with connection.transaction():
-                    planned = plan(records)
+                    planned = self._plan(records)
                     await self._write(connection, planned)
                     return planned.unreadable
         except RecordRefused as error:
@@ -136,7 +166,10 @@ class Store:
         return first + await self._halve(connection, records[middle:])
 
     async def _admit(self, connection: AsyncConnection[Any], batch: Batch) -> Admitted:
-        return admit(batch, await self._read(connection, "lock_offsets", list(batch.spans)))
+        named = self._named(list(batch.spans))
+        found = await connection.execute(statement("lock_offsets"), named)
+        rows = await found.fetchall()
+        return admit(batch, {(topic, number): offset for topic, number, offset in rows})
 
     async def _write(self, connection: AsyncConnection[Any], planned: Plan) -> None:
         now_ms = self._clock()
@@ -144,20 +177,22 @@ class Store:
             query = DELETES[work.table] if work.delete else UPSERTS[work.table]
             await connection.execute(query, {"rows": work.rows, "now_ms": now_ms})
 
-    async def _advance(self, connection: AsyncConnection[Any], admitted: Admitted) -> None:
+    async def _advance(
+        self,
+        connection: AsyncConnection[Any],
+        admitted: Admitted,
+        claims: Mapping[Partition, Claims],
+    ) -> None:
         if admitted.offsets:
+            held = [claims.get(partition) for partition in admitted.offsets]
             parameters = {
                 **self._named(list(admitted.offsets)),
                 "next_offsets": list(admitted.offsets.values()),
+                "epochs": [each.epoch if each else UNCLAIMED for each in held],
+                "causes": [each.cause if each else NO_CAUSE for each in held],
                 "now_ms": self._clock(),
             }
             await connection.execute(statement("write_offsets"), parameters)
-
-    async def _read(
-        self, connection: AsyncConnection[Any], query: str, partitions: Sequence[Partition]
-    ) -> dict[Partition, int]:
-        cursor = await connection.execute(statement(query), self._named(partitions))
-        return {(topic, number): offset for topic, number, offset in await cursor.fetchall()}
 
     def _named(self, partitions: Sequence[Partition]) -> Mapping[str, Any]:
         return {

@@ -1,0 +1,247 @@
+-- The histories of workflows as rows. Columns are those of the product's data model, with what reading
+-- them takes; values of authors are of type json, which keeps their text as it was: jsonb would order
+-- their keys, round their numbers and refuse the escape \u0000. Keys compare as bytes ("C"), so that
+-- pages and the trimming of loops do not depend on a locale. Without foreign keys: a record that
+-- cannot be applied lies in projection_errors, and what follows it must not fail for that.
+
+alter table projection_offsets
+    add column epoch bigint not null default -1,
+    add column cause bigint not null default -1;
+
+comment on column projection_offsets.epoch is
+    'Offset of the latest claim before next_offset; -1 where nobody claims. Records of another epoch do not count.';
+comment on column projection_offsets.cause is
+    'Highest offset of a command whose outcome was applied; -1 where there are none.';
+
+create table workflow_instance (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer not null,
+    status text not null
+        check (status in ('active', 'waiting', 'paused', 'complete', 'errored', 'terminated')),
+    params json not null,
+    output json,
+    error_name text,
+    error_message text,
+    error_detail json,
+    parent_workflow_name text,
+    parent_instance_id text,
+    parent_run_number integer,
+    parent_step_key text,
+    created_at timestamptz not null,
+    updated_at timestamptz not null,
+    started_at timestamptz not null,
+    completed_at timestamptz,
+    retention_until timestamptz,
+    partition integer not null,
+    "offset" bigint not null,
+    primary key (workflow_name, instance_id)
+-- Written anew with every batch that tells of it: room on the page leaves the indexes alone.
+) with (fillfactor = 70);
+
+create index workflow_instance_newest
+    on workflow_instance (workflow_name, created_at, instance_id);
+create index workflow_instance_status
+    on workflow_instance (workflow_name, status, created_at, instance_id);
+
+comment on table workflow_instance is
+    'Instances of workflows, each in its current run. Topic workflow-history.';
+comment on column workflow_instance.workflow_name is 'The workflow.';
+comment on column workflow_instance.instance_id is 'The instance, unique in its workflow.';
+comment on column workflow_instance.run_number is 'The current run; the first is 0.';
+comment on column workflow_instance.status is
+    'active, waiting, paused, complete, errored or terminated.';
+comment on column workflow_instance.params is 'What the run was started with, text as it came.';
+comment on column workflow_instance.output is 'What the run returned, text as it came.';
+comment on column workflow_instance.error_name is 'Name of the error that ended the run.';
+comment on column workflow_instance.error_message is 'Its message; a NUL in it became U+FFFD.';
+comment on column workflow_instance.error_detail is 'What else the error carries, such as a join''s.';
+comment on column workflow_instance.parent_workflow_name is
+    'Workflow of the parent; null unless this is a child.';
+comment on column workflow_instance.parent_instance_id is 'The parent.';
+comment on column workflow_instance.parent_run_number is 'The parent''s run.';
+comment on column workflow_instance.parent_step_key is 'The entry that it belongs to.';
+comment on column workflow_instance.created_at is 'When the first run began.';
+comment on column workflow_instance.updated_at is 'When the last event of it happened.';
+comment on column workflow_instance.started_at is 'When the current run began.';
+comment on column workflow_instance.completed_at is 'When the current run ended, however.';
+comment on column workflow_instance.retention_until is 'Null: kept for ever.';
+comment on column workflow_instance.partition is
+    'Position of the last record that was applied: partition of workflow-history.';
+comment on column workflow_instance."offset" is 'Position: offset.';
+
+create table workflow_run (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer,
+    status text not null,
+    params json not null,
+    output json,
+    error_name text,
+    error_message text,
+    error_detail json,
+    parent_workflow_name text,
+    parent_instance_id text,
+    parent_run_number integer,
+    parent_step_key text,
+    updated_at timestamptz not null,
+    started_at timestamptz not null,
+    completed_at timestamptz,
+    partition integer not null,
+    "offset" bigint not null,
+    primary key (workflow_name, instance_id, run_number)
+);
+
+comment on table workflow_run is
+    'Runs that a newer run has followed, as workflow_instance had them then; the current run is there.';
+comment on column workflow_run.workflow_name is 'The workflow.';
+comment on column workflow_run.instance_id is 'The instance.';
+comment on column workflow_run.run_number is 'The run; the first is 0.';
+comment on column workflow_run.status is 'How it stood when the next run began.';
+comment on column workflow_run.params is 'What it was started with.';
+comment on column workflow_run.output is 'What it returned.';
+comment on column workflow_run.error_name is 'Name of the error that ended it.';
+comment on column workflow_run.error_message is 'Its message; a NUL in it became U+FFFD.';
+comment on column workflow_run.error_detail is 'What else the error carries.';
+comment on column workflow_run.parent_workflow_name is 'Workflow of the parent.';
+comment on column workflow_run.parent_instance_id is 'The parent.';
+comment on column workflow_run.parent_run_number is 'The parent''s run.';
+comment on column workflow_run.parent_step_key is 'The entry that it belonged to.';
+comment on column workflow_run.updated_at is 'When its last event happened.';
+comment on column workflow_run.started_at is 'When it began.';
+comment on column workflow_run.completed_at is 'When it ended; null if it was restarted before.';
+comment on column workflow_run.partition is
+    'Position of its last record: partition of workflow-history.';
+comment on column workflow_run."offset" is 'Position: offset.';
+
+create table workflow_step (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer,
+    step_key text collate "C",
+    name text not null,
+    type text not null,
+    status text not null
+        check (status in ('pending', 'waiting', 'completed', 'errored', 'cancelled')),
+    attempts integer not null,
+    max_attempts integer,
+    timeout_ms bigint,
+    next_retry_at timestamptz,
+    wake_at timestamptz,
+    wait_event_type text,
+    child_workflow_name text,
+    child_instance_id text,
+    result json,
+    error_name text,
+    error_message text,
+    error_detail json,
+    ordinal bigint not null,
+    sequence bigint not null,
+    created_at timestamptz not null,
+    updated_at timestamptz not null,
+    rolled_back_at timestamptz,
+    primary key (workflow_name, instance_id, run_number, step_key)
+);
+
+create index workflow_step_history
+    on workflow_step (workflow_name, instance_id, run_number, ordinal, sequence);
+-- Few are in it at a time: what a run stands at is found at once, however long it is.
+create index workflow_step_unfinished
+    on workflow_step (workflow_name, instance_id, run_number, ordinal, sequence)
+    where status in ('pending', 'waiting', 'errored');
+
+comment on table workflow_step is
+    'Entries of code workflows: steps, sleeps, waits, loops and the like. Topic workflow-history.';
+comment on column workflow_step.workflow_name is 'The workflow.';
+comment on column workflow_step.instance_id is 'The instance.';
+comment on column workflow_step.run_number is 'The run.';
+comment on column workflow_step.step_key is
+    'The path of names that leads to it, for example pages/~3/fetch.';
+comment on column workflow_step.name is 'The name that its author gave it.';
+comment on column workflow_step.type is
+    'do, sleep, wait_for_event, loop, join, race, child, checkpoint or removed.';
+comment on column workflow_step.status is 'pending, waiting, completed, errored or cancelled.';
+comment on column workflow_step.attempts is 'Attempts that have ended; 0 for all but do.';
+comment on column workflow_step.max_attempts is 'Null when there is no limit.';
+comment on column workflow_step.timeout_ms is 'Time that an attempt has; null when it has any.';
+comment on column workflow_step.next_retry_at is 'When the next attempt begins, while it waits.';
+comment on column workflow_step.wake_at is 'When a sleep or a wait ends at the latest; it stays when it has ended.';
+comment on column workflow_step.wait_event_type is
+    'The type of event that is waited for; a JSON list where the author gave a list.';
+comment on column workflow_step.child_workflow_name is 'Workflow of the child that it started.';
+comment on column workflow_step.child_instance_id is 'The child that it started.';
+comment on column workflow_step.result is 'Its result, text as it came.';
+comment on column workflow_step.error_name is 'Name of its error; of the last attempt''s, for do.';
+comment on column workflow_step.error_message is 'Its message; a NUL in it became U+FFFD.';
+comment on column workflow_step.error_detail is 'What else the error carries, such as a join''s.';
+comment on column workflow_step.ordinal is 'The order in which entries were first reached.';
+comment on column workflow_step.sequence is
+    'Number, within the run, of the event that showed it first; decides between equal ordinals.';
+comment on column workflow_step.created_at is 'When it was first reached.';
+comment on column workflow_step.updated_at is 'When it last changed.';
+comment on column workflow_step.rolled_back_at is 'When its rollback was done, or given up.';
+
+create table workflow_event (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer,
+    id text collate "C",
+    type text not null,
+    payload json,
+    sequence bigint not null,
+    created_at timestamptz not null,
+    delivered_at timestamptz,
+    consumed_by_step_key text,
+    primary key (workflow_name, instance_id, run_number, id)
+);
+
+create index workflow_event_history
+    on workflow_event (workflow_name, instance_id, run_number, sequence);
+
+comment on table workflow_event is 'Events that instances have received. Topic workflow-history.';
+comment on column workflow_event.workflow_name is 'The workflow.';
+comment on column workflow_event.instance_id is 'The instance.';
+comment on column workflow_event.run_number is 'The run; a new run does not get the events of an old one.';
+comment on column workflow_event.id is 'The sender''s id of it: the same twice is one event.';
+comment on column workflow_event.type is 'Its type.';
+comment on column workflow_event.payload is 'What it says, text as it came.';
+comment on column workflow_event.sequence is 'Its number within the run: the order of arrival.';
+comment on column workflow_event.created_at is 'When it was sent, by the sender''s clock.';
+comment on column workflow_event.delivered_at is 'When a wait took it; null while it lies.';
+comment on column workflow_event.consumed_by_step_key is 'The wait that took it.';
+
+create table workflow_log (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer,
+    id text collate "C",
+    step_key text,
+    attempt integer,
+    level text not null check (level in ('debug', 'info', 'warn', 'error')),
+    category text not null,
+    message text not null,
+    data json,
+    is_replay boolean not null,
+    created_at timestamptz not null,
+    primary key (workflow_name, instance_id, run_number, id)
+);
+
+create index workflow_log_level
+    on workflow_log (workflow_name, instance_id, run_number, level, id);
+create index workflow_log_category
+    on workflow_log (workflow_name, instance_id, run_number, category, id);
+
+comment on table workflow_log is 'Lines of step.log, and of the engine. Topic workflow-history.';
+comment on column workflow_log.workflow_name is 'The workflow.';
+comment on column workflow_log.instance_id is 'The instance.';
+comment on column workflow_log.run_number is 'The run.';
+comment on column workflow_log.id is
+    'Where it lies in workflow-history: partition-offset-index, so wide that texts compare as numbers. The order of writing, which clocks are not.';
+comment on column workflow_log.step_key is 'The step that wrote it, if one did.';
+comment on column workflow_log.attempt is 'That step''s attempt.';
+comment on column workflow_log.level is 'debug, info, warn or error.';
+comment on column workflow_log.category is 'The author''s; system is the engine.';
+comment on column workflow_log.message is 'The line; a NUL in it became U+FFFD.';
+comment on column workflow_log.data is 'What goes with it, text as it came.';
+comment on column workflow_log.is_replay is 'Whether code wrote it that had run before.';
+comment on column workflow_log.created_at is 'When it was written.';

@@ -1,0 +1,19 @@
+-- What has a new status is not tried again.
+update workflow_step s
+set status = coalesce(r.status, s.status),
+    next_retry_at = case when r.status is null then s.next_retry_at end,
+    result = case when r.settled then r.result::json else s.result end,
+    error_name = case when r.settled then r.error_name else s.error_name end,
+    error_message = case when r.settled then r.error_message else s.error_message end,
+    error_detail = case when r.settled then r.error_detail::json else s.error_detail end,
+    rolled_back_at = coalesce(to_timestamp(r.rolled_back_at_ms / 1000), s.rolled_back_at),
+    updated_at = to_timestamp(r.updated_at_ms / 1000)
+from json_to_recordset(%(rows)s::json) as r (
+    workflow_name text, instance_id text, run_number integer, step_key text, status text,
+    settled boolean, result text, error_name text, error_message text, error_detail text,
+    rolled_back_at_ms double precision, updated_at_ms double precision
+)
+where s.workflow_name = r.workflow_name
+  and s.instance_id = r.instance_id
+  and s.run_number = r.run_number
+  and s.step_key = r.step_key

@@ -1,0 +1,19 @@
+-- The current step is the open one that was reached last; without one, the errored one.
+select i.workflow_name, i.instance_id, i.run_number, i.status, i.params::text as params,
+       i.output::text as output, i.error_name, i.error_message,
+       i.error_detail::text as error_detail, i.parent_workflow_name, i.parent_instance_id,
+       i.parent_run_number, i.parent_step_key, i.created_at, i.updated_at, i.started_at,
+       i.completed_at, i.partition, i."offset", to_jsonb(s) as current_step
+from workflow_instance i
+left join lateral (
+    select step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
+           wake_at, wait_event_type, error_name, error_message
+    from workflow_step
+    where workflow_name = i.workflow_name
+      and instance_id = i.instance_id
+      and run_number = i.run_number
+      and status in ('pending', 'waiting', 'errored')
+    order by status = 'errored', ordinal desc, sequence desc
+    limit 1
+) s on true
+where i.workflow_name = %(workflow_name)s and i.instance_id = %(instance_id)s

@@ -1,0 +1,11 @@
+select run_number, step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
+       wake_at, wait_event_type, child_workflow_name, child_instance_id, result::text as result,
+       error_name, error_message, error_detail::text as error_detail, ordinal, sequence,
+       created_at, updated_at, rolled_back_at
+from workflow_step
+where workflow_name = %(workflow_name)s
+  and instance_id = %(instance_id)s
+  and run_number = %(run_number)s
+  and (ordinal, sequence) {beyond} (%(ordinal)s::bigint, %(sequence)s::bigint)
+order by ordinal {order}, sequence {order}
+limit %(limit)s

@@ -1,0 +1,448 @@
+"""Histories of workflows in a real Postgres: the rows are those of the fold, however they came.
+
+The reference is `tests.unit.projections.workflow_fold`, which knows nothing of batches.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from projections.migrate import migrate
+from projections.projection import WORKFLOWS
+from projections.store import Store
+from schemas.history import (
+    Child,
+    CommandRejected,
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    Failure,
+    HostLost,
+    LogWritten,
+    LoopAdvanced,
+    Parent,
+    PostsSent,
+    RunCompleted,
+    RunErrored,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    StepCompleted,
+    StepFailed,
+)
+from schemas.topics import WORKFLOW_HISTORY
+from tests.unit.projections.histories import START_MS, Cutter, Log
+from tests.unit.projections.workflow_fold import Fold, Row
+
+NOW_MS = START_MS + 86_400_000
+TABLES = {
+    "workflow_instance": ("workflow_name", "instance_id"),
+    "workflow_run": ("workflow_name", "instance_id", "run_number"),
+    "workflow_step": ("workflow_name", "instance_id", "run_number", "step_key"),
+    "workflow_event": ("workflow_name", "instance_id", "run_number", "id"),
+    "workflow_log": ("workflow_name", "instance_id", "run_number", "id"),
+}
+SHOWN_AS = {"json": "{0}::text", "timestamptz": "(extract(epoch from {0}) * 1000)::bigint"}
+
+
+@pytest.fixture
+def migrated(fresh_database: str) -> str:
+    migrate(fresh_database, lambda _: None)
+    return fresh_database
+
+
+def rows_of(dsn: str) -> dict[str, list[Row]]:
+    """All rows as the fold gives them: moments in milliseconds, JSON as the text that it is."""
+    with psycopg.connect(dsn, row_factory=dict_row) as connection:
+        return {table: list(_rows(connection, table)) for table in TABLES}
+
+
+def _rows(connection: "psycopg.Connection[dict[str, Any]]", table: str) -> Iterator[Row]:
+    columns = connection.execute(
+        "select column_name, udt_name from information_schema.columns where table_name = %s",
+        [table],
+    ).fetchall()
+    shown = [
+        sql.SQL(SHOWN_AS.get(each["udt_name"], "{0}") + " as {0}").format(
+            sql.Identifier(each["column_name"])
+        )
+        for each in columns
+    ]
+    query = sql.SQL("select {} from {}").format(sql.SQL(", ").join(shown), sql.Identifier(table))
+    found = connection.execute(query).fetchall()
+    return iter(sorted(found, key=lambda row: [row[name] for name in TABLES[table]]))
+
+
+class Projecting:
+    """A projector without Kafka: reads on where Postgres is, applies batches of any size."""
+
+    def __init__(self, dsn: str, log: Log) -> None:
+        self.log = log
+        self.places = [(WORKFLOW_HISTORY, number) for number in range(len(log.partitions))]
+        self.cutter = Cutter(log)
+        self.store = Store(
+            dsn, projection=WORKFLOWS.name, clock=lambda: NOW_MS, planner=WORKFLOWS.plan
+        )
+        self.refused = 0
+
+    async def seek(self) -> None:
+        """Reads on where Postgres is."""
+        for (_, number), place in (await self.store.places(self.places)).items():
+            self.cutter.seek(number, place.next_offset, place.claims)
+
+    async def step(self, *sizes: int, twice: bool = False) -> bool:
+        """Applies the next batch; False when there is none."""
+        batch = self.cutter.batch(*sizes)
+        if not batch.spans:
+            return False
+        for _ in range(2 if twice else 1):
+            admitted, refused = await self.store.apply(batch)
+            self.refused += refused
+            if admitted.behind:
+                await self.seek()
+        return True
+
+    async def finish(self, *sizes: int) -> None:
+        """Applies all that is left."""
+        await self.seek()
+        while await self.step(*sizes):
+            pass
+        await self.store.close()
+
+
+def project(dsn: str, log: Log, *sizes: int) -> None:
+    asyncio.run(Projecting(dsn, log).finish(*(sizes or [1_000] * len(log.partitions))))
+
+
+# --- random histories, in random cuts ---------------------------------------------------------
+
+KEYS = st.sampled_from(
+    [
+        *["a"] * 12,  # so often that much happens to one row
+        *("a", "b", "loop", "loop/~0/a", "loop/~1/a", "loop/~2/in/~0/a", "loop/~2/in/~3/b"),
+        *("loop/~9/a", "loop/~10/a", "loop/~x/a", "loop/~", "looped/~0/a", "loop/~2/in", "ä/~0/ö"),
+    ]
+)
+VALUES = st.sampled_from(
+    ["null", '{"a":  1, "a": 2}', '"\\u0000"', "1e400", '" \\ud800 "', '"é\\\\u0000"', " [1.0] "]
+)
+TEXTS = st.sampled_from(["", "name", "it's", "\\u0000", "line\nline", "é"])
+FAILURES = st.builds(Failure, TEXTS, TEXTS, st.none() | VALUES)
+NUMBERS = st.integers(0, 3)
+MOMENTS = st.integers(START_MS - 10**9, START_MS + 10**12)
+KINDS = st.sampled_from([kind for kind in EntryKind if kind is not EntryKind.NOW])
+EVENT_IDS = st.sampled_from(["e1", "e2", "e3"])
+TYPES = st.lists(st.sampled_from(["paid", "line"]), max_size=2).map(tuple)
+CHILDREN = st.none() | st.builds(Child, TEXTS, TEXTS)
+
+EVENTS = st.one_of(
+    st.builds(StepCompleted, KEYS, TEXTS, NUMBERS, MOMENTS, NUMBERS, NUMBERS, NUMBERS, VALUES),
+    st.builds(
+        StepFailed,
+        *(KEYS, TEXTS, NUMBERS, MOMENTS, NUMBERS, NUMBERS, NUMBERS, FAILURES),
+        st.none() | MOMENTS,
+    ),
+    st.builds(
+        EntryOpened,
+        *(KEYS, TEXTS, KINDS, NUMBERS, st.none() | MOMENTS, st.none() | TYPES),
+        *(st.none() | NUMBERS, CHILDREN),
+    ),
+    st.builds(EntryCompleted, KEYS, VALUES, st.lists(EVENT_IDS, max_size=2).map(tuple)),
+    st.builds(EntryErrored, KEYS, FAILURES),
+    st.builds(EntriesCancelled, st.lists(KEYS, max_size=3).map(tuple)),
+    st.builds(EntryRolledBack, KEYS),
+    st.builds(
+        LoopAdvanced,
+        st.sampled_from(["loop", "loop/~2/in", "ä"]),
+        NUMBERS,
+        VALUES,
+        st.integers(0, 11),
+    ),
+    st.builds(EventReceived, EVENT_IDS, TEXTS, VALUES, MOMENTS),
+    st.builds(
+        LogWritten,
+        *(st.sampled_from(["debug", "error"]), TEXTS, TEXTS, st.none() | VALUES),
+        *(st.none() | KEYS, st.none() | NUMBERS, st.booleans()),
+    ),
+    st.just(EntryOpened("~now", "", EntryKind.NOW, 0)),
+    st.just(EntryCompleted("~now", "17")),
+    st.just(RunSuspended()),
+    st.just(RunPaused()),
+    st.just(RunResumed()),
+    st.just(RunTerminated("enough")),
+    st.builds(RunCompleted, VALUES),
+    st.builds(RunErrored, FAILURES),
+    st.just(PostsSent(0)),
+    st.just(HostLost("killed", 1)),
+    st.just(CommandRejected("STALE", "over")),
+)
+PARTITION_OF = {"x": 0, "z": 1}
+INSTANCES = st.sampled_from(sorted(PARTITION_OF))
+STARTS = st.builds(
+    RunStarted, VALUES, st.just("seed"), st.none() | st.builds(Parent, TEXTS, TEXTS, NUMBERS, TEXTS)
+)
+BATCHES = st.lists(EVENTS, min_size=1, max_size=4).map(tuple)
+#: Runs begin, go on, are told of late; owners change, and old ones write after their time.
+MOVES = st.one_of(
+    st.tuples(st.just("start"), INSTANCES, st.tuples(STARTS)),
+    st.tuples(st.just("start"), INSTANCES, st.tuples(STARTS)),
+    st.tuples(st.just("tell"), INSTANCES, BATCHES),
+    st.tuples(st.just("tell"), INSTANCES, BATCHES),
+    st.tuples(st.just("tell"), INSTANCES, BATCHES),
+    st.tuples(st.just("late"), INSTANCES, BATCHES),
+    st.tuples(st.just("void"), INSTANCES, BATCHES),
+    st.tuples(st.just("claim"), INSTANCES, st.just(())),
+)
+
+
+def written(moves: list[Any]) -> Log:
+    log = Log([[], []])
+    epochs = {number: [log.claim(number)] for number in range(2)}
+    runs = dict.fromkeys(PARTITION_OF, -1)
+    for move, instance, events in moves:
+        number = PARTITION_OF[instance]
+        run = max(runs[instance], 0)
+        match move:
+            case "claim":
+                epochs[number].append(log.claim(number))
+            case "start":
+                runs[instance] += 1
+                log.write(instance, *events, run_number=runs[instance], partition=number)
+            case "late":
+                log.write(instance, *events, run_number=max(run - 1, 0), partition=number)
+            case "void" if len(epochs[number]) > 1:
+                old = epochs[number][-2]
+                log.write(instance, *events, run_number=run, partition=number, epoch=old)
+            case _:
+                log.write(instance, *events, run_number=run, partition=number)
+    return log
+
+
+def empty(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        names = sql.SQL(", ").join(map(sql.Identifier, [*TABLES, "projection_offsets"]))
+        connection.execute(sql.SQL("truncate {}").format(names))
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    moves=st.lists(MOVES, max_size=40),
+    cuts=st.lists(
+        st.tuples(st.integers(0, 1), st.integers(1, 9), st.integers(0, 9), st.booleans()),
+        max_size=12,
+    ),
+    rest=st.integers(1, 40),
+)
+def test_the_rows_are_those_of_the_fold_however_the_log_is_cut(
+    migrated: str, moves: list[Any], cuts: list[tuple[int, int, int, bool]], rest: int
+):
+    log = written(moves)
+
+    async def scenario() -> None:
+        # Two projectors that both believe the partitions are theirs, and now and then try again.
+        both = [Projecting(migrated, log) for _ in range(2)]
+        for projecting in both:
+            await projecting.seek()
+        for which, first, second, twice in cuts:
+            await both[which].step(first, second, twice=twice)
+        await both[1].store.close()
+        await both[0].finish(rest, rest)
+        assert [each.refused for each in both] == [0, 0]
+
+    empty(migrated)
+    asyncio.run(scenario())
+    assert rows_of(migrated) == log.fold().rows()
+
+
+# --- what a projector meets --------------------------------------------------------------------
+
+
+def claims_of(dsn: str) -> list[tuple[int, int, int]]:
+    with psycopg.connect(dsn) as connection:
+        query = "select next_offset, epoch, cause from projection_offsets order by partition"
+        return connection.execute(query).fetchall()
+
+
+def step(key: str, ordinal: int = 0, result: str = "1") -> StepCompleted:
+    return StepCompleted(key, key, ordinal, START_MS, 1, 6, 600_000, result)
+
+
+def test_a_restart_knows_the_epoch_and_the_cause(migrated: str):
+    log = Log()
+    old = log.claim()
+    log.write("x", RunStarted("{}", "s"), cause=7)
+    project(migrated, log)
+    assert claims_of(migrated) == [(2, 0, 7)]
+    log.write("x", step("counts"), cause=6)
+    log.claim(owner="you")
+    log.write("x", step("void"), epoch=old, cause=8).write("x", step("too"))
+    project(migrated, log)
+    assert claims_of(migrated) == [(6, 3, 7)]
+    log.write("x", step("late"), epoch=old)
+    project(migrated, log)
+    found = rows_of(migrated)
+    assert [row["step_key"] for row in found["workflow_step"]] == ["counts", "too"]
+    assert found == log.fold().rows()
+
+
+def test_older_runs_stay_visible(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted('"first"', "s"), step("a"), RunErrored(Failure("E", "no")))
+    project(migrated, log)
+    log.write("x", RunStarted('"second"', "s"), step("a"), run_number=1)
+    log.write("x", RunStarted('"third"', "s"), run_number=2)
+    log.write("x", RunCompleted('"done"'), run_number=2)
+    project(migrated, log)
+    found = rows_of(migrated)
+    runs = [(row["run_number"], row["status"], row["params"]) for row in found["workflow_run"]]
+    assert runs == [(0, "errored", '"first"'), (1, "active", '"second"')]
+    [instance] = found["workflow_instance"]
+    assert (instance["run_number"], instance["output"]) == (2, '"done"')
+    assert instance["created_at"] < instance["started_at"] < instance["completed_at"]
+    assert [row["run_number"] for row in found["workflow_step"]] == [0, 1]
+
+
+def test_what_comes_late_of_an_older_run_leaves_the_instance_alone(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s")).write("x", RunStarted("{}", "s"), run_number=1)
+    project(migrated, log)
+    log.write("x", step("late"), RunErrored(Failure("E", "late")), PostsSent(1))
+    project(migrated, log)
+    found = rows_of(migrated)
+    assert [row["step_key"] for row in found["workflow_step"]] == ["late"]
+    assert [row["status"] for row in found["workflow_instance"]] == ["active"]
+    assert found == log.fold().rows()
+
+
+def test_an_event_is_that_of_its_run(migrated: str):
+    log = Log()
+    log.claim()
+    for number in range(2):
+        received = EventReceived("e1", "paid", "1", START_MS)
+        log.write("x", RunStarted("{}", "s"), received, run_number=number)
+    project(migrated, log)
+    log.write("x", EntryCompleted("a", "1", ("e1",)), run_number=1)
+    project(migrated, log)
+    found = rows_of(migrated)
+    assert [row["consumed_by_step_key"] for row in found["workflow_event"]] == [None, "a"]
+    assert found == log.fold().rows()
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_what_happens_to_a_step_keeps_what_it_does_not_speak_of(migrated: str, size: int):
+    log = Log()
+    log.claim()
+    again = StepFailed("b", "B", 1, START_MS, 1, 6, 1, Failure("E", "m", "[]"), START_MS + 9)
+    for event in (
+        *(RunStarted("{}", "s"), step("a"), EntryRolledBack("a"), again, EntriesCancelled(("b",))),
+        *(EntryOpened("c", "C", EntryKind.SLEEP, 2, START_MS + 60_000), EntryRolledBack("c")),
+        *(EntryCompleted("c", "1"), EntryRolledBack("c"), RunErrored(Failure("E", "m", "[]"))),
+        HostLost("killed", 1),
+    ):
+        log.write("x", event)
+    project(migrated, log, size)
+    found = rows_of(migrated)
+    a, b, c = found["workflow_step"]
+    assert (a["status"], a["result"]) == ("completed", "1")
+    assert (b["status"], b["error_detail"], b["next_retry_at"]) == ("cancelled", "[]", None)
+    assert (c["status"], c["result"], c["wake_at"]) == ("completed", "1", START_MS + 60_000)
+    assert found == log.fold().rows()
+
+
+def test_what_postgres_refuses_is_kept_and_the_rest_goes_on(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"))
+    bad = ['{"no json', '"\x00"', "[" * 100_000]
+    for number, value in enumerate(bad):
+        log.write("x", step(f"good {number}"), RunSuspended())
+        log.write("x", step(f"bad {number}", result=value))
+    log.write("x", LogWritten("loud", "c", "m"))
+    log.partitions[0].append(b"nothing of ours")
+    log.write("x", StepFailed("never", "n", 1, 2**62, 1, 1, 1, Failure("E", "")))
+    log.write("x", RunCompleted('"\\u0000"'))
+    projecting = Projecting(migrated, log)
+    asyncio.run(projecting.finish(1_000))
+    assert projecting.refused == 6
+    found = rows_of(migrated)
+    assert [row["step_key"] for row in found["workflow_step"]] == ["good 0", "good 1", "good 2"]
+    [instance] = found["workflow_instance"]
+    assert (instance["status"], instance["output"]) == ("complete", '"\\u0000"')
+    with psycopg.connect(migrated) as connection:
+        query = 'select "offset", error from projection_errors order by "offset"'
+        said = dict(connection.execute(query).fetchall())
+    assert [
+        part in said[at]
+        for at, part in zip(
+            sorted(said),
+            (
+                "invalid input syntax for type json",
+                "unsupported Unicode escape sequence",
+                "stack depth limit exceeded",
+                "violates check constraint",
+                "Confluent wire format",
+                "timestamp out of range",
+            ),
+            strict=True,
+        )
+    ] == [True] * 6
+
+
+def test_a_nul_in_a_text_becomes_a_replacement_character(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), RunErrored(Failure("E", "bad \x00 byte", '"\\u0000"')))
+    project(migrated, log)
+    [instance] = rows_of(migrated)["workflow_instance"]
+    assert instance["error_message"] == "bad \ufffd byte"
+    assert instance["error_detail"] == '"\\u0000"'
+
+
+def test_a_long_loop_stays_short(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), EntryOpened("pages", "pages", EntryKind.LOOP, 0))
+    for number in range(300):
+        log.write("x", step(f"pages/~{number}/fetch", number + 1))
+        if number % 20 == 19:
+            log.write("x", LoopAdvanced("pages", number + 1, "null", max(0, number - 19)))
+    project(migrated, log, 17)
+    found = rows_of(migrated)
+    assert len(found["workflow_step"]) == 1 + 20
+    assert found == log.fold().rows()
+
+
+def test_rows_of_others_are_left_alone_when_a_loop_forgets(migrated: str):
+    log = Log()
+    log.claim()
+    for instance in ("x", "xx"):
+        log.write(instance, RunStarted("{}", "s"), step("p/~0/a"), step("p%/~0/a"), step("P/~0/a"))
+    project(migrated, log)
+    log.write("x", LoopAdvanced("p", 5, json.dumps({}), 5))
+    project(migrated, log)
+    kept = [(row["instance_id"], row["step_key"]) for row in rows_of(migrated)["workflow_step"]]
+    assert kept == [("x", "P/~0/a"), ("x", "p%/~0/a")] + [
+        ("xx", key) for key in ("P/~0/a", "p%/~0/a", "p/~0/a")
+    ]
+
+
+def test_an_empty_log_is_an_empty_fold(migrated: str):
+    assert rows_of(migrated) == Fold().rows()

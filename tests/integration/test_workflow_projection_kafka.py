@@ -1,0 +1,180 @@
+"""Histories of workflows on their whole way: a real Kafka, projectors that die, a real Postgres."""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+import psycopg
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from projections.migrate import migrate
+from projections.projection import WORKFLOWS
+from projections.projector import Projector
+from projections.queries import Reader
+from projections.workflow_queries import RunKey, Workflows
+from schemas.history import (
+    EntryCompleted,
+    EntryKind,
+    EntryOpened,
+    EventReceived,
+    LogWritten,
+    LoopAdvanced,
+    RunCompleted,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    StepCompleted,
+)
+from tests.integration.test_workflow_projection import NOW_MS, rows_of
+from tests.unit.projections.histories import START_MS, Log
+
+PATIENCE_S = 60.0
+#: A topic of its own: the broker is that of all tests.
+PROJECTION = dataclasses.replace(WORKFLOWS, topics=("projected-history",), group="projected")
+PARTITIONS = 2
+
+
+def step(key: str, ordinal: int) -> StepCompleted:
+    return StepCompleted(key, key, ordinal, START_MS, 1, 6, 600_000, '{"of":  1}')
+
+
+def first_half() -> Log:
+    log = Log([[] for _ in range(PARTITIONS)])
+    for number in range(PARTITIONS):
+        log.claim(number)
+    for n in range(200):
+        place = {"partition": n % PARTITIONS}
+        log.write(f"i{n}", RunStarted(f'{{"n": {n}}}', "s"), **place)
+        wait = EntryOpened("paid", "paid", EntryKind.WAIT, 1, None, ("paid",))
+        log.write(f"i{n}", step("quote", 0), wait, RunSuspended(), **place)
+    return log
+
+
+def second_half(log: Log) -> None:
+    """Another owner, to whom the first one is a zombie; a loop; another run; the ends."""
+    old = dict(log.epochs)
+    for number in range(PARTITIONS):
+        log.claim(number, owner="you")
+    for n in range(200):
+        number = n % PARTITIONS
+        log.write(f"i{n}", RunTerminated("void"), partition=number, epoch=old[number])
+        paid = EventReceived("e1", "paid", "1", START_MS)
+        log.write(f"i{n}", paid, EntryCompleted("paid", "1", ("e1",)), partition=number)
+        log.write(f"i{n}", step("void", 2), partition=number, epoch=old[number])
+        log.write(f"i{n}", LogWritten("info", "money", "charged"), partition=number)
+    for n in range(50):
+        log.write("i0", step(f"pages/~{n}/fetch", 2 + n))
+        log.write("i0", LoopAdvanced("pages", n, "null", max(0, n - 9)))
+    log.write("i1", RunStarted("{}", "s"), run_number=1, partition=1)
+    log.write("i1", RunCompleted('"again"'), run_number=1, partition=1)
+
+
+class House:
+    """A topic of a real broker, and a database."""
+
+    def __init__(self, bootstrap: str, dsn: str) -> None:
+        self.bootstrap = bootstrap
+        self.dsn = dsn
+        self.moved = asyncio.Event()
+        self.ends = [0] * PARTITIONS
+
+    async def make_topic(self) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        try:
+            await admin.create_topics([NewTopic(PROJECTION.topics[0], PARTITIONS, 1)])
+        finally:
+            await admin.close()
+
+    async def append(self, log: Log) -> None:
+        """Appends what the log has more than the topic; offsets are those of the log."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=5)
+        await producer.start()
+        try:
+            for number in range(PARTITIONS):
+                records = log.records(number, self.ends[number])
+                sent = [
+                    await producer.send(PROJECTION.topics[0], r.value, r.key, partition=number)
+                    for r in records
+                ]
+                placed = await asyncio.gather(*sent)
+                assert [place.offset for place in placed] == [r.offset for r in records]
+                self.ends[number] += len(records)
+        finally:
+            await producer.stop()
+
+    def start(self) -> tuple["asyncio.Task[None]", asyncio.Event]:
+        stop = asyncio.Event()
+        projector = Projector(
+            bootstrap=self.bootstrap,
+            dsn=self.dsn,
+            clock=lambda: NOW_MS,
+            on_batch=lambda _: self.moved.set(),
+            projection=PROJECTION,
+        )
+        return asyncio.create_task(projector.run(stop)), stop
+
+    async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await reached():
+                self.moved.clear()
+                try:
+                    async with asyncio.timeout(0.2):
+                        await self.moved.wait()
+                except TimeoutError:
+                    continue
+
+    async def applied(self) -> list[int]:
+        async with await psycopg.AsyncConnection.connect(self.dsn) as connection:
+            query = "select next_offset from projection_offsets order by partition"
+            return [each for (each,) in await (await connection.execute(query)).fetchall()]
+
+    async def all_is_applied(self) -> bool:
+        return await self.applied() == self.ends
+
+
+def test_the_rows_are_those_of_the_fold_whatever_happens_to_projectors(
+    kafka: str, fresh_database: str
+):
+    log = first_half()
+
+    async def scenario() -> None:
+        house = House(kafka, fresh_database)
+        await house.make_topic()
+        await house.append(log)
+        running, _ = house.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await house.moved.wait()
+        running.cancel()  # it may have a batch in hand
+        await asyncio.gather(running, return_exceptions=True)
+        second_half(log)
+        await house.append(log)
+        running, stop = house.start()
+        other, other_stop = house.start()
+        await house.until(house.all_is_applied)
+        for each in (stop, other_stop):
+            each.set()
+        await asyncio.gather(running, other)
+
+    migrate(fresh_database, lambda _: None)
+    asyncio.run(scenario())
+    found = rows_of(fresh_database)
+    assert found == log.fold().rows()
+    assert {row["status"] for row in found["workflow_instance"]} == {"active", "complete"}
+    asyncio.run(can_be_read(fresh_database))
+
+
+async def can_be_read(dsn: str) -> None:
+    async with Reader(dsn) as reader:
+        workflows = Workflows(reader)
+        steps = await workflows.steps(RunKey("order", "i0", 0), limit=100)
+        assert [each.step_key for each in steps.rows] == [
+            "quote",
+            "paid",
+            *(f"pages/~{n}/fetch" for n in range(40, 50)),
+        ]
+        first, second = [await workflows.run("order", "i1", number) for number in (0, 1)]
+        assert first is not None
+        assert second is not None
+        assert (first.status, second.status, second.output) == ("active", "complete", '"again"')

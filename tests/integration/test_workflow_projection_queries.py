@@ -1,0 +1,366 @@
+"""What can be asked of projected workflows: in the right order, in pages, from indexes."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from projections.cursors import pack
+from projections.errors import InvalidCursor
+from projections.migrate import migrate
+from projections.queries import Reader
+from projections.statements import statement
+from projections.workflow_queries import Order, Page, RunKey, Workflows, _query
+from schemas.history import (
+    Child,
+    EntryErrored,
+    EntryKind,
+    EntryOpened,
+    EventReceived,
+    Failure,
+    LogWritten,
+    Parent,
+    RunCompleted,
+    RunErrored,
+    RunStarted,
+    RunSuspended,
+    StepCompleted,
+    StepFailed,
+)
+from tests.integration.test_workflow_projection import project
+from tests.unit.projections.histories import START_MS, Log
+
+MANY = 30_000
+RUN = RunKey("order", "x", 0)
+
+
+def step(key: str, ordinal: int, result: str = "1") -> StepCompleted:
+    return StepCompleted(key, key, ordinal, START_MS, 1, 0, 600_000, result)
+
+
+@pytest.fixture
+def migrated(fresh_database: str) -> str:
+    migrate(fresh_database, lambda _: None)
+    return fresh_database
+
+
+def asking(dsn: str, log: Log, scenario: Callable[[Workflows], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with Reader(dsn) as reader:
+            await scenario(Workflows(reader))
+
+    project(dsn, log)
+    asyncio.run(run())
+
+
+async def pages(ask: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
+    """All rows, page by page."""
+    rows: list[Any] = []
+    cursor = None
+    while True:
+        page = await ask(cursor)
+        rows += page.rows
+        cursor = page.cursor
+        if cursor is None:
+            return rows
+
+
+def test_an_instance_is_shown_with_what_it_stands_at(migrated: str):
+    log = Log()
+    log.claim()
+    parent = Parent("order", "big", 3, "child")
+    log.write("x", RunStarted('{"n":  1e3}', "s", parent), step("a", 0))
+    wait = EntryOpened("b", "B", EntryKind.WAIT, 1, START_MS + 60_000, ("paid", "sent"))
+    log.write("x", wait, step("c", 2), RunSuspended())
+
+    async def scenario(workflows: Workflows) -> None:
+        found = await workflows.instance("order", "x")
+        assert found is not None
+        assert (found.status, found.run_number, found.params) == ("waiting", 0, '{"n":  1e3}')
+        assert (found.parent_instance_id, found.parent_step_key) == ("big", "child")
+        assert (found.partition, found.offset) == (0, 2)
+        assert found.created_at == datetime.fromtimestamp(START_MS / 1_000 + 2, UTC)
+        assert found.completed_at is None
+        current = found.current_step
+        assert current is not None
+        assert (current.step_key, current.status, current.attempts) == ("b", "waiting", 0)
+        assert json.loads(current.wait_event_type or "") == ["paid", "sent"]
+        assert current.wake_at == datetime.fromtimestamp(START_MS / 1_000 + 60, UTC)
+        assert await workflows.instance("order", "y") is None
+        assert await workflows.instance("other", "x") is None
+        assert await workflows.instance("order", "\x00") is None
+        assert await workflows.next_offset(0) == 3
+        assert await workflows.next_offset(7) == 0
+
+    asking(migrated, log, scenario)
+
+
+@pytest.mark.parametrize(
+    ("events", "current"),
+    [
+        ([step("a", 0)], None),
+        (
+            [
+                EntryOpened("a", "", EntryKind.LOOP, 0),
+                EntryOpened("a/~0/b", "", EntryKind.SLEEP, 1),
+            ],
+            "a/~0/b",
+        ),
+        ([EntryOpened("a", "", EntryKind.SLEEP, 5), EntryOpened("b", "", EntryKind.SLEEP, 4)], "a"),
+        ([EntryOpened("a", "", EntryKind.SLEEP, 5), EntryOpened("b", "", EntryKind.SLEEP, 5)], "b"),
+        ([StepFailed("a", "", 0, 0, 1, 1, 1, Failure("E", ""), 9), step("b", 1)], "a"),
+        ([EntryOpened("a", "", EntryKind.JOIN, 0), EntryErrored("a", Failure("E", ""))], "a"),
+        (
+            [
+                EntryOpened("a", "", EntryKind.SLEEP, 0),
+                StepFailed("b", "", 1, 0, 1, 1, 1, Failure("E", "")),
+            ],
+            "a",
+        ),
+    ],
+)
+def test_the_current_step_is_the_open_one_that_was_reached_last(
+    migrated: str, events: list[Any], current: str | None
+):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), *events)
+
+    async def scenario(workflows: Workflows) -> None:
+        found = await workflows.instance("order", "x")
+        assert found is not None
+        assert (found.current_step.step_key if found.current_step else None) == current
+
+    asking(migrated, log, scenario)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_instances_are_listed_page_by_page_while_they_move(migrated: str, order: Order):
+    log = Log()
+    log.claim()
+    for n in range(25):
+        log.write(f"i{n:02}", RunStarted("{}", "s"))
+        log.write(f"i{n:02}", RunCompleted(f'{{"n":  {n}}}') if n % 2 else RunSuspended())
+
+    async def scenario(workflows: Workflows) -> None:
+        async def ask(cursor: str | None) -> Page[Any]:
+            page = await workflows.instances("order", order=order, limit=4, after=cursor)
+            assert len(page.rows) <= 4
+            # What goes on meanwhile moves nobody to another page.
+            with psycopg.connect(migrated) as connection:
+                connection.execute("update workflow_instance set updated_at = now()")
+            return page
+
+        found = [each.instance_id for each in await pages(ask)]
+        assert found == sorted(found, reverse=order == "desc")
+        assert len(found) == 25
+
+        async def ask_complete(cursor: str | None) -> Page[Any]:
+            return await workflows.instances(
+                "order", status="complete", order=order, limit=5, after=cursor
+            )
+
+        complete = await pages(ask_complete)
+        assert len(complete) == 12
+        assert {each.status for each in complete} == {"complete"}
+        assert {each.output for each in complete} == {f'{{"n":  {n}}}' for n in range(1, 25, 2)}
+        assert (await workflows.instances("other", limit=5)).rows == ()
+        assert (await workflows.instances("order", status="lost", limit=5)).cursor is None
+
+    asking(migrated, log, scenario)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_history_is_read_in_order_whatever_the_clocks_said(migrated: str, order: Order):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"))
+    ordinals = [3, 0, 2, 2, 2, 1]
+    for n, ordinal in enumerate(ordinals):
+        log.seconds -= 2  # an owner whose clock goes backwards
+        level, category = ("info", "warn")[n % 2], ("money", "system")[n // 3]
+        log.write("x", EventReceived(f"e{9 - n}", "paid", f"[ {n} ]", START_MS - n))
+        log.write("x", step(f"s{n}", ordinal), LogWritten(level, category, str(n), f"[ {n} ]"))
+    log.write("x", RunStarted("{}", "s"), step("s9", 0), run_number=1)
+
+    async def scenario(workflows: Workflows) -> None:
+        def turned(rows: list[Any]) -> list[Any]:
+            return rows if order == "asc" else rows[::-1]
+
+        steps = turned(await pages(lambda c: workflows.steps(RUN, order=order, limit=2, after=c)))
+        assert [(each.ordinal, each.step_key) for each in steps] == [
+            *((0, "s1"), (1, "s5"), (2, "s2"), (2, "s3"), (2, "s4"), (3, "s0"))
+        ]
+        assert steps[0].max_attempts is None
+        events = turned(await pages(lambda c: workflows.events(RUN, order=order, limit=2, after=c)))
+        assert [each.payload for each in events] == [f"[ {n} ]" for n in range(6)]
+        lines = turned(await pages(lambda c: workflows.logs(RUN, order=order, limit=2, after=c)))
+        assert [each.message for each in lines] == list("012345")
+        assert [each.data for each in lines] == [f"[ {n} ]" for n in range(6)]
+        assert [each.id for each in lines] == sorted(each.id for each in lines)
+        for filters, expected in (
+            ({"level": "warn"}, "135"),
+            ({"category": "system"}, "345"),
+            ({"level": "warn", "category": "system"}, "35"),
+            ({"level": "debug"}, ""),
+        ):
+            found = await workflows.logs(RUN, **filters, order=order, limit=10)  # type: ignore[arg-type]
+            assert "".join(each.message for each in turned(list(found.rows))) == expected
+        other = await workflows.steps(RunKey("order", "x", 1), limit=10)
+        assert [each.step_key for each in other.rows] == ["s9"]
+
+    asking(migrated, log, scenario)
+
+
+def test_every_column_of_a_step_is_shown(migrated: str):
+    log = Log()
+    log.claim()
+    failure = Failure("E", "m", '{"x":  1}')
+    child = EntryOpened("c", "C", EntryKind.CHILD, 1, None, None, None, Child("invoice", "inv-1"))
+    log.write("x", RunStarted("{}", "s"), child, EntryErrored("c", failure))
+
+    async def scenario(workflows: Workflows) -> None:
+        (found,) = (await workflows.steps(RUN, limit=1)).rows
+        assert (found.child_workflow_name, found.child_instance_id) == ("invoice", "inv-1")
+        assert (found.error_name, found.error_message) == ("E", "m")
+        assert found.error_detail == '{"x":  1}'
+
+    asking(migrated, log, scenario)
+
+
+def test_older_runs_can_be_asked_for(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("[ 1 ]", "s"), RunErrored(Failure("E", "m")))
+    log.write("x", RunStarted("[ 2 ]", "s"), run_number=1)
+
+    async def scenario(workflows: Workflows) -> None:
+        found = [await workflows.run("order", "x", number) for number in (None, 0, 1)]
+        assert [(r.run_number, r.params, r.status) for r in found if r] == [
+            *((1, "[ 2 ]", "active"), (0, "[ 1 ]", "errored"), (1, "[ 2 ]", "active"))
+        ]
+        for none in (2, -1, 2**40, 2**70):
+            assert await workflows.run("order", "x", none) is None
+        assert await workflows.run("order", "y") is None
+
+    asking(migrated, log, scenario)
+
+
+@pytest.mark.parametrize("cursor", ["no cursor", pack([2**70, 0]), pack(["x"]), pack([1])])
+def test_what_is_no_cursor_is_refused(migrated: str, cursor: str):
+    async def scenario(workflows: Workflows) -> None:
+        with pytest.raises(InvalidCursor):
+            await workflows.steps(RUN, limit=1, after=cursor)
+        with pytest.raises(ValueError, match="limit"):
+            await workflows.steps(RUN, limit=0)
+
+    asking(migrated, Log(), scenario)
+
+
+# --- indexes ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def crowded(postgres: str) -> Iterator[str]:
+    """A database of many instances, and of one with a long history."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("create database crowded")
+    dsn = psycopg.conninfo.make_conninfo(postgres, dbname="crowded")
+    migrate(dsn, lambda _: None)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            """
+            insert into workflow_instance (workflow_name, instance_id, run_number, status, params,
+                created_at, updated_at, started_at, partition, "offset")
+            select 'order', 'i' || n, 0, case when n %% 1000 = 0 then 'errored' else 'complete' end,
+                '{}', to_timestamp(n), now(), now(), 0, n
+            from generate_series(1, %(many)s) n
+            """,
+            {"many": MANY},
+        )
+        connection.execute(
+            """
+            insert into workflow_step (workflow_name, instance_id, run_number, step_key, name, type,
+                status, attempts, ordinal, sequence, created_at, updated_at)
+            select 'order', 'i' || n %% 10, 0, 's' || n, '', 'do', 'completed', 1, n, n,
+                now(), now()
+            from generate_series(1, %(many)s) n
+            """,
+            {"many": MANY},
+        )
+        connection.execute(
+            """
+            insert into workflow_event (workflow_name, instance_id, run_number, id, type, sequence,
+                created_at)
+            select 'order', 'i' || n %% 10, 0, 'e' || n, 'paid', n, now()
+            from generate_series(1, %(many)s) n
+            """,
+            {"many": MANY},
+        )
+        connection.execute(
+            """
+            insert into workflow_log (workflow_name, instance_id, run_number, id, level, category,
+                message, is_replay, created_at)
+            select 'order', 'i' || n %% 10, 0, lpad(n::text, 10, '0'),
+                case when n %% 100 < 10 then 'error' else 'info' end,
+                case when n %% 100 < 10 then 'system' else 'mine' end, '', false, now()
+            from generate_series(1, %(many)s) n
+            """,
+            {"many": MANY},
+        )
+        connection.execute("vacuum analyze")
+    yield dsn
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("drop database crowded with (force)")
+
+
+INSTANCE = {"workflow_name": "order", "instance_id": "i1", "run_number": 0, "limit": 26}
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize(
+    ("name", "filters", "more", "index"),
+    [
+        ("workflow_instances", {}, {"created_at": "2000-01-01"}, "workflow_instance_newest"),
+        (
+            "workflow_instances",
+            {"status": "errored"},
+            {"created_at": "1970-01-01 04:00"},
+            "workflow_instance_status",
+        ),
+        ("workflow_steps", {}, {"ordinal": 200, "sequence": 200}, "workflow_step_history"),
+        ("workflow_events", {}, {"sequence": 200}, "workflow_event_history"),
+        ("workflow_logs", {}, {"id": "0000015000"}, "workflow_log_pkey"),
+        ("workflow_logs", {"level": "error"}, {"id": "0000015000"}, "workflow_log_level"),
+        ("workflow_logs", {"category": "system"}, {"id": "0000015000"}, "workflow_log_category"),
+    ],
+)
+def test_pages_are_read_from_an_index_in_its_order(
+    crowded: str,
+    order: Order,
+    name: str,
+    filters: dict[str, str],
+    more: dict[str, object],
+    index: str,
+):
+    query = b"explain (costs off) " + _query(name, order, **filters)
+    with psycopg.connect(crowded) as connection:
+        found = connection.execute(query, {**INSTANCE, **filters, **more}).fetchall()
+    plan = "\n".join(line for (line,) in found)
+    assert f"using {index}" in plan or f"on {index}" in plan, plan
+    assert "Sort" not in plan, plan
+    assert "Seq Scan" not in plan, plan
+
+
+def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
+    query = b"explain (costs off) " + statement("workflow_instance")
+    with psycopg.connect(crowded) as connection:
+        found = connection.execute(query, INSTANCE).fetchall()
+    plan = "\n".join(line for (line,) in found)
+    assert "workflow_instance_pkey" in plan
+    assert "workflow_step_unfinished" in plan
+    assert "Seq Scan" not in plan

@@ -1,0 +1,152 @@
+"""Histories for tests: a log of workflow records that is written like the real one."""
+
+from dataclasses import dataclass, field
+
+from processors.runs.claims import Claims
+from projections.plan import Batch, Span
+from projections.projection import WORKFLOWS
+from schemas.codec import encode
+from schemas.history import (
+    NO_CAUSE,
+    CommandRejected,
+    HistoryAppended,
+    LogEvent,
+    PartitionClaimed,
+    PostsSent,
+    RunStarted,
+    instance_key,
+)
+from schemas.topics import WORKFLOW_HISTORY
+from tests.unit.projections.workflow_fold import Fold
+
+START_MS = 1_767_225_600_000
+WORKFLOW = "order"
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A record as Kafka hands it out."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+    key: bytes | None = b"key"
+    topic: str = WORKFLOW_HISTORY
+    timestamp: int = START_MS
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass
+class Log:
+    """The partitions of `workflow-history`, and who owns them.
+
+    Each record is a second later than the one before it; sequences go on by themselves.
+    """
+
+    partitions: list[list[HistoryAppended | bytes]] = field(default_factory=lambda: [[]])
+    epochs: dict[int, int] = field(default_factory=dict)
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    seconds: int = 0
+
+    def claim(self, partition: int = 0, owner: str = "me") -> int:
+        """A new owner; returns its epoch."""
+        epoch = self.epochs[partition] = len(self.partitions[partition])
+        claim = HistoryAppended(
+            workflow="",
+            instance_id="",
+            run_number=0,
+            sequence=0,
+            epoch=epoch,
+            cause=NO_CAUSE,
+            at_ms=self._next_ms(),
+            events=(PartitionClaimed(owner),),
+        )
+        self.partitions[partition].append(claim)
+        return epoch
+
+    def write(
+        self,
+        instance_id: str,
+        *events: LogEvent,
+        run_number: int = 0,
+        partition: int = 0,
+        epoch: int | None = None,
+        cause: int = NO_CAUSE,
+    ) -> "Log":
+        """A record of the owner, or, with an epoch, of one that may be an owner no longer."""
+        owned = self.epochs.get(partition, -1)
+        started = any(isinstance(event, RunStarted) for event in events)
+        sequence = 0 if started else self.sequences.get((instance_id, run_number), 0)
+        if epoch in (None, owned):
+            taken = sum(not isinstance(e, CommandRejected | PostsSent) for e in events)
+            self.sequences[instance_id, run_number] = sequence + taken
+        record = HistoryAppended(
+            workflow=WORKFLOW,
+            instance_id=instance_id,
+            run_number=run_number,
+            sequence=sequence,
+            epoch=owned if epoch is None else epoch,
+            cause=cause,
+            at_ms=self._next_ms(),
+            events=events,
+        )
+        self.partitions[partition].append(record)
+        return self
+
+    def _next_ms(self) -> int:
+        self.seconds += 1
+        return START_MS + self.seconds * 1_000
+
+    def records(self, partition: int = 0, start: int = 0, end: int | None = None) -> list[Appended]:
+        """Records as Kafka hands them out."""
+        numbered = list(enumerate(self.partitions[partition]))[start:end]
+        return [
+            Appended(
+                partition,
+                offset,
+                record if isinstance(record, bytes) else encode(record),
+                b""
+                if isinstance(record, bytes)
+                else instance_key(record.workflow, record.instance_id).encode(),
+            )
+            for offset, record in numbered
+        ]
+
+    def fold(self) -> Fold:
+        """What the rows must be."""
+        fold = Fold()
+        for partition, records in enumerate(self.partitions):
+            for offset, record in enumerate(records):
+                if isinstance(record, HistoryAppended):
+                    fold.add(partition, offset, record)
+        return fold
+
+
+class Cutter:
+    """Cuts a log into batches, as a projector does."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.reading = [0] * len(log.partitions)
+        self.claims = [Claims() for _ in log.partitions]
+
+    def seek(self, partition: int, offset: int, claims: Claims) -> None:
+        """Reads on from there."""
+        self.reading[partition] = offset
+        self.claims[partition] = claims
+
+    def batch(self, *sizes: int) -> Batch:
+        """The next records, so many of each partition."""
+        records, spans, claims = [], {}, {}
+        for partition, size in enumerate(sizes):
+            start = self.reading[partition]
+            found = self.log.records(partition, start, start + size)
+            if not found:
+                continue
+            place = (WORKFLOW_HISTORY, partition)
+            records += WORKFLOWS.read(found, self.claims[partition])
+            spans[place] = Span(start, start + len(found))
+            held = self.claims[partition]
+            claims[place] = Claims(held.epoch, held.cause)
+            self.reading[partition] += len(found)
+        return Batch(records=records, spans=spans, plan=WORKFLOWS.plan(records), claims=claims)

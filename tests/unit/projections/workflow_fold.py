@@ -1,0 +1,284 @@
+"""The rows of workflows, folded in memory: the plain account that Postgres must agree with.
+
+No batches, no patches: each event changes rows that are there, one after the other. Rows are dicts
+with the columns of the tables; moments are Unix milliseconds, JSON is text.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from processors.runs.claims import Claims
+from schemas.history import (
+    CommandRejected,
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    Failure,
+    HistoryAppended,
+    LogWritten,
+    LoopAdvanced,
+    PostsSent,
+    RunCompleted,
+    RunErrored,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    StepCompleted,
+    StepFailed,
+)
+
+Row = dict[str, Any]
+Key = tuple[object, ...]
+
+WAITS = ("sleep", "wait_for_event", "child")
+NEVER_RUN = ("created_at", "retention_until")
+
+
+class Fold:
+    """The tables, by name and primary key."""
+
+    def __init__(self) -> None:
+        self.claims: dict[int, Claims] = {}
+        self.tables: dict[str, dict[Key, Row]] = {
+            name: {}
+            for name in (
+                "workflow_instance",
+                "workflow_run",
+                "workflow_step",
+                "workflow_event",
+                "workflow_log",
+            )
+        }
+
+    def rows(self) -> dict[str, list[Row]]:
+        """All rows, in the order of their keys."""
+        return {name: [table[key] for key in sorted(table)] for name, table in self.tables.items()}
+
+    def add(self, partition: int, offset: int, record: HistoryAppended) -> None:
+        """Adds the record at a position."""
+        claims = self.claims.setdefault(partition, Claims())
+        if not claims.admit(offset, record):
+            return
+        sequence = record.sequence
+        for index, event in enumerate(record.events):
+            if not isinstance(event, CommandRejected):
+                Telling(self, record, (partition, offset, index), sequence).tell(event)
+                sequence += not isinstance(event, PostsSent)
+
+    def add_all(self, records: Iterable[tuple[int, int, HistoryAppended]]) -> "Fold":
+        for partition, offset, record in records:
+            self.add(partition, offset, record)
+        return self
+
+
+class Telling:
+    """One event at its place."""
+
+    def __init__(
+        self, fold: Fold, record: HistoryAppended, place: tuple[int, int, int], sequence: int
+    ) -> None:
+        self.tables = fold.tables
+        self.instance_key = (record.workflow, record.instance_id)
+        self.run_key = (record.workflow, record.instance_id, record.run_number)
+        self.run: Row = dict(
+            zip(("workflow_name", "instance_id", "run_number"), self.run_key, strict=True)
+        )
+        self.at = record.at_ms
+        self.partition, self.offset, self.index = place
+        self.sequence = sequence
+
+    def tell(self, event: object) -> None:
+        if isinstance(event, RunStarted):
+            self.started(event)
+        instance = self.tables["workflow_instance"].get(self.instance_key)
+        if instance is not None and instance["run_number"] == self.run["run_number"]:
+            instance.update(updated_at=self.at, partition=self.partition, offset=self.offset)
+            self.moved(instance, event)
+        self.step(event)
+        self.message(event)
+
+    def started(self, event: RunStarted) -> None:
+        table = self.tables["workflow_instance"]
+        before = table.get(self.instance_key)
+        if before is not None and before["run_number"] < self.run["run_number"]:
+            old = {name: value for name, value in before.items() if name not in NEVER_RUN}
+            key = (*self.instance_key, before["run_number"])
+            self.tables["workflow_run"].setdefault(key, old)
+        parent = event.parent
+        table[self.instance_key] = {
+            **self.run,
+            "status": "active",
+            "params": event.params,
+            "output": None,
+            **error(None),
+            "parent_workflow_name": parent and parent.workflow,
+            "parent_instance_id": parent and parent.instance_id,
+            "parent_run_number": parent and parent.run_number,
+            "parent_step_key": parent and parent.key,
+            "created_at": before["created_at"] if before else self.at,
+            "started_at": self.at,
+            "completed_at": None,
+            "retention_until": None,
+        }
+
+    def moved(self, instance: Row, event: object) -> None:
+        match event:
+            case RunSuspended() if instance["status"] == "active":
+                instance["status"] = "waiting"
+            case StepCompleted() | EntryCompleted() | EntryErrored() | StepFailed(retry_at_ms=None):
+                if instance["status"] == "waiting":
+                    instance["status"] = "active"
+            case RunPaused():
+                instance["status"] = "paused"
+            case RunResumed():
+                instance["status"] = "active"
+            case RunTerminated():
+                self.ended(instance, "terminated", None, None)
+            case RunCompleted():
+                self.ended(instance, "complete", event.output, None)
+            case RunErrored():
+                self.ended(instance, "errored", None, event.failure)
+
+    def ended(
+        self, instance: Row, status: str, output: str | None, failure: Failure | None
+    ) -> None:
+        instance.update(status=status, output=output, completed_at=self.at, **error(failure))
+
+    def step(self, event: object) -> None:
+        match event:
+            case StepCompleted():
+                self.put(event, self.attempted(event, status="completed", result=event.result))
+            case StepFailed():
+                status = "errored" if event.retry_at_ms is None else "waiting"
+                again = {"next_retry_at": event.retry_at_ms, **error(event.failure)}
+                self.put(event, self.attempted(event, status=status, **again))
+            case EntryOpened() if event.kind is not EntryKind.NOW:
+                self.put(event, self.opened(event))
+            case EntryCompleted():
+                self.change(event.key, settled("completed", event.result, None))
+            case EntryErrored():
+                self.change(event.key, settled("errored", None, event.failure))
+            case EntriesCancelled():
+                for key in event.keys:
+                    self.change(key, {"status": "cancelled", "next_retry_at": None})
+            case EntryRolledBack():
+                self.change(event.key, {"rolled_back_at": self.at})
+            case LoopAdvanced():
+                self.trim(event)
+
+    def attempted(self, event: StepCompleted | StepFailed, **more: object) -> Row:
+        return {
+            "type": "do",
+            "attempts": event.attempt,
+            "max_attempts": event.max_attempts or None,
+            "timeout_ms": event.timeout_ms or None,
+            "created_at": event.reached_at_ms,
+            **more,
+        }
+
+    def opened(self, event: EntryOpened) -> Row:
+        types = event.event_types or ()
+        many = len(types) > 1 or (types and event.limit is not None)
+        waits_for = json.dumps(types, separators=(",", ":")) if many else "".join(types)
+        return {
+            "type": event.kind.value,
+            "status": "waiting" if event.kind.value in WAITS else "pending",
+            "attempts": 0,
+            "wake_at": event.wake_at_ms,
+            "wait_event_type": waits_for or None,
+            "child_workflow_name": event.child and event.child.workflow,
+            "child_instance_id": event.child and event.child.instance_id,
+            "created_at": self.at,
+        }
+
+    def put(self, event: StepCompleted | StepFailed | EntryOpened, told: Row) -> None:
+        key = (*self.run_key, event.key)
+        before = self.tables["workflow_step"].get(key)
+        self.tables["workflow_step"][key] = {
+            **self.run,
+            "step_key": event.key,
+            "name": event.name,
+            "max_attempts": None,
+            "timeout_ms": None,
+            "next_retry_at": None,
+            "wake_at": None,
+            "wait_event_type": None,
+            "child_workflow_name": None,
+            "child_instance_id": None,
+            "result": None,
+            **error(None),
+            "ordinal": event.ordinal,
+            "sequence": before["sequence"] if before else self.sequence,
+            "updated_at": self.at,
+            "rolled_back_at": None,
+            **told,
+        }
+
+    def change(self, step_key: str, told: Row) -> None:
+        row = self.tables["workflow_step"].get((*self.run_key, step_key))
+        if row is not None:
+            row.update(updated_at=self.at, **told)
+
+    def trim(self, event: LoopAdvanced) -> None:
+        iteration = re.compile(re.escape(event.key) + r"/~([0-9]{1,18})/")
+        for key in list(self.tables["workflow_step"]):
+            found = iteration.match(str(key[3]))
+            if key[:3] == self.run_key and found and int(found[1]) < event.trim_before:
+                del self.tables["workflow_step"][key]
+
+    def message(self, event: object) -> None:
+        events = self.tables["workflow_event"]
+        match event:
+            case EventReceived():
+                events[*self.run_key, event.event_id] = {
+                    **self.run,
+                    "id": event.event_id,
+                    "type": event.type,
+                    "payload": event.payload,
+                    "sequence": self.sequence,
+                    "created_at": event.sent_at_ms,
+                    "delivered_at": None,
+                    "consumed_by_step_key": None,
+                }
+            case EntryCompleted():
+                for event_id in event.consumed:
+                    row = events.get((*self.run_key, event_id))
+                    if row is not None:
+                        row.update(delivered_at=self.at, consumed_by_step_key=event.key)
+            case LogWritten():
+                self.line(event)
+
+    def line(self, event: LogWritten) -> None:
+        number = f"{self.partition:05}-{self.offset:015}-{self.index:06}"
+        self.tables["workflow_log"][*self.run_key, number] = {
+            **self.run,
+            "id": number,
+            "step_key": event.step_key,
+            "attempt": event.attempt,
+            "level": event.level,
+            "category": event.category,
+            "message": event.message,
+            "data": event.data,
+            "is_replay": event.is_replay,
+            "created_at": self.at,
+        }
+
+
+def settled(status: str, result: str | None, failure: Failure | None) -> Row:
+    return {"status": status, "result": result, "next_retry_at": None, **error(failure)}
+
+
+def error(failure: Failure | None) -> Row:
+    return {
+        "error_name": failure and failure.name,
+        "error_message": failure and failure.message,
+        "error_detail": failure and failure.detail,
+    }
