@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from processors.replay.commands import StepReturned
 from processors.replay.views import RunView, runs
 from processors.runs.claims import Claims
 from processors.runs.durations import Duration, milliseconds
@@ -38,13 +39,13 @@ from schemas.history import (
 )
 from streams.code_host.definition import Workflow
 from streams.code_host.host import Host
-from streams.code_host.protocol import FromHost, ToHost
+from streams.code_host.protocol import FromHost, Said, ToHost
 from streams.code_host.values import decode, encode
 from streams.instances import Instances
 from streams.memory_database import MemoryDatabase
-from streams.owner import Batch, Owner, Queued
+from streams.owner import Answer, Batch, Owner, Queued
 from streams.refusals import refusal
-from streams.step_commits import commit_steps
+from streams.step_commits import failed
 from streams.takeover import restore
 
 _TO_HOST: Final = (
@@ -155,7 +156,7 @@ class WorkflowTest:
             if each.name in self._workflows:
                 raise ValueError(f"expected each name once, found two workflows {each.name!r}")
             self._workflows[each.name] = each
-        self._random = random.Random(seed)  # noqa: S311, TID251, the harness draws from its seed
+        self._random = random.Random(seed)  # noqa: S311, the harness draws from its seed
         self.now_ms = _when(start)
         self._history: list[bytes] = []
         self._commands: list[bytes] = []
@@ -391,12 +392,21 @@ class WorkflowTest:
         self._said = []
         if said:
             heard = decoder.decode(encoder.encode(said))
-            owner.hear(commit_steps(self._database.commit, heard), self.now_ms)
+            owner.hear([self._committed(each) for each in heard], self.now_ms)
         count = owner.dispatch(self.now_ms, limit)
         batch = owner.take()
         self._append(batch)
         self._follow(batch)
         return count
+
+    def _committed(self, message: FromHost) -> FromHost:
+        """Runs the SQL of a step that has some; a step whose SQL fails has failed itself."""
+        if not isinstance(message, Said) or not isinstance(message.asked, StepReturned):
+            return message
+        failure = self._database.commit(message.asked) if message.asked.statements else None
+        if failure is None:
+            return message
+        return Said(message.activation, failed(message.asked, failure))
 
     def _append(self, batch: Batch) -> None:
         for record in batch.records:
@@ -416,8 +426,8 @@ class WorkflowTest:
         to_host: list[ToHost] = []
         for effect in batch.effects:
             match effect:
-                case ReplySent():
-                    self._replies[effect.command_id] = effect
+                case Answer():
+                    self._replies[effect.reply.command_id] = effect.reply
                 case CommandSent():
                     self._append_command(effect)
                 case Queued():

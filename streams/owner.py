@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from processors.replay import appliers
-from processors.replay.commands import CodeCommand, HostGone, StepRaised, Wake
+from processors.replay.commands import CodeCommand, HostGone, StepRaised, StepReturned, Wake
 from processors.replay.decide import decide_asked, decide_command
 from processors.replay.waits import next_wake_ms
 from processors.runs.claims import Claims
@@ -33,7 +33,6 @@ from schemas.history import (
     EntryRolledBack,
     Failure,
     HistoryAppended,
-    LogEvent,
     LoopAdvanced,
     Post,
     PostsQueued,
@@ -81,8 +80,20 @@ class Queued(msgspec.Struct, frozen=True, gc=False):
     posts: tuple[Post, ...]
 
 
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """The outcome of a command, for the partition of replies where its sender listens.
+
+    Shape:  `at` is the place in the batch of the record that has the outcome.
+    """
+
+    to: int
+    cause: int
+    at: int
+    reply: ReplySent
+
+
 #: What follows from records that are durable.
-Effect: TypeAlias = ToHost | ReplySent | Queued | CommandSent
+Effect: TypeAlias = ToHost | Answer | Queued | CommandSent
 
 
 class Batch:
@@ -152,6 +163,18 @@ class Owner:
         self._touched.clear()
         return batch
 
+    def has_staged(self) -> bool:
+        """Whether records wait to be taken: then memory is ahead of what was given out."""
+        return bool(self._batch.records)
+
+    def activation(self, number: int) -> Hand | None:
+        """The instance of an activation that is not over."""
+        return self._by_activation.get(number)
+
+    def activations(self) -> list[int]:
+        """The activations that are not over."""
+        return list(self._by_activation)
+
     # -- commands
 
     def receive(self, offset: int, sent: CommandSent, now_ms: int) -> None:
@@ -181,7 +204,7 @@ class Owner:
             self._reject(offset, sent, decision, hand, now_ms)
             return
         hand = self._commit(hand, sent.workflow, sent.instance_id, decision, offset, now_ms)
-        self._reply(sent, "", "", hand)
+        self._reply(offset, sent, "", "", hand)
 
     def _reject(
         self, offset: int, sent: CommandSent, rejection: Rejection, hand: Hand | None, now_ms: int
@@ -199,23 +222,25 @@ class Owner:
                 events=(CommandRejected(rejection.code, rejection.message),),
             )
         )
-        self._reply(sent, rejection.code, rejection.message, hand)
+        self._reply(offset, sent, rejection.code, rejection.message, hand)
         back = back_to_sender(sent, rejection, run, now_ms)
         if back is not None:
             self._batch.effects.append(back)
 
-    def _reply(self, sent: CommandSent, code: str, message: str, hand: Hand | None) -> None:
-        self._batch.effects.append(
-            ReplySent(
-                command_id=sent.command_id,
-                code=code,
-                message=message,
-                status=hand.run.status.value if hand else "",
-                run_number=hand.run.run_number if hand else 0,
-                partition=sent.reply_to,
-                position=len(self._batch.records) - 1,
-            )
+    def _reply(
+        self, offset: int, sent: CommandSent, code: str, message: str, hand: Hand | None
+    ) -> None:
+        reply = ReplySent(
+            command_id=sent.command_id,
+            code=code,
+            message=message,
+            status=hand.run.status.value if hand else "",
+            run_number=hand.run.run_number if hand else 0,
+            partition=self.partition,
+            position=-1,
         )
+        at = len(self._batch.records) - 1
+        self._batch.effects.append(Answer(sent.reply_to, offset, at, reply))
 
     # -- what code asks for
 
@@ -493,6 +518,12 @@ class Owner:
             self._make_ready(hand, _RUN if run.sequence == 1 else _WAKE, run.updated_at_ms)
         elif not run.unsent:
             self._rests.append((run.updated_at_ms, hand.key))
+
+    def recover(self, key: str, run_number: int, returned: StepReturned, now_ms: int) -> None:
+        """Completes a step whose SQL took effect, if the log does not say so yet."""
+        hand = self.instances.find(key)
+        if hand is not None and hand.run.run_number == run_number:
+            self._asked(hand, returned, now_ms)
 
     def evict(self, before_ms: int, acknowledged: int) -> int:
         """Keeps only the bytes of instances to which nothing has happened since a time.

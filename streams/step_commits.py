@@ -1,41 +1,58 @@
 """SQL of steps: it takes effect together with the step's result, once.
 
 The statements of a step run in one Postgres transaction with a commit row that names the step and
-holds its result. The record in the log follows. After a crash between the two, the row is found and
-the step is completed from it; its callback does not run again.
+holds what it returned. The record in the log follows. After a crash between the two, the new owner
+finds the row and completes the step from it; the callback does not run again. So that a superseded
+owner cannot slip a transaction in behind that, owners claim their partition in Postgres too, and a
+transaction of an older epoch is refused there.
 """
 
-from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
 
 from processors.replay.commands import StepRaised, StepReturned
 from schemas.history import Failure
-from streams.code_host.protocol import FromHost, Said
-
-#: Runs the statements of a step in one transaction; gives what went wrong, if anything.
-Commit = Callable[[StepReturned], Failure | None]
 
 
-def commit_steps(commit: Commit, messages: list[FromHost]) -> list[FromHost]:
-    """Runs the SQL of the steps among these messages; one whose SQL fails has failed itself."""
-    return [_committed(commit, message) for message in messages]
+class StepCommit(msgspec.Struct, frozen=True, array_like=True):
+    """A step whose SQL is to take effect, or has."""
+
+    key: str
+    run_number: int
+    returned: StepReturned
 
 
-def _committed(commit: Commit, message: FromHost) -> FromHost:
-    if not isinstance(message, Said) or not isinstance(message.asked, StepReturned):
-        return message
-    returned = message.asked
-    if not returned.statements:
-        return message
-    failure = commit(returned)
-    if failure is None:
-        return message
-    return Said(message.activation, failed(returned, failure))
+class StepDatabase(Protocol):
+    """Where the SQL of steps runs."""
+
+    async def claim(self, partition: int, epoch: int) -> list[StepCommit]:
+        """Shuts out older epochs; gives what was committed and may not be in the log.
+
+        Errors: StoreUnavailable.
+        """
+
+    async def commit(self, partition: int, epoch: int, commit: StepCommit) -> Failure | None:
+        """Runs the statements of a step in one transaction with its commit row.
+
+        Shape:  None when it took effect, now or before; otherwise why the step has failed.
+        Errors: StoreUnavailable, when it is not known whether it did; OwnershipLost.
+        """
+
+    async def forget(self, partition: int, before_epoch: int) -> None:
+        """Removes rows of older epochs, all of which are in the log."""
 
 
 def failed(returned: StepReturned, failure: Failure) -> StepRaised:
     """The failure of a step whose SQL failed; a unique violation is not tried again."""
-    again = failure.name != "UniqueConstraintError"
+    again = failure.name not in ("UniqueConstraintError", "STEP_TX_UNAVAILABLE")
     return StepRaised(returned.step, returned.attempt, failure, returned.policy, again)
 
 
-__all__ = ["Commit", "commit_steps", "failed"]
+def unavailable() -> Failure:
+    """What a step is told that wants SQL where there is no database."""
+    return Failure(
+        "STEP_TX_UNAVAILABLE",
+        "expected a Postgres database for tx.execute, found none; start the worker with "
+        "HEADWATER_DATABASE_URL set",
+    )
