@@ -8,9 +8,9 @@ the test's process holds in memory is lost by `crash()`, as it would be by kill 
 import asyncio
 import heapq
 import itertools
-import random
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
+from random import Random  # noqa: TID251, the harness draws from its seed
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
 
@@ -28,22 +28,19 @@ from schemas.history import (
     CommandSent,
     HistoryAppended,
     PartitionClaimed,
-    PauseRun,
     ReplySent,
-    RestartRun,
-    ResumeRun,
-    SendEvent,
     StartRun,
-    TerminateRun,
     instance_key,
 )
 from streams.code_host.definition import Workflow
 from streams.code_host.host import Host
 from streams.code_host.protocol import FromHost, Said, ToHost
 from streams.code_host.values import decode, encode
+from streams.effects import Answer, Batch, Queued
+from streams.harness_instances import TestInstance
 from streams.instances import Instances
 from streams.memory_database import MemoryDatabase
-from streams.owner import Answer, Batch, Owner, Queued
+from streams.owner import Owner
 from streams.refusals import refusal
 from streams.step_commits import failed
 from streams.takeover import restore
@@ -71,72 +68,6 @@ def _when(start: str | datetime | float) -> int:
     return round(start)
 
 
-def _aware(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
-
-
-class _Crashed(BaseException):
-    """Ends what runs when the process crashes."""
-
-
-class TestInstance:
-    """An instance under test."""
-
-    __test__ = False
-
-    def __init__(self, test: "WorkflowTest", workflow: str, instance_id: str) -> None:
-        self._test = test
-        self.workflow_name = workflow
-        self.id = instance_id
-
-    async def status(self) -> SimpleNamespace:
-        """How it stands: `.status`, `.output`, `.error`, `.run_number`."""
-        view = self._test.latest(self.workflow_name, self.id)
-        run = view.state
-        assert run is not None  # noqa: S101, a view begins with RunStarted
-        return SimpleNamespace(
-            status=run.status.value,
-            output=None if run.output is None else decode(run.output),
-            error=_error(run.failure),
-            run_number=run.run_number,
-        )
-
-    async def history(self, run_number: int | None = None) -> SimpleNamespace:
-        """What happened: `.steps`, `.events`, `.logs`, of the current run or of another."""
-        views = self._test.views(self.workflow_name, self.id)
-        number = max(views) if run_number is None else run_number
-        if number not in views:
-            raise ValueError(f"expected a run number of 0 to {max(views)}, found {run_number}")
-        return _shown(views[number], number)
-
-    async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
-        """Sends an event."""
-        text = encode(payload, "an event's payload")
-        await self._send(SendEvent(self._test.new_id("evt"), type, text))
-
-    async def pause(self) -> None:
-        """Pauses it at its next step boundary."""
-        await self._send(PauseRun())
-
-    async def resume(self) -> None:
-        """Lets it go on."""
-        await self._send(ResumeRun())
-
-    async def restart(self) -> None:
-        """Begins a new run."""
-        await self._send(RestartRun())
-
-    async def terminate(self) -> None:
-        """Ends it for good."""
-        await self._send(TerminateRun())
-
-    async def _send(self, command: Command) -> None:
-        reply = await self._test.send(self.workflow_name, self.id, command)
-        error = refusal(reply.code, reply.message)
-        if error is not None:
-            raise error
-
-
 class WorkflowTest:
     """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`."""
 
@@ -156,7 +87,7 @@ class WorkflowTest:
             if each.name in self._workflows:
                 raise ValueError(f"expected each name once, found two workflows {each.name!r}")
             self._workflows[each.name] = each
-        self._random = random.Random(seed)  # noqa: S311, the harness draws from its seed
+        self._random = Random(seed)  # noqa: S311, no secrets are made here
         self.now_ms = _when(start)
         self._history: list[bytes] = []
         self._commands: list[bytes] = []
@@ -242,11 +173,6 @@ class WorkflowTest:
             message = f"expected an instance {instance_id} of {workflow}, found none"
             raise refusal("INSTANCE_NOT_FOUND", message) or KeyError(instance_id)
         return runs(records)
-
-    def latest(self, workflow: str, instance_id: str) -> RunView:
-        """The current run of an instance."""
-        views = self.views(workflow, instance_id)
-        return views[max(views)]
 
     # -- time
 
@@ -412,8 +338,7 @@ class WorkflowTest:
         for record in batch.records:
             self._history.append(write(record))
             key = instance_key(record.workflow, record.instance_id)
-            if record.sequence > 0 or len(record.events) > 0:
-                self._remember(key, record)
+            self._remember(key, record)
 
     def _remember(self, key: str, record: HistoryAppended) -> None:
         kept = self._records.setdefault(key, [])
@@ -490,64 +415,3 @@ class WorkflowTest:
 
     def _asleep(self) -> int:
         return sum(not future.done() for _, _, future in self._sleepers)
-
-
-def _error(failure: Any) -> SimpleNamespace | None:  # noqa: ANN401
-    if failure is None:
-        return None
-    return SimpleNamespace(name=failure.name, message=failure.message)
-
-
-def _shown(view: RunView, number: int) -> SimpleNamespace:
-    steps = [
-        SimpleNamespace(
-            step_key=key,
-            name=entry.name,
-            type=entry.kind.value,
-            status=entry.status.value,
-            attempts=entry.attempts,
-            max_attempts=entry.max_attempts or float("inf"),
-            timeout_ms=entry.timeout_ms,
-            result=None if entry.result is None else decode(entry.result),
-            error=_error(entry.failure),
-            next_retry_at=_aware(entry.wake_at_ms) if entry.kind.value == "do" else None,
-            wake_at=_aware(entry.wake_at_ms) if entry.kind.value != "do" else None,
-            wait_event_type=_types(entry.event_types, entry.limit),
-            created_at=_aware(entry.created_at_ms),
-            updated_at=_aware(entry.updated_at_ms),
-            run_number=number,
-        )
-        for key, entry in view.steps()
-    ]
-    events = [
-        SimpleNamespace(
-            type=event.type,
-            payload=decode(event.payload),
-            created_at=_aware(event.created_at_ms),
-            delivered_at=_aware(event.delivered_at_ms),
-            consumed_by_step_key=event.consumed_by_step_key,
-            run_number=number,
-        )
-        for event in view.events.values()
-    ]
-    logs = [
-        SimpleNamespace(
-            level=line.level,
-            category=line.category,
-            message=line.message,
-            data=None if line.data is None else decode(line.data),
-            step_key=line.step_key,
-            attempt=line.attempt,
-            is_replay=line.is_replay,
-            created_at=_aware(at_ms),
-            run_number=number,
-        )
-        for at_ms, line in view.logs
-    ]
-    return SimpleNamespace(run_number=number, steps=steps, events=events, logs=logs, tokens=[])
-
-
-def _types(types: tuple[str, ...] | None, limit: int | None) -> str | list[str] | None:
-    if types is None:
-        return None
-    return types[0] if limit is None else list(types)

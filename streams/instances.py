@@ -5,16 +5,18 @@ its snapshot.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from processors.replay.state import CodeRun
 from processors.replay.waits import next_wake_ms
 from processors.runs.state import RunStatus
-from streams.code_host.protocol import Started, ToHost
 
-#: Version of the encoding of states; a change of CodeRun, Run, Entry or what they hold is a new one.
+if TYPE_CHECKING:
+    from streams.code_host.protocol import Started, ToHost
+
+#: Version of the encoding of states: a change of CodeRun, Run, Entry or their parts is a new one.
 FORMAT: Final = 1
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -56,6 +58,13 @@ class Hand:
         self.wake_ms: int | None = None
         #: Since when nothing has happened to it.
         self.since_ms = 0
+
+    def may_cool(self) -> bool:
+        """Whether its bytes are all there is to keep of it."""
+        run = self.run
+        if self.ready or self.held or self.attempts or run.unsent:
+            return False
+        return run.ended or run.status is not RunStatus.ACTIVE
 
 
 class Instances:

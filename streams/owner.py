@@ -1,9 +1,9 @@
 """The owner of a partition: an actor for each instance, one at a time.
 
 Commands, what code asks for, and time come in; each is decided, and the events are applied to the
-state in memory at once and staged for the log. What follows from them (answers to the code, replies,
-posts) is held back until the log has acknowledged the staged records. So memory may be ahead of the
-log, but nobody outside ever sees it: if an append fails, all of this object is thrown away.
+state in memory at once and staged for the log. What follows from them (answers to the code,
+replies, posts) is held back until the log has acknowledged the staged records. So memory may be
+ahead of the log, but nobody outside ever sees it: if an append fails, this object is thrown away.
 
 Nothing here awaits, reads a clock or draws: a shell on Kafka, the harness and the simulation drive
 the same object.
@@ -12,14 +12,14 @@ the same object.
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
 from processors.replay import appliers
 from processors.replay.commands import CodeCommand, HostGone, StepRaised, StepReturned, Wake
 from processors.replay.decide import decide_asked, decide_command
-from processors.replay.waits import next_wake_ms
+from processors.replay.waits import attempts_due, next_wake_ms
 from processors.runs.claims import Claims
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.state import RunStatus
@@ -27,14 +27,9 @@ from schemas.history import (
     NO_CAUSE,
     CommandRejected,
     CommandSent,
-    EntryCompleted,
-    EntryErrored,
-    EntryKind,
     EntryRolledBack,
     Failure,
     HistoryAppended,
-    LoopAdvanced,
-    Post,
     PostsQueued,
     PostsSent,
     ReplySent,
@@ -52,18 +47,16 @@ from schemas.history import (
     instance_key,
 )
 from streams.code_host.protocol import (
-    Advanced,
     Ask,
     Attempt,
     Drop,
     Forget,
     FromHost,
-    HandlerDone,
-    Resolved,
     Started,
     ToHost,
     activate,
 )
+from streams.effects import Answer, Batch, Queued, news
 from streams.instances import Hand, Instances
 from streams.senders import back_to_sender
 
@@ -71,43 +64,6 @@ from streams.senders import back_to_sender
 _WAKE, _RETRY, _RESUME, _RUN = range(4)
 
 _ENDS: Final = (RunCompleted, RunErrored, RunTerminated)
-
-
-class Queued(msgspec.Struct, frozen=True, gc=False):
-    """Posts of an instance that may be sent now."""
-
-    key: str
-    posts: tuple[Post, ...]
-
-
-class Answer(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of a command, for the partition of replies where its sender listens.
-
-    Shape:  `at` is the place in the batch of the record that has the outcome.
-    """
-
-    to: int
-    cause: int
-    at: int
-    reply: ReplySent
-
-
-#: What follows from records that are durable.
-Effect: TypeAlias = ToHost | Answer | Queued | CommandSent
-
-
-class Batch:
-    """Staged records, in order, and what follows once all of them are acknowledged."""
-
-    __slots__ = ("effects", "number", "records")
-
-    def __init__(self, number: int = 1) -> None:
-        self.number = number
-        self.records: list[HistoryAppended] = []
-        self.effects: list[Effect] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.records or self.effects)
 
 
 class Owner:
@@ -119,7 +75,7 @@ class Owner:
             process has.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what is its own to know
         self,
         partition: int,
         claims: Claims,
@@ -336,44 +292,29 @@ class Owner:
         return hand
 
     def _follow(self, hand: Hand, event: RunEvent, sequence: int) -> None:
-        """What an event means for the code, once it is durable."""
-        run = hand.run
-        number = hand.activation or 0
+        """What an event means for the code and for others, once it is durable."""
+        message = news(event, hand.activation or 0, sequence)
+        if message is not None:
+            self._tell(hand, message)
         match event:
-            case StepCompleted():
+            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
                 hand.attempts.pop(event.key, None)
-                self._tell(hand, Resolved(number, event.key, sequence, event.attempt, event.result))
-            case StepFailed():
-                hand.attempts.pop(event.key, None)
-                if event.retry_at_ms is None:
-                    failure = event.failure
-                    self._tell(
-                        hand, Resolved(number, event.key, sequence, event.attempt, None, failure)
-                    )
-            case EntryCompleted():
-                self._tell(hand, Resolved(number, event.key, sequence, 0, event.result))
-            case EntryErrored():
-                self._tell(hand, Resolved(number, event.key, sequence, 0, None, event.failure))
-            case LoopAdvanced():
-                self._tell(hand, Advanced(number, event.key, sequence))
-            case EntryRolledBack():
-                hand.attempts.pop(event.key, None)
-                self._tell(hand, HandlerDone(number, event.key, sequence))
             case PostsQueued():
                 self._batch.effects.append(Queued(hand.key, event.posts))
             case RunResumed():
                 hand.resting = True
-                self._make_ready(hand, _RESUME, run.updated_at_ms)
+                self._make_ready(hand, _RESUME, hand.run.updated_at_ms)
             case RunSuspended():
+                self._rest(hand)
                 hand.resting = True
-                self._rests.append((run.updated_at_ms, hand.key))
-            case RollbackFailed():
-                hand.attempts.pop(event.key, None)
             case RunCompleted() | RunErrored() | RunTerminated():
                 self._let_go(hand)
-                self._rests.append((run.updated_at_ms, hand.key))
+                self._rest(hand)
             case _:
                 pass
+
+    def _rest(self, hand: Hand) -> None:
+        self._rests.append((hand.run.updated_at_ms, hand.key))
 
     def _tell(self, hand: Hand, message: ToHost) -> None:
         paused = hand.run.status is RunStatus.PAUSED
@@ -461,21 +402,7 @@ class Owner:
     def _attempt_due(self, hand: Hand, now_ms: int) -> None:
         """Has steps and rollback handlers tried again whose time has come."""
         run = hand.run
-        due = [
-            (key, run.entries[key].attempts + 1, False)
-            for key in run.open
-            if run.entries[key].kind is EntryKind.DO
-            and (run.entries[key].wake_at_ms or 0) <= now_ms
-            and key not in hand.attempts
-        ]
-        if run.rollback is not None:
-            due += [
-                (key, entry.rollback_attempts + 1, True)
-                for key, entry in run.entries.items()
-                if 0 < entry.rollback_at_ms <= now_ms
-                and not entry.rolled_back
-                and key not in hand.attempts
-            ]
+        due = [each for each in attempts_due(run, now_ms) if each[0] not in hand.attempts]
         back = 0 < run.back_at_ms <= now_ms
         if (due or back) and (hand.activation is None or hand.resting):
             self._make_ready(hand, _RETRY, now_ms)
@@ -511,13 +438,13 @@ class Owner:
         if run.unsent:
             self._batch.effects.append(Queued(hand.key, tuple(run.unsent)))
         if run.ended:
-            self._rests.append((run.updated_at_ms, hand.key))
+            self._rest(hand)
             return
         self._mind_time(hand)
         if run.status is RunStatus.ACTIVE and not run.back_at_ms:
             self._make_ready(hand, _RUN if run.sequence == 1 else _WAKE, run.updated_at_ms)
         elif not run.unsent:
-            self._rests.append((run.updated_at_ms, hand.key))
+            self._rest(hand)
 
     def recover(self, key: str, run_number: int, returned: StepReturned, now_ms: int) -> None:
         """Completes a step whose SQL took effect, if the log does not say so yet."""
@@ -534,7 +461,7 @@ class Owner:
         while self._rests and self._rests[0][0] <= before_ms:
             since_ms, key = self._rests.popleft()
             hand = self.instances.find(key)
-            if hand is None or hand.since_ms > since_ms or not _may_cool(hand):
+            if hand is None or hand.since_ms > since_ms or not hand.may_cool():
                 continue
             if hand.batch > acknowledged:
                 again.append((since_ms, key))
@@ -571,10 +498,3 @@ class Owner:
 
 def _begins(command: object) -> bool:
     return type(command).__name__ in ("StartRun", "RestartRun")
-
-
-def _may_cool(hand: Hand) -> bool:
-    run = hand.run
-    if hand.ready or hand.held or hand.attempts or run.unsent:
-        return False
-    return run.ended or run.status is not RunStatus.ACTIVE

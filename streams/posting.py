@@ -15,7 +15,7 @@ from schemas.history import CommandSent, Post, instance_key
 from schemas.topics import WORKFLOW_COMMANDS
 from streams.appender import Appender
 from streams.dead_letters import dead_letter
-from streams.owner import Queued
+from streams.effects import Queued
 from streams.records import Incoming, Outgoing, partition_of
 
 log = logging.getLogger(__name__)

@@ -7,20 +7,15 @@ owner cannot slip a transaction in behind that, owners claim their partition in 
 transaction of an older epoch is refused there.
 """
 
-from typing import Protocol
-
-import msgspec
+from collections.abc import Collection
+from typing import Final, Protocol
 
 from processors.replay.commands import StepRaised, StepReturned
+from processors.replay.step_commits import StepCommit, StepId
 from schemas.history import Failure
 
 
-class StepCommit(msgspec.Struct, frozen=True, array_like=True):
-    """A step whose SQL is to take effect, or has."""
-
-    key: str
-    run_number: int
-    returned: StepReturned
+_FINAL: Final = ("UniqueConstraintError", "StatementRefusedError", "STEP_TX_UNAVAILABLE")
 
 
 class StepDatabase(Protocol):
@@ -29,23 +24,32 @@ class StepDatabase(Protocol):
     async def claim(self, partition: int, epoch: int) -> list[StepCommit]:
         """Shuts out older epochs; gives what was committed and may not be in the log.
 
+        Waits for transactions of older epochs that are under way.
+
+        Errors: StoreUnavailable; Superseded, if a newer epoch has claimed the partition.
+        """
+
+    async def commit(
+        self, partition: int, epoch: int, commit: StepCommit
+    ) -> StepReturned | Failure:
+        """Runs the statements of a step in one transaction with its commit row.
+
+        Shape:  what is to be recorded of the step, when it took effect now or before (then it is
+                what was returned before); otherwise why the step has failed.
+        Errors: StoreUnavailable, when it did not take effect or nobody knows: ask again, it happens
+                once; Superseded, when this epoch does not hold the partition.
+        """
+
+    async def forget(self, partition: int, steps: Collection[StepId]) -> None:
+        """Removes the rows of steps whose end is acknowledged by the log.
+
         Errors: StoreUnavailable.
         """
 
-    async def commit(self, partition: int, epoch: int, commit: StepCommit) -> Failure | None:
-        """Runs the statements of a step in one transaction with its commit row.
-
-        Shape:  None when it took effect, now or before; otherwise why the step has failed.
-        Errors: StoreUnavailable, when it is not known whether it did; OwnershipLost.
-        """
-
-    async def forget(self, partition: int, before_epoch: int) -> None:
-        """Removes rows of older epochs, all of which are in the log."""
-
 
 def failed(returned: StepReturned, failure: Failure) -> StepRaised:
-    """The failure of a step whose SQL failed; a unique violation is not tried again."""
-    again = failure.name not in ("UniqueConstraintError", "STEP_TX_UNAVAILABLE")
+    """The failure of a step whose SQL failed; what would fail in the same way is not tried again."""
+    again = failure.name not in _FINAL
     return StepRaised(returned.step, returned.attempt, failure, returned.policy, again)
 
 

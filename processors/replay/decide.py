@@ -82,7 +82,7 @@ _ROLLBACK_DELAY_MS: Final = 10_000
 STALE: Final = Rejection("STALE", "what this is about is over")
 
 
-def decide_command(
+def decide_command(  # noqa: PLR0911, one for each command
     run: CodeRun | None,
     instance_id: str,
     command: Command,

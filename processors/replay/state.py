@@ -69,8 +69,8 @@ class CodeRun(Run, kw_only=True):
             back_at_ms when it is tried again.
     """
 
-    entries: dict[str, Entry] = {}
-    open: dict[str, None] = {}
+    entries: dict[str, Entry] = msgspec.field(default_factory=dict)
+    open: dict[str, None] = msgspec.field(default_factory=dict)
     resolved: int = 0
     rollback: Failure | None = None
     hosts_lost: int = 0

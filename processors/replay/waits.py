@@ -73,6 +73,25 @@ def due(run: CodeRun, now_ms: int) -> tuple[list[RunEvent], list[str]]:
     return events, late
 
 
+def attempts_due(run: CodeRun, now_ms: int) -> list[tuple[str, int, bool]]:
+    """The attempts whose time has come.
+
+    Shape:  (key, number of the attempt, whether it is of the rollback handler).
+    """
+    steps = [
+        (key, run.entries[key].attempts + 1, False)
+        for key in run.open
+        if run.entries[key].kind is EntryKind.DO and (run.entries[key].wake_at_ms or 0) <= now_ms
+    ]
+    if run.rollback is None:
+        return steps
+    return steps + [
+        (key, entry.rollback_attempts + 1, True)
+        for key, entry in run.entries.items()
+        if 0 < entry.rollback_at_ms <= now_ms and not entry.rolled_back
+    ]
+
+
 def next_wake_ms(run: CodeRun, after_ms: int = 0) -> int | None:
     """When, after a time, time next moves the run, or None."""
     if run.ended:

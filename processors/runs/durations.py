@@ -2,10 +2,11 @@
 
 import re
 from datetime import timedelta
+from math import inf
 from typing import Final, TypeAlias
 
 #: A number of milliseconds, text such as "10 seconds", or a timedelta.
-Duration: TypeAlias = str | int | float | timedelta
+Duration: TypeAlias = str | float | timedelta
 
 _TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 _UNITS_MS: Final = {
@@ -32,15 +33,17 @@ def milliseconds(duration: Duration) -> int:
             minute, h, hr, hour, d, day, plurals too).
     Errors: ValueError for anything else, and for what is negative or endless.
     """
-    if isinstance(duration, timedelta):
-        duration = duration.total_seconds() * 1_000
-    if isinstance(duration, bool):
+    if isinstance(duration, str):
+        return _text_ms(duration)
+    number = duration.total_seconds() * 1_000 if isinstance(duration, timedelta) else duration
+    # True is a number to Python, and authors who pass it mean something else.
+    if type(number) not in (int, float) or not 0 <= number < inf:
         raise ValueError(_expected(duration))
-    if isinstance(duration, int | float):
-        if not 0 <= duration < float("inf"):
-            raise ValueError(_expected(duration))
-        return round(duration)
-    found = _TEXT.fullmatch(duration) if isinstance(duration, str) else None
+    return round(number)
+
+
+def _text_ms(duration: str) -> int:
+    found = _TEXT.fullmatch(duration)
     if found is None:
         raise ValueError(_expected(duration))
     unit = found[2].lower()

@@ -12,6 +12,7 @@ step is known.
 """
 
 import asyncio
+import contextlib
 import heapq
 import inspect
 import traceback
@@ -24,8 +25,8 @@ from processors.replay.commands import (
     CodeCommand,
     Raise,
     Reached,
-    Return,
     RetryPolicy,
+    Return,
     RollbackRaised,
     RolledBack,
     Suspend,
@@ -38,8 +39,8 @@ from processors.replay.errors import (
     TooManyEntriesError,
     UnserialisableError,
 )
-from processors.runs.limits import ENTRIES_MAX, too_many_entries
 from processors.replay.state import OPEN, Entry, EntryStatus
+from processors.runs.limits import ENTRIES_MAX, too_many_entries
 from schemas.history import EntryKind, Failure
 from streams.code_host.definition import Workflow, WorkflowEvent
 from streams.code_host.loop import WorkflowLoop
@@ -82,7 +83,11 @@ class Outside(Protocol):
         """Runs an attempt of a step outside the workflow's loop."""
 
     def call_handler(
-        self, activation: "Activation", key: str, handler: Callable[[Any], Any], output: Any
+        self,
+        activation: "Activation",
+        key: str,
+        handler: Callable[[Any], Any],
+        output: Any,  # noqa: ANN401, any JSON value
     ) -> None:
         """Runs a rollback handler outside the workflow's loop."""
 
@@ -145,7 +150,8 @@ class Activation:
         self._restart()
 
     def _restart(self) -> None:
-        self.loop = WorkflowLoop()
+        # What is not implemented raises NotImplementedError: it needs the world outside.
+        self.loop = WorkflowLoop()  # type: ignore[abstract]
         self.ordinal = 0
         # The latest recorded result ends the replay, or else the first rest does.
         self._replay_until = max(
@@ -255,8 +261,18 @@ class Activation:
         if future is not None and not future.done():
             future.set_result(None)
 
-    def attempt(self, key: str, number: int) -> None:
-        """Runs the next attempt of a step, if the code still waits for it."""
+    def dropped(self, key: str) -> None:
+        """An attempt took too long and was cancelled."""
+        call = self.calls.get(key)
+        if call is not None:
+            call.started = False
+        self.ask()
+
+    def attempt(self, key: str, number: int, *, rollback: bool) -> None:
+        """Runs the next attempt of a step, if the code still waits for it, or of its rollback."""
+        if rollback:
+            self._handler_again(key)
+            return
         call = self.calls.get(key)
         if call is not None and not call.started:
             call.attempt = number
@@ -464,8 +480,7 @@ class Activation:
         else:
             self.outside.say(self, RollbackRaised(key, failure_of(error)))
 
-    def handler_again(self, key: str) -> None:
-        """Tries a rollback handler once more."""
+    def _handler_again(self, key: str) -> None:
         if self._handlers_left and self._handlers_left[-1][0] == key:
             _, handler, output = self._handlers_left[-1]
             self.outside.call_handler(self, key, handler, output)
@@ -483,10 +498,7 @@ def _gone(_: object) -> None:
 
 def _end(task: asyncio.Task[Any]) -> None:
     """Ends a task without giving its code another turn."""
-    coroutine = task.get_coro()
-    if coroutine is None:
-        return
-    try:
+    coroutine: Any = task.get_coro()
+    # An author's `finally` may do anything.
+    with contextlib.suppress(BaseException):
         coroutine.close()
-    except (RuntimeError, BaseException):  # noqa: BLE001, an author's `finally` may do anything
-        return

@@ -44,7 +44,7 @@ class StepTx:
 
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
-        if not isinstance(topic, str) or not topic:
+        if not topic:
             raise ValueError(f"expected the name of a topic, found {topic!r}")
         self.posts.append(Post(0, topic=topic, key=key, value=encode(value, "a published value")))
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from processors.replay.commands import RetryPolicy
 from processors.replay.retries import ANY_NUMBER
@@ -122,6 +123,7 @@ class Workflow:
         """Calls the author's function."""
         return self.function(event, step)
 
+    @override
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 

@@ -133,16 +133,11 @@ class Host:
                 activation.pump()
             case HandlerDone():
                 activation.handler_done(message.key)
-            case Attempt(rollback=True):
-                activation.handler_again(message.key)
             case Attempt():
-                activation.attempt(message.key, message.attempt)
+                activation.attempt(message.key, message.attempt, rollback=message.rollback)
             case Drop():
                 self.drop(activation, message.key)
-                call = activation.calls.get(message.key)
-                if call is not None:
-                    call.started = False
-                activation.ask()
+                activation.dropped(message.key)
             case Ask():
                 activation.ask()
             case Forget():
@@ -216,9 +211,14 @@ class Host:
 
     def still_running(self) -> list[Started]:
         """The attempts that have started since the last call and not ended; owners time them."""
-        fresh, self._fresh = self._fresh, []
+        found = self.starting()
+        self._fresh = []
+        return found
+
+    def starting(self) -> list[Started]:
+        """What `still_running` would give now: before the first turn of what `hear` has started."""
         found = []
-        for number, key in fresh:
+        for number, key in self._fresh:
             if (number, key) in self._running and number in self._activations:
                 call = self._activations[number].calls.get(key)
                 if call is not None:

@@ -65,7 +65,8 @@ class _Branches:
         }
 
     async def _settle(self, name: str, branch: "Branch") -> None:
-        value, error = None, None
+        value: Any = None
+        error: Exception | None = None
         try:
             value = await branch(self.steps[name])
         except asyncio.CancelledError:
@@ -74,7 +75,7 @@ class _Branches:
             error = RuntimeError("the branch cancelled itself")
         except Exception as raised:  # noqa: BLE001, whatever a branch raises is its outcome
             error = raised
-        except BaseException as raised:  # noqa: BLE001, SystemExit and its like end a branch only
+        except BaseException as raised:
             if self._run.closed:
                 raise
             error = RuntimeError(f"{type(raised).__name__}: {raised}")
@@ -239,7 +240,7 @@ def _raced(step: "Step", key: str, running: _Branches) -> None:
     run.say(Close(key, result, Losers(tuple(lost), tuple(steps))), owed=key)
 
 
-async def loop(  # noqa: PLR0913, what an author may say of a loop
+async def loop(
     step: "Step",
     ticket: int,
     name: str,

@@ -1,46 +1,38 @@
 """What an author's code holds: `step`, whose every call is an entry of the run's history."""
 
 import asyncio
-import inspect
-import random
-import types
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
 
-from processors.replay.commands import Log, Mark, Open, Reached
+from processors.replay.commands import Mark, Open, Reached
 from processors.replay.errors import (
     ChildWorkflowError,
     DuplicateStepError,
     EventTimeoutError,
     NonDeterministicError,
     RollbackCheckpointError,
-    RollbackError,
-    StepFailedError,
-    UniqueConstraintError,
 )
 from processors.replay.state import OPEN, Entry, EntryStatus
 from processors.runs.durations import Duration, milliseconds
-from processors.runs.limits import (
-    EVENT_TYPE_MAX,
-    INSTANCE_ID_MAX,
-    LOG_CATEGORY_MAX,
-    LOG_MESSAGE_MAX,
-    SLEEP_MAX_MS,
-    STEP_NAME_MAX,
-    SYSTEM,
-    WAIT_DEFAULT_MS,
-    WAIT_MAX_MS,
-    WAIT_MIN_MS,
-    name_fault,
-)
-from schemas.history import EntryKind, Failure
+from processors.runs.limits import INSTANCE_ID_MAX, SLEEP_MAX_MS, name_fault
+from schemas.history import EntryKind
 from streams.code_host import scopes
 from streams.code_host.activation import Activation, Call
-from streams.code_host.attempt import ATTEMPT
+from streams.code_host.arguments import (
+    aware,
+    check_name,
+    child_id_of,
+    event_of,
+    moment_ms,
+    step_error,
+    wait_ms_of,
+    wants_tx,
+)
 from streams.code_host.definition import ReceivedEvent, Retry, Won
+from streams.code_host.log_lines import StepLog
 from streams.code_host.values import decode, encode
 
 _TIMEOUT: Final = "10 minutes"
@@ -68,9 +60,9 @@ class Step:
         self.scope = scope
         self.above = above
         self.lost = False
-        self.checkpointed = above.checkpointed if above else False
+        self.checkpointed: bool = above is not None and above.checkpointed
         self._values: dict[str, int] = {}
-        self.log = StepLog(self)
+        self.log = StepLog(run)
 
     # -- entries
 
@@ -80,7 +72,7 @@ class Step:
         callback: Callable[..., Any],
         *,
         retries: Retry | None = None,
-        timeout: Duration = _TIMEOUT,  # noqa: ASYNC109, it is recorded and kept by the owner
+        timeout: Duration = _TIMEOUT,
         rollback: Callable[[Any], Any] | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Calls a sync or async function once, durably, and gives its result.
@@ -95,7 +87,7 @@ class Step:
             ticket, name, self._do(ticket, name, callback, retries or Retry(), timeout, rollback)
         )
 
-    async def _do(  # noqa: PLR0913, what an author may say of a step
+    async def _do(
         self,
         ticket: int,
         name: str,
@@ -123,16 +115,16 @@ class Step:
             run.busy.discard(key)
         if entry.status is EntryStatus.COMPLETED:
             return decode(entry.result or "null")
-        raise _step_error(name, entry)
+        raise step_error(name, entry)
 
-    def _call(  # noqa: PLR0913
+    def _call(  # noqa: PLR0913, PLR0917
         self,
         key: str,
         name: str,
         callback: Callable[..., Any],
         retries: Retry,
         timeout: Duration,
-        rollback: bool,  # noqa: FBT001
+        rollback: bool,
         entry: Entry | None,
     ) -> None:
         run = self.run
@@ -171,7 +163,7 @@ class Step:
         try:
             if entry is None:
                 wait_ms = None if duration is None else milliseconds(duration)
-                until_ms = None if moment is None else _moment_ms(moment)
+                until_ms = None if moment is None else moment_ms(moment)
                 length_ms = wait_ms or (until_ms or 0) - self.run.outside.now_ms()
                 if length_ms > SLEEP_MAX_MS:
                     raise ValueError(
@@ -190,7 +182,7 @@ class Step:
         name: str,
         *,
         type: str,  # noqa: A002, the name of the contract
-        timeout: Duration | None = None,  # noqa: ASYNC109
+        timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, ReceivedEvent]:
         """Waits for an event of a type; without a timeout for 24 hours.
 
@@ -205,7 +197,7 @@ class Step:
         *,
         types: Sequence[str],
         limit: int = 1,
-        timeout: Duration | None = None,  # noqa: ASYNC109
+        timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, list[ReceivedEvent]]:
         """Waits for one event or more of some types; gives all there are up to a limit, or []."""
         ticket = self.run.ticket()
@@ -222,7 +214,7 @@ class Step:
         key, entry = self.enter(ticket, name, EntryKind.WAIT)
         try:
             if entry is None:
-                wait_ms = _wait_ms(name, types, limit, timeout)
+                wait_ms = wait_ms_of(name, types, limit, timeout)
                 self.open(
                     key, name, EntryKind.WAIT, wait_ms=wait_ms, event_types=types, limit=limit
                 )
@@ -234,16 +226,16 @@ class Step:
         if entry.failure is not None:
             raise EventTimeoutError(entry.failure.message)
         found = decode(entry.result or "null")
-        return _event(found) if limit is None else [_event(each) for each in found]
+        return event_of(found) if limit is None else [event_of(each) for each in found]
 
-    def run_workflow(  # noqa: PLR0913, the contract's
+    def run_workflow(
         self,
         name: str,
         workflow: str,
         *,
         id: str | None = None,  # noqa: A002, the name of the contract
         params: Any = None,  # noqa: ANN401
-        timeout: Duration | None = None,  # noqa: ASYNC109
+        timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Runs a child workflow and gives its output; the child ends with this run.
 
@@ -252,7 +244,7 @@ class Step:
         ticket = self.run.ticket()
         return self._track(ticket, name, self._child(ticket, name, workflow, id, params, timeout))
 
-    async def _child(  # noqa: PLR0913
+    async def _child(
         self,
         ticket: int,
         name: str,
@@ -266,7 +258,7 @@ class Step:
         key, entry = self.enter(ticket, name, EntryKind.CHILD)
         try:
             if entry is None:
-                child_id = instance_id or _child_id(run, key)
+                child_id = instance_id or child_id_of(run.begin, key)
                 fault = name_fault("an instance id", child_id, INSTANCE_ID_MAX)
                 if fault:
                     raise ValueError(fault)
@@ -314,7 +306,7 @@ class Step:
         ticket = self.run.ticket()
         return self._track(ticket, name, scopes.race(self, ticket, name, branches))
 
-    def loop(  # noqa: PLR0913, the contract's
+    def loop(
         self,
         name: str,
         body: Callable[["Step", Any], Awaitable[Any]],
@@ -386,7 +378,7 @@ class Step:
             entry = await self.run.result(key)
         finally:
             self.run.busy.discard(key)
-        return _aware(int(entry.result or "0"))
+        return aware(int(entry.result or "0"))
 
     def random(self, name: str | None = None) -> Coroutine[Any, Any, float]:
         """A number in [0, 1), the same on every replay of this run."""
@@ -394,7 +386,8 @@ class Step:
         return self._track(ticket, "random", self._random(ticket, name))
 
     async def _random(self, ticket: int, name: str | None) -> float:
-        return random.Random(self._drawn(ticket, "random", name)).random()  # noqa: S311, TID251
+        # The 53 bits that a float has room for.
+        return (int.from_bytes(self._drawn(ticket, "random", name)[:8], "big") >> 11) / 2.0**53
 
     def uuid(self, name: str | None = None) -> Coroutine[Any, Any, str]:
         """A random UUID as text, the same on every replay of this run."""
@@ -437,12 +430,7 @@ class Step:
                 f'expected the entry "{name}" to be awaited by the workflow\'s own code, found it '
                 "inside a step or a thread: call it outside, and pass its result in"
             )
-        if not isinstance(name, str) or not 0 < len(name) <= STEP_NAME_MAX:
-            shown = name[:40] + "…" if isinstance(name, str) else name
-            found = f"{len(name)} characters: {shown!r}" if isinstance(name, str) else repr(name)
-            raise ValueError(
-                f"expected the name of an entry to be 1 to {STEP_NAME_MAX} characters, found {found}"
-            )
+        check_name(name)
         key = self.key(name)
         if key in run.busy:
             raise DuplicateStepError(
@@ -450,9 +438,9 @@ class Step:
                 "way: give each its own name"
             )
         entry = run.entries.get(key)
-        if entry is not None and entry.kind is not kind:
-            if not (or_removed and entry.kind is EntryKind.REMOVED):
-                raise run.diverged(key, entry.kind.value, kind.value)
+        kinds = (kind, EntryKind.REMOVED) if or_removed else (kind,)
+        if entry is not None and entry.kind not in kinds:
+            raise run.diverged(key, entry.kind.value, kind.value)
         if entry is None:
             run.make_room(key)
         if run.workflow.strict and key in run.visited:
@@ -480,138 +468,3 @@ class Step:
     ) -> Coroutine[Any, Any, Any]:
         self.run.unawaited[ticket] = (repr(name), coroutine)
         return coroutine
-
-
-class StepLog:
-    """Durable log lines. Lines of the workflow's own code are written again on replay, and say so."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    async def debug(
-        self,
-        message: str,
-        data: Any = None,  # noqa: ANN401
-        *,
-        category: str = "workflow",
-    ) -> None:
-        """Writes a line of level debug."""
-        self._write("debug", message, data, category)
-
-    async def info(
-        self,
-        message: str,
-        data: Any = None,  # noqa: ANN401
-        *,
-        category: str = "workflow",
-    ) -> None:
-        """Writes a line of level info."""
-        self._write("info", message, data, category)
-
-    async def warn(
-        self,
-        message: str,
-        data: Any = None,  # noqa: ANN401
-        *,
-        category: str = "workflow",
-    ) -> None:
-        """Writes a line of level warn."""
-        self._write("warn", message, data, category)
-
-    async def error(
-        self,
-        message: str,
-        data: Any = None,  # noqa: ANN401
-        *,
-        category: str = "workflow",
-    ) -> None:
-        """Writes a line of level error."""
-        self._write("error", message, data, category)
-
-    def _write(self, level: str, message: str, data: Any, category: str) -> None:  # noqa: ANN401
-        if category == SYSTEM:
-            raise ValueError(
-                f"expected a category of your own, found {SYSTEM!r}, which is the engine's"
-            )
-        if not 0 < len(category) <= LOG_CATEGORY_MAX:
-            raise ValueError(
-                f"expected a category of 1 to {LOG_CATEGORY_MAX} characters, found {category[:80]!r}"
-            )
-        if len(message) > LOG_MESSAGE_MAX:
-            raise ValueError(
-                f"expected a log message of at most {LOG_MESSAGE_MAX} characters, "
-                f"found {len(message)}"
-            )
-        run = self._step.run
-        text = None if data is None else encode(data, "the data of a log line")
-        attempt = ATTEMPT.get()
-        key, number = (attempt.key, attempt.number) if attempt else (None, None)
-        replayed = attempt is None and run.replaying
-        run.say(Log(level, category, message, text, key, number, replayed))
-
-
-def wants_tx(callback: Callable[..., Any]) -> bool:
-    """Whether a callback has exactly one required positional parameter."""
-    if isinstance(callback, types.FunctionType):
-        # What `inspect` would find, at a hundredth of its time.
-        return callback.__code__.co_argcount - len(callback.__defaults__ or ()) == 1
-    try:
-        parameters = inspect.signature(callback).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters) == 1
-
-
-def _step_error(name: str, entry: Entry) -> Exception:
-    failure = entry.failure or Failure("Error", "")
-    if failure.name == "RollbackError":
-        return RollbackError(failure.message)
-    if failure.name == "UniqueConstraintError":
-        return UniqueConstraintError(name, entry.attempts, failure)
-    return StepFailedError(name, entry.attempts, failure)
-
-
-def _wait_ms(
-    name: str, types_: tuple[str, ...], limit: int | None, timeout: Duration | None
-) -> int:
-    for each in types_:
-        fault = name_fault("an event type", each, EVENT_TYPE_MAX)
-        if fault:
-            raise ValueError(fault)
-    if not types_ or (limit is not None and limit < 1):
-        raise ValueError(
-            f'expected "{name}" to have a type and a limit from 1, found {types_} and {limit}'
-        )
-    wait_ms = WAIT_DEFAULT_MS if timeout is None else milliseconds(timeout)
-    if not WAIT_MIN_MS <= wait_ms <= WAIT_MAX_MS:
-        raise ValueError(
-            f'expected the timeout of "{name}" to be 1 second to 365 days, found {timeout!r}'
-        )
-    return wait_ms
-
-
-def _event(found: dict[str, Any]) -> ReceivedEvent:
-    return ReceivedEvent(found["type"], found["payload"], _aware(found["timestamp"]))
-
-
-def _aware(ms: int) -> datetime:
-    # Not fromtimestamp(ms / 1000), whose float loses the last millisecond now and then.
-    return datetime.fromtimestamp(ms // 1_000, UTC) + timedelta(milliseconds=ms % 1_000)
-
-
-def _moment_ms(moment: datetime | float) -> int:
-    if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise ValueError(
-                f"expected a datetime with a time zone, found {moment!r}: "
-                "pass tzinfo, for example datetime.UTC"
-            )
-        return round(moment.timestamp() * 1_000)
-    return round(moment)
-
-
-def _child_id(run: Activation, key: str) -> str:
-    begin = run.begin
-    place = f"{begin.workflow}/{begin.instance_id}/{key}"
-    return f"child_{blake2b(place.encode(), digest_size=12).hexdigest()}"

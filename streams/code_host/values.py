@@ -53,16 +53,16 @@ def _read_only(*_: object, **__: object) -> NoReturn:
 class ReadOnlyDict(dict[str, Any]):
     """A dict that refuses changes."""
 
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _read_only  # type: ignore[assignment]
-    __ior__ = _read_only  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _read_only
+    __ior__ = _read_only
 
 
 class ReadOnlyList(list[Any]):
     """A list that refuses changes."""
 
-    __setitem__ = __delitem__ = append = clear = extend = insert = pop = _read_only  # type: ignore[assignment]
-    remove = reverse = sort = _read_only  # type: ignore[assignment]
-    __iadd__ = __imul__ = _read_only  # type: ignore[assignment]
+    __setitem__ = __delitem__ = append = clear = extend = insert = pop = _read_only
+    remove = reverse = sort = _read_only
+    __iadd__ = __imul__ = _read_only
 
 
 def frozen(value: Any) -> Any:  # noqa: ANN401, any JSON value

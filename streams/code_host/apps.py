@@ -1,0 +1,132 @@
+"""Loading an app: the workflows that a module of an author's declares.
+
+An app is named `package.module`, which stands for every workflow in the module's namespace, or
+`package.module:attribute`, which stands for that workflow, list, tuple, dict or submodule alone.
+"""
+
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from schemas.errors import Disposition, HeadwaterError
+from streams.code_host.definition import Workflow
+
+_SPEC: Final = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::([^\W\d]\w*))?")
+
+
+class AppNotLoaded(HeadwaterError):
+    """An author's app could not be loaded; the message says why, with the author's traceback."""
+
+    disposition = Disposition.HALT
+    code = "app_not_loaded"
+
+
+def load_app(spec: str) -> dict[str, Workflow]:
+    """Imports an app and gives its workflows by name.
+
+    Errors: AppNotLoaded.
+    """
+    found = _SPEC.fullmatch(spec)
+    if found is None:
+        hint = "; name the module, not its file" if "/" in spec or spec.endswith(".py") else ""
+        raise AppNotLoaded(
+            f"expected an app as package.module or package.module:attribute, found {spec!r}{hint}"
+        )
+    module_name, attribute = found.groups()
+    module = _import(module_name)
+    return _by_name(spec, _workflows(module, module_name, attribute))
+
+
+def _import(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            hint = "; name the module, not its file" if name.endswith(".py") else ""
+            raise AppNotLoaded(
+                f"expected a module {name} in {here} or on PYTHONPATH, found no {missing}{hint}"
+            ) from None
+        raise _failed(name, error) from error
+    # Also SystemExit: a script without `if __name__ == "__main__"` ends whoever imports it.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: BaseException) -> AppNotLoaded:
+    """The error of a module that raises while it is imported, with the frames of its own code."""
+    told = traceback.TracebackException.from_exception(error)
+    frames = [
+        index
+        for index, frame in enumerate(told.stack)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
+    told.stack = traceback.StackSummary.from_list([told.stack[index] for index in frames])
+    cause = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    trace = "".join(told.format()).rstrip()
+    return AppNotLoaded(f"expected to import {name}, found that it raises {cause}\n{trace}")
+
+
+def _workflows(module: ModuleType, name: str, attribute: str | None) -> list[Workflow]:
+    if attribute is None:
+        return _declared(vars(module).values())
+    if not hasattr(module, attribute):
+        raise AppNotLoaded(f"expected {name} to have {attribute}, found no such name in it")
+    match getattr(module, attribute):
+        case Workflow() as workflow:
+            return [workflow]
+        case ModuleType() as inner:
+            return _declared(vars(inner).values())
+        case list() | tuple() as several:
+            return _only(name, attribute, several)
+        case dict() as several:
+            return _only(name, attribute, several.values())
+        case other:
+            raise AppNotLoaded(
+                f"expected {name}:{attribute} to be a workflow, made by @workflow(...), or a list, "
+                f"tuple or dict of workflows, found {other!r}"
+            )
+
+
+def _declared(values: Iterable[object]) -> list[Workflow]:
+    return [value for value in values if isinstance(value, Workflow)]
+
+
+def _only(name: str, attribute: str, values: Iterable[object]) -> list[Workflow]:
+    for value in values:
+        if not isinstance(value, Workflow):
+            raise AppNotLoaded(
+                f"expected only workflows, made by @workflow(...), in {name}:{attribute}, "
+                f"found {value!r}"
+            )
+    return _declared(values)
+
+
+def _by_name(spec: str, workflows: list[Workflow]) -> dict[str, Workflow]:
+    found: dict[str, Workflow] = {}
+    for each in workflows:
+        other = found.setdefault(each.name, each)
+        if other is not each:
+            raise AppNotLoaded(
+                f"expected each name once in {spec}, found two workflows {each.name!r}: "
+                f"{_place(other)} and {_place(each)}"
+            )
+    if not found:
+        raise AppNotLoaded(
+            f'expected a workflow in {spec}, an async function under @workflow("name"), found none'
+        )
+    return found
+
+
+def _place(workflow: Workflow) -> str:
+    return f"{workflow.__module__}.{workflow.__name__}"

@@ -1,0 +1,144 @@
+"""What is left of a child process, however it ends: memory that its parent shares.
+
+A child that is killed, or whose code crashes or holds the interpreter, cannot say any more whose
+turn it was. So it says so beforehand, where saying costs nothing: in a page that outlives it. The
+pulse lets the parent see that the child stands still; no thread of the child's own would see it
+while C code holds the interpreter. Behind the page, Python's fault handler writes where code stood.
+"""
+
+import contextlib
+import mmap
+import os
+import re
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from streams.code_host.protocol import Started
+
+#: EX_SOFTWARE of sysexits.h: an error of our own, whose traceback is in the log.
+EXIT_BROKEN: Final = 70
+#: Callbacks that were given up hold every thread.
+EXIT_NO_THREADS: Final = 71
+
+#: Turn, pulse and the length of the note, 8 bytes each.
+_TURN, _PULSE, _LENGTH = range(3)
+_HEAD: Final = 24
+#: Room for the attempts that begin in one turn of the loop, some 100 bytes each.
+_NOTE_MAX: Final = 1024 * 1024
+_SIZE: Final = _HEAD + _NOTE_MAX
+_NOBODY: Final = -1
+#: What is read of the fault handler's words: several threads' worth.
+_WORDS_MAX: Final = 64 * 1024
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(list[Started])
+
+_THREAD: Final = re.compile(r"^(?=(?:Current thread|Thread) )", re.MULTILINE)
+_FRAME: Final = re.compile(r'^  File "(.+)", line (\d+|\?\?\?) in (.+)$', re.MULTILINE)
+#: Where code lies that is not an author's.
+_OTHERS: Final = (
+    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(__file__).resolve().parents[1]),
+    "<",
+)
+
+
+class BlackBox:
+    """The memory, mapped by either process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, _SIZE)
+        self._head = memoryview(self._map)[:_HEAD].cast("q")
+
+    @classmethod
+    def create(cls) -> "BlackBox":
+        """A new one, on a file without a name."""
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("headwater-black-box")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, _SIZE)
+        # The fault handler writes where the file stands.
+        os.lseek(descriptor, _SIZE, os.SEEK_SET)
+        box = cls(descriptor)
+        box.set_turn(None)
+        return box
+
+    def close(self) -> None:
+        """Lets the memory go."""
+        self._head.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+    # -- the child's side
+
+    def set_turn(self, activation: int | None) -> None:
+        """Notes whose code runs from now on."""
+        head = self._head
+        head[_TURN] = _NOBODY if activation is None else activation
+        head[_PULSE] += 1
+
+    def beat(self) -> None:
+        """Notes that the event loop goes on."""
+        self._head[_PULSE] += 1
+
+    def note(self, starting: Sequence[Started]) -> bool:
+        """Notes attempts that may run before the parent has heard of them.
+
+        Shape:  replaces the note before; False if they are too many to be noted.
+        """
+        if not starting:
+            self._head[_LENGTH] = 0
+            return True
+        data = _ENCODER.encode(starting)
+        fits = len(data) <= _NOTE_MAX
+        self._head[_LENGTH] = 0
+        if fits:
+            self._map[_HEAD : _HEAD + len(data)] = data
+            self._head[_LENGTH] = len(data)
+        return fits
+
+    # -- the parent's side
+
+    @property
+    def pulse(self) -> int:
+        """A number that changes while the child goes on."""
+        return self._head[_PULSE]
+
+    def turn(self) -> int | None:
+        """Whose code ran last, if it was in the middle of it."""
+        turn = self._head[_TURN]
+        return None if turn == _NOBODY else turn
+
+    def starting(self) -> list[Started]:
+        """The attempts of the last note."""
+        data = self._map[_HEAD : _HEAD + self._head[_LENGTH]]
+        # Whoever may write to the memory may also write nonsense.
+        with contextlib.suppress(msgspec.DecodeError):
+            return _DECODER.decode(data) if data else []
+        return []
+
+    def last_words(self) -> str:
+        """Where each thread stood when the child was aborted or crashed; empty otherwise."""
+        return os.pread(self.descriptor, _WORDS_MAX, _SIZE).decode(errors="replace").rstrip()
+
+
+def place_of(words: str) -> str:
+    """The author's line among last words, the crashed thread's first; empty if there is none.
+
+    Shape:  the text of `BlackBox.last_words` -> `file, line n, in function`.
+    """
+    threads = [thread.partition("\n")[::2] for thread in _THREAD.split(words)[1:]]
+    threads.sort(key=lambda thread: "Current" not in thread[0])
+    for _, frames in threads:
+        for file, line, function in _FRAME.findall(frames):
+            if not file.startswith(_OTHERS):
+                return f"{file}, line {line}, in {function}"
+    return ""

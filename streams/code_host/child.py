@@ -1,0 +1,192 @@
+"""The child's main program: a host in a process of its own, at the other end of a pipe.
+
+Started by `process.py`. Authors' code may do anything here: block, crash, print, exit. What the
+parent must know of such ends is in the black box before it happens. The process ends when the pipe
+is closed, and on Linux the kernel ends it with its parent, whatever it is doing.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+import msgspec
+import uvloop
+
+from streams.clock import now_ms
+from streams.code_host.apps import AppNotLoaded, load_app
+from streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
+from streams.code_host.definition import Workflow
+from streams.code_host.frames import Hello, Pipe, frames_of
+from streams.code_host.host import Host
+from streams.code_host.protocol import FromHost, ToHost
+from streams.code_host.threads import Threads
+
+log = logging.getLogger(__name__)
+
+#: How long attempts that are cancelled may take to clean up when the parent closes the pipe.
+_LEAVE_S: Final = 1.0
+#: As in the worker: what is made and dropped here is seldom in cycles.
+_GC_THRESHOLD: Final = 50_000
+_PR_SET_PDEATHSIG: Final = 1
+
+_TO_HOST: Final = msgspec.msgpack.Decoder(list[ToHost])
+
+
+class Child:
+    """The host, between the pipe and the threads."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        box: BlackBox,
+        workflows: Mapping[str, Workflow],
+        beat_s: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._box = box
+        self._beat_s = beat_s
+        self._said: list[FromHost] = []
+        self._flushing = False
+        self.left = asyncio.Event()
+        threads = Threads(lambda: _die(EXIT_NO_THREADS))
+        self._host = Host(workflows, emit=self._emit, now_ms=now_ms, call_sync=threads.call)
+        self._pipe = Pipe(connection, heard=self._hear, ended=self._end, waits=True)
+        self._beat()
+
+    def _beat(self) -> None:
+        self._box.beat()
+        self._loop.call_later(self._beat_s, self._beat)
+
+    def _hear(self, frames: list[bytearray]) -> None:
+        host, box = self._host, self._box
+        try:
+            for frame in frames:
+                for message in _TO_HOST.decode(frame):
+                    box.set_turn(message.activation)
+                    host.hear((message,))
+        except BaseException:  # noqa: BLE001, the host lets no error of an author's through
+            traceback.print_exc()
+            _die(EXIT_BROKEN)
+        box.set_turn(None)
+        self._flush_soon()
+        if not box.note(host.starting()):
+            self._flush()
+
+    def _emit(self, message: FromHost) -> None:
+        if threading.get_ident() != self._thread:
+            # A callback in a thread writes to the run's log.
+            self._loop.call_soon_threadsafe(self._emit, message)
+            return
+        self._said.append(message)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Sends what this turn of the loop says together, when all of it is said."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        said, self._said = self._said, []
+        said += self._host.still_running()
+        self._pipe.send(said)
+        self._box.note(())
+
+    def _end(self) -> None:
+        """Nobody listens any more: cancels what runs, waits a little for it, and leaves."""
+        tasks = asyncio.all_tasks(self._loop)
+        self._host.stop()
+        self._ending = self._loop.create_task(self._leave(tasks))
+
+    async def _leave(self, tasks: set[asyncio.Task[object]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks, timeout=_LEAVE_S)
+        self.left.set()
+
+
+def _die(code: int) -> NoReturn:
+    """Ends the process at once: threads that hang are not waited for."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _settle_in(box: BlackBox) -> None:
+    """Sees that the process ends when it should, and that authors' prints go to the log."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Ctrl-C and a service manager's SIGTERM reach the whole group: it is for the parent to end us.
+    # A handler, because what is ignored would also be ignored by programs that authors start.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    faulthandler.enable(box.descriptor)
+    os.dup2(2, 1)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True)
+
+
+def _load(connection: socket.socket, app: str) -> dict[str, Workflow]:
+    """Loads the app and says hello."""
+    workflows: dict[str, Workflow] = {}
+    try:
+        workflows = load_app(app)
+        hello = Hello(tuple(workflows))
+    except AppNotLoaded as error:
+        hello = Hello((), error.message)
+    for frame in frames_of([hello]):
+        connection.sendall(frame)
+    if not workflows:
+        _die(EXIT_BROKEN)
+    return workflows
+
+
+async def _live(
+    connection: socket.socket, box: BlackBox, workflows: Mapping[str, Workflow], beat_s: float
+) -> None:
+    await Child(connection, box, workflows, beat_s).left.wait()
+
+
+def main() -> NoReturn:
+    """Runs until the pipe is closed. Arguments: pipe, black box, seconds between beats, app."""
+    pipe, memory, beat_s, app = sys.argv[1:]
+    for descriptor in (pipe, memory):
+        # Programs that authors start must not keep the pipe open.
+        os.set_inheritable(int(descriptor), False)
+    box = BlackBox(int(memory))
+    _settle_in(box)
+    connection = socket.socket(fileno=int(pipe))
+    workflows = _load(connection, app)
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    life = loop.create_task(_live(connection, box, workflows, float(beat_s)))
+    life.add_done_callback(lambda _: loop.stop())
+    while not life.done():
+        # Not until complete: a task that raises SystemExit would leave it with the loop half run.
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            log.exception("a task that a step has started wants to exit; the host does not")
+    life.result()
+    _die(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Messages over a socket, the same at both ends.
+
+A frame is its length in 4 bytes and a list of messages in MessagePack. A raw socket is used rather
+than a stream of asyncio's, so that what is sent is with the kernel at once: it arrives even if the
+sender dies in the next line of an author's code.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+#: Bytes of a frame's length.
+_HEADER: Final = 4
+#: A read takes at most so much: some thousand small messages, a few milliseconds of work.
+_READ_BYTES: Final = 256 * 1024
+#: Messages of a frame, each of which may hold a result of 1 MiB: bounds what is encoded at once.
+_MESSAGES_MAX: Final = 256
+#: What may wait to be sent: room for several of the largest results, little beside an app's memory.
+UNSENT_MAX: Final = 8 * 1024 * 1024
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """What a child says first, in a frame of its own: its workflows, or why it has none."""
+
+    workflows: tuple[str, ...]
+    error: str = ""
+
+
+def frames_of(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
+    """The frames that carry these messages, in order."""
+    frames = []
+    for first in range(0, len(messages), _MESSAGES_MAX):
+        frame = bytearray(_HEADER)
+        _ENCODER.encode_into(messages[first : first + _MESSAGES_MAX], frame, _HEADER)
+        frame[:_HEADER] = (len(frame) - _HEADER).to_bytes(_HEADER, "big")
+        frames.append(frame)
+    return frames
+
+
+class Pipe:
+    """One end of the connection, on the running event loop.
+
+    Shape:  `heard` is called with the bodies of the frames of one read, `ended` once, when the
+            other end is closed. An end that `waits` hears nothing while more than UNSENT_MAX is to
+            be sent; at most one of the two may, or both could wait for each other.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        heard: Callable[[list[bytearray]], None],
+        ended: Callable[[], None],
+        waits: bool,
+    ) -> None:
+        connection.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._socket = connection
+        self._heard = heard
+        self._ended = ended
+        self._waits = waits
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._rest = bytearray()
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._reading = self._held = self._closed = False
+        self._mind_reading()
+
+    # -- sending
+
+    @property
+    def full(self) -> bool:
+        """Whether more than UNSENT_MAX waits to be sent."""
+        return not self._room.is_set()
+
+    async def room(self) -> None:
+        """Waits until it is no longer full, or closed."""
+        await self._room.wait()
+
+    def send(self, messages: Sequence[msgspec.Struct]) -> None:
+        """Sends messages, at once as far as the kernel takes them; to nobody once it is closed."""
+        for frame in frames_of(messages):
+            if self._closed:
+                return
+            sent = 0 if self._unsent else self._try(memoryview(frame))
+            if sent < len(frame):
+                self._keep(memoryview(frame)[sent:])
+
+    def _try(self, data: memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            # The other end is gone, which the next read says too.
+            return len(data)
+
+    def _keep(self, data: memoryview) -> None:
+        if not self._unsent:
+            self._loop.add_writer(self._socket, self._writable)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > UNSENT_MAX:
+            self._room.clear()
+            self._mind_reading()
+
+    def _writable(self) -> None:
+        while self._unsent:
+            data = self._unsent[0]
+            sent = self._try(data)
+            self._unsent_bytes -= sent
+            if sent < len(data):
+                self._unsent[0] = data[sent:]
+                break
+            self._unsent.popleft()
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+        if self.full and self._unsent_bytes <= UNSENT_MAX // 2:
+            self._room.set()
+            self._mind_reading()
+
+    # -- hearing
+
+    def hold(self) -> None:
+        """Hears nothing until `go_on`; the other end notices when the pipe is full."""
+        self._held = True
+        self._mind_reading()
+
+    def go_on(self) -> None:
+        """Hears again."""
+        self._held = False
+        self._mind_reading()
+
+    def _mind_reading(self) -> None:
+        wanted = not (self._held or self._closed or (self._waits and self.full))
+        if wanted and not self._reading:
+            self._loop.add_reader(self._socket, self._readable)
+        elif self._reading and not wanted:
+            self._loop.remove_reader(self._socket)
+        self._reading = wanted
+
+    def _readable(self) -> None:
+        if self._read() == 0:
+            self.close()
+            self._ended()
+
+    def _read(self) -> int | None:
+        """Reads once and gives how much: 0 at the end, None when nothing is there."""
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return 0
+        self._rest += self._buffer[:size]
+        self._take()
+        return size
+
+    def _take(self) -> None:
+        data, start, frames = self._rest, 0, []
+        while len(data) - start >= _HEADER:
+            end = start + _HEADER + int.from_bytes(data[start : start + _HEADER], "big")
+            if end > len(data):
+                break
+            frames.append(data[start + _HEADER : end])
+            start = end
+        if frames:
+            del data[:start]
+            self._heard(frames)
+
+    def drain(self) -> None:
+        """Hears what the other end said before it died, and closes."""
+        while not self._closed and self._read():
+            pass
+        self.close()
+
+    def close(self) -> None:
+        """Closes this end, also when it is closed already."""
+        if self._closed:
+            return
+        self._closed = True
+        self._mind_reading()
+        if self._unsent:
+            self._loop.remove_writer(self._socket)
+            self._unsent.clear()
+        self._socket.close()
+        self._room.set()

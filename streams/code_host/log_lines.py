@@ -1,0 +1,80 @@
+"""`step.log`: durable log lines."""
+
+from typing import TYPE_CHECKING, Any
+
+from processors.replay.commands import Log
+from processors.runs.limits import LOG_CATEGORY_MAX, LOG_MESSAGE_MAX, SYSTEM
+from streams.code_host.attempt import ATTEMPT
+from streams.code_host.values import encode
+
+if TYPE_CHECKING:
+    from streams.code_host.activation import Activation
+
+
+class StepLog:
+    """Writes lines; those of the workflow's own code are written again on replay, and say so."""
+
+    def __init__(self, run: "Activation") -> None:
+        self._run = run
+
+    async def debug(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> None:
+        """Writes a line of level debug."""
+        self._write("debug", message, data, category)
+
+    async def info(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> None:
+        """Writes a line of level info."""
+        self._write("info", message, data, category)
+
+    async def warn(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> None:
+        """Writes a line of level warn."""
+        self._write("warn", message, data, category)
+
+    async def error(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> None:
+        """Writes a line of level error."""
+        self._write("error", message, data, category)
+
+    def _write(self, level: str, message: str, data: Any, category: str) -> None:  # noqa: ANN401
+        if category == SYSTEM:
+            raise ValueError(
+                f"expected a category of your own, found {SYSTEM!r}, which is the engine's"
+            )
+        if not 0 < len(category) <= LOG_CATEGORY_MAX:
+            raise ValueError(
+                f"expected a category of 1 to {LOG_CATEGORY_MAX} characters, "
+                f"found {category[:80]!r}"
+            )
+        if len(message) > LOG_MESSAGE_MAX:
+            raise ValueError(
+                f"expected a log message of at most {LOG_MESSAGE_MAX} characters, "
+                f"found {len(message)}"
+            )
+        run = self._run
+        text = None if data is None else encode(data, "the data of a log line")
+        attempt = ATTEMPT.get()
+        key, number = (attempt.key, attempt.number) if attempt else (None, None)
+        replayed = attempt is None and run.replaying
+        run.say(Log(level, category, message, text, key, number, replayed))

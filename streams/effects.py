@@ -1,0 +1,78 @@
+"""What an owner gives out: records for the log, and what follows once they are durable."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from schemas.history import (
+    CommandSent,
+    EntryCompleted,
+    EntryErrored,
+    EntryRolledBack,
+    HistoryAppended,
+    LoopAdvanced,
+    Post,
+    ReplySent,
+    RunEvent,
+    StepCompleted,
+    StepFailed,
+)
+from streams.code_host.protocol import Advanced, HandlerDone, Resolved, ToHost
+
+
+class Queued(msgspec.Struct, frozen=True, gc=False):
+    """Posts of an instance that may be sent now."""
+
+    key: str
+    posts: tuple[Post, ...]
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """The outcome of a command, for the partition of replies where its sender listens.
+
+    Shape:  `at` is the place in the batch of the record that has the outcome.
+    """
+
+    to: int
+    cause: int
+    at: int
+    reply: ReplySent
+
+
+#: What follows from records that are durable.
+Effect: TypeAlias = ToHost | Answer | Queued | CommandSent
+
+
+class Batch:
+    """Staged records, in order, and what follows once all of them are acknowledged."""
+
+    __slots__ = ("effects", "number", "records")
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+        self.records: list[HistoryAppended] = []
+        self.effects: list[Effect] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.effects)
+
+
+def news(  # noqa: PLR0911, one for each event
+    event: RunEvent, activation: int, sequence: int
+) -> ToHost | None:
+    """What the code of a run is told of an event, if it has to see it."""
+    match event:
+        case StepCompleted():
+            return Resolved(activation, event.key, sequence, event.attempt, event.result)
+        case StepFailed(retry_at_ms=None):
+            return Resolved(activation, event.key, sequence, event.attempt, None, event.failure)
+        case EntryCompleted():
+            return Resolved(activation, event.key, sequence, 0, event.result)
+        case EntryErrored():
+            return Resolved(activation, event.key, sequence, 0, None, event.failure)
+        case LoopAdvanced():
+            return Advanced(activation, event.key, sequence)
+        case EntryRolledBack():
+            return HandlerDone(activation, event.key, sequence)
+        case _:
+            return None
