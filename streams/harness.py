@@ -8,7 +8,7 @@ the test's process holds in memory is lost by `crash()`, as it would be by kill 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
 from random import Random  # noqa: TID251, the harness draws from its seed
 from types import SimpleNamespace, TracebackType
@@ -66,6 +66,15 @@ def _when(start: str | datetime | float) -> int:
             raise ValueError(f"expected a start with a time zone, found {start.isoformat()}")
         return round(start.timestamp() * 1_000)
     return round(start)
+
+
+class Listed(list[Any]):
+    """A list that may be awaited too, as its like is outside of tests."""
+
+    def __await__(self) -> Generator[None, None, Self]:
+        """Gives itself."""
+        yield from ()
+        return self
 
 
 class WorkflowTest:
@@ -221,13 +230,13 @@ class WorkflowTest:
 
     # -- what can be looked at
 
-    def published(self, topic: str) -> list[SimpleNamespace]:
+    def published(self, topic: str) -> "Listed":
         """The records that steps have published to a topic: `.key`, `.value`."""
-        return [each for each in self._published if each.topic == topic]
+        return Listed(each for each in self._published if each.topic == topic)
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
-        """Runs a statement on the harness's database and gives its rows."""
-        return self._database.execute(sql, params)
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> "Listed":
+        """Runs a statement on the harness's database and gives its rows, as tuples."""
+        return Listed(self._database.execute(sql, params))
 
     # -- faults
 

@@ -15,17 +15,15 @@ import asyncio
 import contextlib
 import heapq
 import inspect
-import traceback
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from processors.replay.commands import (
     BeginRollback,
     CodeCommand,
     Raise,
     Reached,
-    RetryPolicy,
     Return,
     RollbackRaised,
     RolledBack,
@@ -35,7 +33,6 @@ from processors.replay.errors import (
     CODE_CHANGED,
     HistoryDivergedError,
     NotAwaitedError,
-    StepFailedError,
     TooManyEntriesError,
     UnserialisableError,
 )
@@ -44,80 +41,9 @@ from processors.runs.limits import ENTRIES_MAX, too_many_entries
 from schemas.history import EntryKind, Failure
 from streams.code_host.definition import Workflow, WorkflowEvent
 from streams.code_host.loop import WorkflowLoop
+from streams.code_host.outside import Call, Outside, failure_of
 from streams.code_host.protocol import Activate
 from streams.code_host.values import decode, encode
-
-_TRACE_MAX = 4_000
-
-
-class Call:
-    """A step that is to be called, and called again when it fails."""
-
-    __slots__ = ("attempt", "callback", "policy", "reached", "rollback", "started", "wants_tx")
-
-    def __init__(
-        self,
-        reached: Reached,
-        callback: Callable[..., Any],
-        policy: RetryPolicy,
-        *,
-        wants_tx: bool,
-        rollback: bool,
-    ) -> None:
-        self.reached = reached
-        self.callback = callback
-        self.policy = policy
-        self.wants_tx = wants_tx
-        self.rollback = rollback
-        self.attempt = 0
-        self.started = False
-
-
-class Outside(Protocol):
-    """What an activation needs of its host."""
-
-    def say(self, activation: "Activation", asked: CodeCommand) -> None:
-        """Tells the owner."""
-
-    def call(self, activation: "Activation", call: Call) -> None:
-        """Runs an attempt of a step outside the workflow's loop."""
-
-    def call_handler(
-        self,
-        activation: "Activation",
-        key: str,
-        handler: Callable[[Any], Any],
-        output: Any,  # noqa: ANN401, any JSON value
-    ) -> None:
-        """Runs a rollback handler outside the workflow's loop."""
-
-    def drop(self, activation: "Activation", key: str | None) -> None:
-        """Cancels what runs for a key, or for all keys."""
-
-    def running(self, activation: "Activation") -> int:
-        """How many attempts and handlers are under way."""
-
-    def now_ms(self) -> int:
-        """The host's clock."""
-
-    def workflows(self) -> frozenset[str]:
-        """The names of the workflows that this host knows."""
-
-
-def failure_of(error: BaseException) -> Failure:
-    """An exception as data; of a failed step, the exception that made it fail."""
-    if isinstance(error, StepFailedError):
-        return error.error
-    name = getattr(error, "name", None)
-    if not isinstance(name, str) or not name:
-        name = type(error).__name__
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001, an author's __str__ may do anything
-        text = "(its text could not be made)"
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    trace = "".join(lines)[-_TRACE_MAX:].encode(errors="replace").decode()
-    return Failure(name, text.encode(errors="replace").decode(), encode(trace, "a traceback"))
 
 
 class Activation:

@@ -25,9 +25,10 @@ from processors.replay.errors import (
 )
 from processors.replay.state import Entry, EntryStatus
 from schemas.history import EntryKind, Failure
-from streams.code_host.activation import Activation, Call, failure_of
+from streams.code_host.activation import Activation
 from streams.code_host.attempt import ATTEMPT, Attempting, StepTx
 from streams.code_host.definition import Workflow, read_params
+from streams.code_host.outside import Call, failure_of
 from streams.code_host.protocol import (
     Activate,
     Advanced,

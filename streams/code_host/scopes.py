@@ -13,8 +13,8 @@ from processors.replay.commands import Advance, Close, Fail, Losers
 from processors.replay.errors import HistoryDivergedError, JoinError, LoopError, RaceError
 from processors.replay.state import OPEN, Entry, EntryStatus
 from schemas.history import EntryKind, Failure
-from streams.code_host.activation import failure_of
 from streams.code_host.definition import Break, Continue, Won
+from streams.code_host.outside import failure_of
 from streams.code_host.values import decode, encode
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from processors.runs.durations import Duration, milliseconds
 from processors.runs.limits import INSTANCE_ID_MAX, SLEEP_MAX_MS, name_fault
 from schemas.history import EntryKind
 from streams.code_host import scopes
-from streams.code_host.activation import Activation, Call
+from streams.code_host.activation import Activation
 from streams.code_host.arguments import (
     aware,
     check_name,
@@ -33,6 +33,7 @@ from streams.code_host.arguments import (
 )
 from streams.code_host.definition import ReceivedEvent, Retry, Won
 from streams.code_host.log_lines import StepLog
+from streams.code_host.outside import Call
 from streams.code_host.values import decode, encode
 
 _TIMEOUT: Final = "10 minutes"
