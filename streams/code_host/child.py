@@ -60,6 +60,7 @@ class Child:
         self._said: list[FromHost] = []
         self._flushing = False
         self.left = asyncio.Event()
+        self._life = asyncio.current_task()
         threads = Threads(lambda: _die(EXIT_NO_THREADS))
         self._host = Host(workflows, emit=self._emit, now_ms=now_ms, call_sync=threads.call)
         self._pipe = Pipe(connection, heard=self._hear, ended=self._end, waits=True)
@@ -107,7 +108,7 @@ class Child:
 
     def _end(self) -> None:
         """Nobody listens any more: cancels what runs, waits a little for it, and leaves."""
-        tasks = asyncio.all_tasks(self._loop)
+        tasks = asyncio.all_tasks(self._loop) - {self._life}
         self._host.stop()
         self._ending = self._loop.create_task(self._leave(tasks))
 

@@ -122,6 +122,7 @@ class HostProcess:
         box = BlackBox.create()
         try:
             self._process = await asyncio.create_subprocess_exec(
+                # Without the current directory, where an author may have a `streams` too.
                 *(sys.executable, "-P", "-m", "streams.code_host.child"),
                 *(str(theirs.fileno()), str(box.descriptor)),
                 *(str(self._stall_s / _LOOKS), self._app),
@@ -224,10 +225,16 @@ class HostProcess:
             self._hello.set_result(Hello((), self._unsaid(code)))
         elif not self._stopping and self._hello.result().workflows:
             loop = asyncio.get_running_loop()
+            gone = Gone(self._reason(code), self._box.turn())
             starting: list[FromHost] = [*self._box.starting()]
-            if starting:
-                loop.call_soon(self._heard, starting)
-            loop.call_soon(self._gone, Gone(self._reason(code), self._box.turn()))
+            loop.call_soon(self._mourn, starting, gone)
+
+    def _mourn(self, starting: list[FromHost], gone: Gone) -> None:
+        if self._stopping:
+            return
+        if starting:
+            self._heard(starting)
+        self._gone(gone)
 
     def _unsaid(self, code: int) -> str:
         return (

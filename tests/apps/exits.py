@@ -1,0 +1,5 @@
+"""An app that ends its process."""
+
+import os
+
+os._exit(5)

@@ -1,0 +1,191 @@
+"""An owner, its log in memory, and real host processes, one after the other."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, Self
+
+import uvloop
+
+from processors.replay.state import CodeRun
+from processors.runs.claims import Claims
+from processors.runs.state import RunStatus
+from schemas.history import CommandSent, HistoryAppended, LogWritten, StartRun, instance_key
+from streams.clock import now_ms
+from streams.code_host.process import Gone, HostProcess
+from streams.code_host.protocol import FromHost, ToHost
+from streams.code_host.values import decode, encode
+from streams.instances import Instances
+from streams.owner import Owner, Queued
+
+APPS: Final = Path(__file__).resolve().parents[1] / "apps"
+PATIENCE_S: Final = 10
+#: The owner's clock runs so much faster than the child's, so that no test waits for a retry.
+HASTE: Final = 20
+#: The watch's patience where nothing is to stand still.
+STALL_S: Final = 5.0
+
+
+class World:
+    """What a worker is, without Kafka: `async with World("app") as world: ...`."""
+
+    def __init__(self, app: str, stall_s: float = STALL_S) -> None:
+        self._app = app
+        self._stall_s = stall_s
+        self._began = time.monotonic()
+        self._numbers = itertools.count(1)
+        self._offsets = itertools.count(0)
+        self._said: list[FromHost] = []
+        self._stirred = asyncio.Event()
+        self._keys: list[str] = []
+        self.history: list[HistoryAppended] = []
+        self.gone: list[Gone] = []
+        self._unmourned: list[Gone] = []
+        self.hosts: list[HostProcess] = []
+
+    async def __aenter__(self) -> Self:
+        names = await self._begin_host()
+        self.owner = Owner(
+            0,
+            Claims(),
+            Instances(),
+            workflows=names,
+            number_activations=lambda: next(self._numbers),
+            draw_seed=lambda: "seed",
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.host.stop()
+
+    @property
+    def host(self) -> HostProcess:
+        return self.hosts[-1]
+
+    def now_ms(self) -> int:
+        return now_ms() + round((time.monotonic() - self._began) * 1_000 * HASTE)
+
+    async def _begin_host(self) -> frozenset[str]:
+        host = HostProcess(
+            self._app,
+            heard=self._heard,
+            gone=self._host_gone,
+            stall_s=self._stall_s,
+            directory=APPS,
+        )
+        names = await host.start()
+        self.hosts.append(host)
+        return names
+
+    def _heard(self, messages: list[FromHost]) -> None:
+        self._said += messages
+        self._stirred.set()
+
+    def _host_gone(self, gone: Gone) -> None:
+        self.gone.append(gone)
+        self._unmourned.append(gone)
+        self._stirred.set()
+
+    def create(self, workflow: str, params: object = None) -> str:
+        """Creates an instance and gives its key."""
+        offset = next(self._offsets)
+        instance_id = f"i{offset}"
+        command = CommandSent(
+            command_id=instance_id,
+            workflow=workflow,
+            instance_id=instance_id,
+            sent_at_ms=self.now_ms(),
+            reply_to=-1,
+            command=StartRun(encode(params, "params")),
+        )
+        self.owner.receive(offset, command, self.now_ms())
+        key = instance_key(workflow, instance_id)
+        self._keys.append(key)
+        return key
+
+    def turn(self) -> None:
+        """Decides what came, appends, and lets what follows happen."""
+        owner, now = self.owner, self.now_ms()
+        said, self._said = self._said, []
+        owner.hear(said, now)
+        owner.wake(now)
+        owner.dispatch(now)
+        batch = owner.take()
+        self.history += batch.records
+        to_host: list[ToHost] = []
+        for effect in batch.effects:
+            match effect:
+                case Queued():
+                    owner.posts_sent(effect.key, effect.posts[-1].number, now)
+                case _ if hasattr(effect, "activation"):
+                    to_host.append(effect)
+        self.host.send(to_host)
+
+    async def run_until(self, done: Callable[[], bool]) -> None:
+        """Turns until something holds; hosts that are gone are followed by others."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {self.state()}"
+            self._stirred.clear()
+            self.turn()
+            for gone in self._unmourned:
+                self.owner.hear(self._said, self.now_ms())
+                self._said = []
+                self.owner.host_gone(gone.reason, self.now_ms(), turn=gone.turn)
+                await self._begin_host()
+            self._unmourned.clear()
+            if not done() and not self.owner.has_work():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._due_s()):
+                        await self._stirred.wait()
+
+    def _due_s(self) -> float:
+        due_ms = self.owner.next_due_ms()
+        return 1.0 if due_ms is None else max(0.001, (due_ms - self.now_ms()) / 1_000 / HASTE)
+
+    async def run_to_the_end(self, *keys: str) -> None:
+        """Turns until these instances have ended."""
+        await self.run_until(lambda: all(self.run(key).ended for key in keys))
+
+    def run(self, key: str) -> CodeRun:
+        """The state of an instance."""
+        hand = self.owner.instances.find(key)
+        assert hand is not None
+        return hand.run
+
+    def state(self) -> dict[str, str]:
+        return {key: self.run(key).status.value for key in self._keys}
+
+    def output(self, key: str) -> object:
+        """What a complete instance gave."""
+        run = self.run(key)
+        assert run.status is RunStatus.COMPLETE, (run.status, run.failure)
+        return decode(run.output)
+
+    def failure(self, key: str) -> tuple[str, str]:
+        run = self.run(key)
+        assert run.status is RunStatus.ERRORED, (run.status, run.output)
+        return run.failure.name, run.failure.message
+
+    def logs(self, key: str) -> list[str]:
+        """The lines in the log of an instance."""
+        return [
+            event.message
+            for record in self.history
+            if instance_key(record.workflow, record.instance_id) == key
+            for event in record.events
+            if isinstance(event, LogWritten)
+        ]
+
+
+def drive(scenario: Callable[[World], Awaitable[None]], stall_s: float = STALL_S) -> None:
+    """Runs a scenario in a world of the misbehaving app."""
+
+    async def run() -> None:
+        async with World("misbehaving", stall_s) as world:
+            await scenario(world)
+
+    uvloop.run(run())

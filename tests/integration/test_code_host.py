@@ -1,0 +1,264 @@
+"""Hosts in real processes: what authors' code does there harms nobody else.
+
+Each test ends with every instance ended, in the state of the owner that a worker would have.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streams.code_host.apps import AppNotLoaded
+from streams.code_host.process import HostProcess
+from tests.integration.hosting import APPS, PATIENCE_S, World, drive
+
+
+def test_steps_of_all_kinds_run():
+    async def scenario(world: World) -> None:
+        key = world.create("all-kinds")
+        await world.run_to_the_end(key)
+        assert world.output(key) == [
+            "soon",
+            "later",
+            "in a thread",
+            "later",
+            None,
+            "later",
+            "later",
+        ]
+        assert world.logs(key) == ["from the body", "from a thread"]
+        assert not world.gone
+
+    drive(scenario)
+
+
+def test_a_callback_that_blocks_a_thread_stops_no_other_instance():
+    async def scenario(world: World) -> None:
+        slow = [world.create("blocks-in-a-thread") for _ in range(4)]
+        world.turn()
+        quick = [world.create("quick") for _ in range(50)]
+        await world.run_to_the_end(*quick)
+        assert not any(world.run(key).ended for key in slow)
+        began = time.monotonic()
+        await world.run_to_the_end(*slow)
+        assert time.monotonic() - began < 0.8  # one after the other they would take 1.2 s
+
+    drive(scenario)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "reason"),
+    [
+        ("blocks-the-loop", "the code host stood still for 0.8 s at "),
+        ("exits-in-a-step", "the code host ended with exit code 1"),
+        ("crashes-in-a-thread", "the code host was killed by SIGSEGV at "),
+    ],
+)
+def test_a_step_that_ends_its_host_has_failed_once(tmp_path: Path, workflow: str, reason: str):
+    async def scenario(world: World) -> None:
+        bystanders = [world.create("asks-first") for _ in range(5)]
+        await world.run_until(lambda: all(world.run(key).open for key in bystanders))
+        guilty = world.create(workflow, str(tmp_path / "once"))
+        await world.run_to_the_end(guilty, *bystanders)
+        (gone,) = world.gone
+        assert gone.reason.startswith(reason)
+        assert gone.turn is None
+        assert world.output(guilty) == "at last"
+        (entry,) = world.run(guilty).entries.values()
+        assert entry.attempts == 2
+        assert [world.output(key) for key in bystanders] == ["soon"] * 5
+
+    drive(scenario, stall_s=0.8)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "how"),
+    [
+        ("blocks-in-its-body", "stood still for 0.8 s"),
+        ("dies-in-its-body", "was killed by SIGSEGV"),
+    ],
+)
+def test_a_body_that_ends_its_host_is_blamed_alone(tmp_path: Path, workflow: str, how: str):
+    async def scenario(world: World) -> None:
+        slow = world.create("blocks-in-a-thread")
+        bystanders = [world.create("asks-first") for _ in range(5)]
+        guilty = world.create(workflow, str(tmp_path / "once"))
+        await world.run_to_the_end(guilty, slow, *bystanders)
+        (gone,) = world.gone
+        assert gone.turn is not None
+        assert f"{how} at {APPS}/misbehaving.py, line " in gone.reason
+        assert world.output(guilty) == "at last"
+        assert world.logs(guilty) == [f"{gone.reason}; tried again in 1 s"]
+        assert [world.output(key) for key in bystanders] == ["soon"] * 5
+        assert world.output(slow) == "slow"
+
+    drive(scenario, stall_s=0.8)
+
+
+@pytest.mark.parametrize("workflow", ["always-blocks", "holds-the-interpreter"])
+def test_a_body_that_always_blocks_is_given_up(workflow: str):
+    async def scenario(world: World) -> None:
+        guilty, other = world.create(workflow), world.create("quick")
+        await world.run_to_the_end(guilty, other)
+        name, message = world.failure(guilty)
+        assert name == "HostLostError"
+        assert message.startswith(f"the code host stood still for 0.4 s at {APPS}/misbehaving.py")
+        assert message.endswith("do what takes long, blocks or may crash inside step.do")
+        assert world.output(other) == "soon"
+
+    drive(scenario, stall_s=0.4)
+
+
+@pytest.mark.parametrize("where", ["body", "branch", "task", "step", "thread", "task of a step"])
+def test_code_that_wants_to_exit_ends_itself_only(where: str):
+    async def scenario(world: World) -> None:
+        other, guilty = world.create("asks-first"), world.create("wants-to-exit", where)
+        await world.run_to_the_end(other, guilty)
+        name, _ = world.failure(guilty)
+        assert name == ("JoinError" if where == "branch" else "SystemExit")
+        assert world.output(other) == "soon"
+        assert not world.gone
+
+    drive(scenario)
+
+
+def test_large_results_pass():
+    async def scenario(world: World) -> None:
+        keys = [world.create("large") for _ in range(12)]
+        await world.run_to_the_end(*keys)
+        assert {world.output(key) for key in keys} == {2 * (1024 * 1024 - 100)}
+
+    drive(scenario)
+
+
+def test_a_host_that_is_not_heard_for_a_while_stops_hearing_and_loses_nothing():
+    async def scenario(world: World) -> None:
+        world.host.hold()
+        keys = [world.create("large") for _ in range(12)]
+        while not await _is_stuck(world):
+            keys.append(world.create("quick", "x" * 1_000_000))
+            assert len(keys) < 100, "the host hears whatever comes"
+            world.turn()
+        world.host.go_on()
+        await world.run_to_the_end(*keys)
+        assert not world.gone
+
+    drive(scenario)
+
+
+async def _is_stuck(world: World) -> bool:
+    """Whether the host hears nothing for a while."""
+    if world.host.full:
+        try:
+            async with asyncio.timeout(0.3):
+                await world.host.room()
+        except TimeoutError:
+            return True
+    return False
+
+
+def test_a_program_that_a_step_leaves_behind_hides_no_death():
+    async def scenario(world: World) -> None:
+        key = world.create("leaves-a-program")
+        await world.run_until(lambda: bool(world.run(key).entries))
+        os.kill(world.host.pid, signal.SIGKILL)
+        await world.run_to_the_end(key)
+        (gone,) = world.gone
+        assert gone.reason.startswith("the code host was killed by SIGKILL")
+
+    drive(scenario)
+
+
+def test_a_host_whose_pipe_is_closed_by_its_code_is_replaced():
+    async def scenario(world: World) -> None:
+        key = world.create("closes-everything")
+        await world.run_to_the_end(key)
+        assert world.failure(key)[0] == "HostLostError"
+        assert len(world.gone) == 1
+
+    drive(scenario)
+
+
+def test_stopping_is_no_death():
+    async def scenario(world: World) -> None:
+        key = world.create("blocks-in-a-thread")
+        world.turn()
+        await world.run_until(lambda: bool(world.run(key)))
+        began = time.monotonic()
+        await world.host.stop()
+        assert time.monotonic() - began < 2
+        assert not world.gone
+        assert not _lives(world.host.pid)
+
+    drive(scenario)
+
+
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        ("not-a-module", "found 'not-a-module'"),
+        ("nowhere", f"expected a module nowhere in {APPS}"),
+        ("broken", "raises ZeroDivisionError: division by zero\nTraceback (most recent call"),
+        ("exits", "expected exits to be imported, found that the process ended with exit code 5"),
+    ],
+)
+def test_an_app_that_cannot_be_loaded(app: str, told: str):
+    async def scenario() -> None:
+        host = HostProcess(app, heard=print, gone=print, directory=APPS)
+        with pytest.raises(AppNotLoaded) as caught:
+            await host.start()
+        assert told in caught.value.message
+        assert not _lives(host.pid)
+
+    asyncio.run(scenario())
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from streams.code_host.process import HostProcess
+from streams.code_host.protocol import Activate
+
+async def main():
+    host = HostProcess("misbehaving", heard=print, gone=print, directory=Path(sys.argv[1]))
+    await host.start()
+    if sys.argv[2] == "blocked":
+        host.send([Activate(1, "always-blocks", "i", 0, "null", "s", 0, 0, False, {})])
+    print(host.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("state", ["idle", "blocked"])
+def test_a_host_whose_parent_is_killed_ends(state: str):
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(APPS), state], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert _lives(pid)
+        parent.kill()
+    _wait_until(lambda: not _lives(pid))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def _wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,144 @@
+"""What an app is, and what its author is told when it cannot be loaded."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from streams.code_host.apps import AppNotLoaded, load_app
+
+ORDER = """
+    from headwater import workflow
+
+    @workflow("order")
+    async def order(event, step):
+        return None
+    """
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes modules into the current directory, and forgets those that the test imports."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(name: str, *sources: str) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(dedent(source) for source in sources))
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def refusal(spec: str) -> str:
+    with pytest.raises(AppNotLoaded) as caught:
+        load_app(spec)
+    return caught.value.message
+
+
+def test_a_module_stands_for_all_its_workflows(write: Write):
+    write("shop_a.py", ORDER, 'ship = workflow("ship")(order.function)', "also = order")
+    assert sorted(load_app("shop_a")) == ["order", "ship"]
+
+
+def test_a_workflow_counts_where_it_is_imported_too(write: Write):
+    write("shop_b/__init__.py", "from shop_b.orders import order")
+    write("shop_b/orders.py", ORDER)
+    assert load_app("shop_b") == load_app("shop_b.orders") == load_app("shop_b:orders")
+
+
+@pytest.mark.parametrize("value", ["order", "[order]", "(order,)", "{'any': order}"])
+def test_an_attribute_is_a_workflow_or_several(write: Write, value: str):
+    write("shop_c.py", ORDER, f"app = {value}", 'other = workflow("other")(order.function)')
+    assert list(load_app("shop_c:app")) == ["order"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("", "expected an app as package.module or package.module:attribute, found ''"),
+        ("a b", "found 'a b'"),
+        ("shop/orders.py", "found 'shop/orders.py'; name the module, not its file"),
+        ("orders.py", "found no orders; name the module, not its file"),
+        ("shop:app:more", "found 'shop:app:more'"),
+    ],
+)
+def test_a_spec_that_is_none(spec: str, told: str):
+    assert told in refusal(spec)
+
+
+def test_a_module_that_is_not_there(write: Write, tmp_path: Path):
+    write("shop_d/__init__.py")
+    assert refusal("nowhere") == (
+        f"expected a module nowhere in {tmp_path} or on PYTHONPATH, found no nowhere"
+    )
+    assert "found no shop_d.nowhere" in refusal("shop_d.nowhere")
+    assert "found no nowhere" in refusal("nowhere.orders")
+
+
+def test_a_module_that_imports_what_is_not_there(write: Write, tmp_path: Path):
+    write("shop_e.py", "import shop_e_stock")
+    told = refusal("shop_e")
+    assert told.startswith(
+        "expected to import shop_e, found that it raises "
+        "ModuleNotFoundError: No module named 'shop_e_stock'\n"
+    )
+    assert f'File "{tmp_path}/shop_e.py", line 1' in told
+    assert "importlib" not in told
+    assert "PYTHONPATH" not in told
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("1 / 0", "raises ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", "raises SystemExit: 3"),
+        ("def f(:", "raises SyntaxError: invalid syntax"),
+        ("from headwater import nonsense", "raises ImportError: cannot import name 'nonsense'"),
+    ],
+)
+def test_a_module_that_raises(write: Write, source: str, told: str):
+    write("shop_f.py", source)
+    assert told in refusal("shop_f")
+
+
+def test_an_attribute_that_is_not_there(write: Write):
+    write("shop_g.py", ORDER)
+    assert refusal("shop_g:app") == "expected shop_g to have app, found no such name in it"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("order.function", "expected shop_h:app to be a workflow, made by @workflow(...), or a"),
+        ("lambda: [order]", "found <function <lambda>"),
+        ("[order, 7]", "expected only workflows, made by @workflow(...), in shop_h:app, found 7"),
+        ("[]", "expected a workflow in shop_h:app, an async function under @workflow"),
+    ],
+)
+def test_an_attribute_that_is_no_workflow(write: Write, value: str, told: str):
+    write("shop_h.py", ORDER, f"app = {value}")
+    assert told in refusal("shop_h:app")
+
+
+def test_a_module_without_workflows(write: Write):
+    write("shop_i.py", "x = 1")
+    assert refusal("shop_i") == (
+        'expected a workflow in shop_i, an async function under @workflow("name"), found none'
+    )
+
+
+def test_two_workflows_of_one_name(write: Write):
+    write("shop_j.py", ORDER, "first = order", ORDER)
+    assert refusal("shop_j") == (
+        "expected each name once in shop_j, found two workflows 'order': "
+        "shop_j.order and shop_j.order"
+    )

@@ -1,0 +1,93 @@
+"""Callbacks in threads: what they get, what they give, and what becomes of those that hang."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from streams.code_host.threads import Threads
+
+PATIENCE_S = 10
+COLOUR = contextvars.ContextVar("COLOUR", default="none")
+
+
+def drive(scenario: Callable[[Threads, list[str]], Awaitable[None]]) -> list[str]:
+    """Runs a scenario with two threads; gives what it has been told."""
+    told: list[str] = []
+
+    async def run() -> None:
+        threads = Threads(lambda: told.append("exhausted"), limit=2)
+        async with asyncio.timeout(PATIENCE_S):
+            await scenario(threads, told)
+
+    asyncio.run(run())
+    return told
+
+
+def test_a_callback_has_its_callers_context_and_a_thread_of_its_own():
+    async def scenario(threads: Threads, _: list[str]) -> None:
+        COLOUR.set("red")
+        here = threading.get_ident()
+        colour, there = await threads.call(lambda extra: (COLOUR.get() + extra, _ident()), "!")
+        assert colour == "red!"
+        assert there != here
+
+    drive(scenario)
+
+
+def _ident() -> int:
+    return threading.get_ident()
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()])
+def test_what_a_callback_raises_arrives(error: BaseException):
+    async def scenario(threads: Threads, _: list[str]) -> None:
+        with pytest.raises(type(error)):
+            await threads.call(_raise, error)
+        assert await threads.call(lambda: "still here") == "still here"
+
+    assert drive(scenario) == []
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_stop_iteration_does_not_hang():
+    async def scenario(threads: Threads, _: list[str]) -> None:
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await threads.call(next, iter([]))
+
+    drive(scenario)
+
+
+def test_callbacks_that_are_given_up_keep_their_threads_until_they_return():
+    async def scenario(threads: Threads, told: list[str]) -> None:
+        hang = threading.Event()
+        first, second, queued = [
+            asyncio.create_task(threads.call(hang.wait, PATIENCE_S)) for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        await _cancelled(queued)
+        await _cancelled(first)
+        assert told == []
+        await _cancelled(second)
+        assert told == ["exhausted"]
+        hang.set()
+        assert await threads.call(lambda: "free again") == "free again"
+        hang.clear()
+        third = asyncio.create_task(threads.call(hang.wait, PATIENCE_S))
+        await asyncio.sleep(0)
+        await _cancelled(third)
+        hang.set()
+        assert told == ["exhausted"]
+
+    drive(scenario)
+
+
+async def _cancelled(task: asyncio.Task[object]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
