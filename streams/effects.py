@@ -1,10 +1,13 @@
 """What an owner gives out: records for the log, and what follows once they are durable."""
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
+from processors.replay.state import CodeRun
+from processors.runs.decisions import Rejection
 from schemas.history import (
+    CommandRejected,
     CommandSent,
     EntryCompleted,
     EntryErrored,
@@ -55,6 +58,46 @@ class Batch:
 
     def __bool__(self) -> bool:
         return bool(self.records or self.effects)
+
+
+#: The outcome of a command that was not refused.
+ACCEPTED: Final = Rejection("", "")
+
+
+def refused(
+    epoch: int,
+    cause: int,
+    sent: CommandSent,
+    rejection: Rejection,
+    run: CodeRun | None,
+    now_ms: int,
+) -> HistoryAppended:
+    """The record of a refusal; it takes no sequence."""
+    return HistoryAppended(
+        workflow=sent.workflow,
+        instance_id=sent.instance_id,
+        run_number=run.run_number if run else 0,
+        sequence=run.sequence if run else 0,
+        epoch=epoch,
+        cause=cause,
+        at_ms=now_ms,
+        events=(CommandRejected(rejection.code, rejection.message),),
+    )
+
+
+def replied(
+    sent: CommandSent, rejection: Rejection, run: CodeRun | None, partition: int
+) -> ReplySent:
+    """What the sender of a command is told; where its outcome lies is known when it is durable."""
+    return ReplySent(
+        command_id=sent.command_id,
+        code=rejection.code,
+        message=rejection.message,
+        status=run.status.value if run else "",
+        run_number=run.run_number if run else 0,
+        partition=partition,
+        position=-1,
+    )
 
 
 def news(  # noqa: PLR0911, one for each event

@@ -37,7 +37,6 @@ class Hand:
         "run",
         "since_ms",
         "tail",
-        "wake_ms",
     )
 
     def __init__(self, key: str, run: CodeRun) -> None:
@@ -54,8 +53,6 @@ class Hand:
         self.tail: int | None = None
         #: The number of the latest batch that has events of it.
         self.batch = 0
-        #: The earliest time that the heap of wakes holds for it.
-        self.wake_ms: int | None = None
         #: Since when nothing has happened to it.
         self.since_ms = 0
 

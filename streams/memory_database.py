@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from processors.replay.commands import StepReturned
+from processors.replay.step_commits import refusal
 from schemas.history import Failure
 
-_PARAMETER: Final = re.compile(r"%(s|%)")
+_PERCENT: Final = re.compile(r"%(.?)", re.DOTALL)
+_MEANINGS: Final = {"s": "?", "%": "%"}
 
 
 class MemoryDatabase:
@@ -24,25 +26,41 @@ class MemoryDatabase:
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
         """Runs a statement and gives its rows; `%s` stands for a parameter."""
-        return self._connection.execute(_own(sql), tuple(params)).fetchall()
+        return self._run(sql, params).fetchall()
 
     def commit(self, returned: StepReturned) -> Failure | None:
         """Runs the statements of a step in one transaction."""
+        refused = refusal(returned)
+        if refused is not None:
+            return refused
         self._connection.execute("begin")
         try:
             for sql, params in returned.statements:
-                self._connection.execute(_own(sql), tuple(json.loads(params)))
-        except sqlite3.Error as error:
-            self._connection.execute("rollback")
+                self._run(sql, json.loads(params))
+            self._connection.execute("commit")
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            if self._connection.in_transaction:
+                self._connection.execute("rollback")
             return Failure(_name(error), str(error))
-        self._connection.execute("commit")
         return None
 
+    def _run(self, sql: str, params: Sequence[Any]) -> sqlite3.Cursor:
+        # Without parameters a percent sign means itself, as psycopg has it.
+        if not params:
+            return self._connection.execute(sql)
+        values = [json.dumps(each) if isinstance(each, dict) else each for each in params]
+        return self._connection.execute(_PERCENT.sub(_meaning, sql), values)
 
-def _own(sql: str) -> str:
-    return _PARAMETER.sub(lambda found: "?" if found[1] == "s" else "%", sql)
+
+def _meaning(found: re.Match[str]) -> str:
+    meaning = _MEANINGS.get(found[1])
+    if meaning is None:
+        raise sqlite3.ProgrammingError(
+            f"expected %s or %% in SQL with parameters, found {found[0]}"
+        )
+    return meaning
 
 
-def _name(error: sqlite3.Error) -> str:
+def _name(error: Exception) -> str:
     unique = isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in str(error)
     return "UniqueConstraintError" if unique else type(error).__name__

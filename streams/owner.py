@@ -17,22 +17,28 @@ from typing import Final
 import msgspec
 
 from processors.replay import appliers
-from processors.replay.commands import CodeCommand, HostGone, StepRaised, StepReturned, Wake
+from processors.replay.commands import (
+    CodeCommand,
+    HostGone,
+    RollbackRaised,
+    StepRaised,
+    StepReturned,
+    Wake,
+)
 from processors.replay.decide import decide_asked, decide_command
+from processors.replay.state import CodeRun
 from processors.replay.waits import attempts_due, next_wake_ms
 from processors.runs.claims import Claims
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.state import RunStatus
 from schemas.history import (
     NO_CAUSE,
-    CommandRejected,
     CommandSent,
     EntryRolledBack,
     Failure,
     HistoryAppended,
     PostsQueued,
     PostsSent,
-    ReplySent,
     RollbackFailed,
     RunCompleted,
     RunErrored,
@@ -56,9 +62,10 @@ from streams.code_host.protocol import (
     ToHost,
     activate,
 )
-from streams.effects import Answer, Batch, Queued, news
+from streams.effects import ACCEPTED, Answer, Batch, Queued, news, refused, replied
 from streams.instances import Hand, Instances
 from streams.senders import back_to_sender
+from streams.timers import Timers
 
 #: What a tick takes first: what goes on before what begins.
 _WAKE, _RETRY, _RESUME, _RUN = range(4)
@@ -96,9 +103,9 @@ class Owner:
         self._draw_seed = draw_seed
         self._by_activation: dict[int, Hand] = {}
         self._ready: list[tuple[int, int, int, str]] = []
-        self._wakes: list[tuple[int, str]] = sorted(wakes)
+        self._wakes: Timers[str] = Timers((key, at_ms) for at_ms, key in wakes)
         self._rests: deque[tuple[int, str]] = deque()
-        self._deadlines: list[tuple[int, int, int, str]] = []
+        self._deadlines: Timers[tuple[int, str, int]] = Timers()
         self._count = 0
         self._batch = Batch()
         self._touched: list[Hand] = []
@@ -160,41 +167,22 @@ class Owner:
             self._reject(offset, sent, decision, hand, now_ms)
             return
         hand = self._commit(hand, sent.workflow, sent.instance_id, decision, offset, now_ms)
-        self._reply(offset, sent, "", "", hand)
+        self._answer(offset, sent, ACCEPTED, hand.run)
 
     def _reject(
         self, offset: int, sent: CommandSent, rejection: Rejection, hand: Hand | None, now_ms: int
     ) -> None:
         run = hand.run if hand else None
-        self._batch.records.append(
-            HistoryAppended(
-                workflow=sent.workflow,
-                instance_id=sent.instance_id,
-                run_number=run.run_number if run else 0,
-                sequence=run.sequence if run else 0,
-                epoch=self.claims.epoch,
-                cause=offset,
-                at_ms=now_ms,
-                events=(CommandRejected(rejection.code, rejection.message),),
-            )
-        )
-        self._reply(offset, sent, rejection.code, rejection.message, hand)
+        self._batch.records.append(refused(self.claims.epoch, offset, sent, rejection, run, now_ms))
+        self._answer(offset, sent, rejection, run)
         back = back_to_sender(sent, rejection, run, now_ms)
         if back is not None:
             self._batch.effects.append(back)
 
-    def _reply(
-        self, offset: int, sent: CommandSent, code: str, message: str, hand: Hand | None
+    def _answer(
+        self, offset: int, sent: CommandSent, rejection: Rejection, run: CodeRun | None
     ) -> None:
-        reply = ReplySent(
-            command_id=sent.command_id,
-            code=code,
-            message=message,
-            status=hand.run.status.value if hand else "",
-            run_number=hand.run.run_number if hand else 0,
-            partition=self.partition,
-            position=-1,
-        )
+        reply = replied(sent, rejection, run, self.partition)
         at = len(self._batch.records) - 1
         self._batch.effects.append(Answer(sent.reply_to, offset, at, reply))
 
@@ -221,9 +209,8 @@ class Owner:
         """Watches the timeout of an attempt."""
         hand.attempts[started.step.key] = started
         if started.step.timeout_ms:
-            deadline = now_ms + started.step.timeout_ms
-            place = (deadline, started.attempt, started.activation, started.step.key)
-            heapq.heappush(self._deadlines, place)
+            place = (started.activation, started.step.key, started.attempt)
+            self._deadlines.put(place, now_ms + started.step.timeout_ms)
 
     # -- applying
 
@@ -298,7 +285,7 @@ class Owner:
             self._tell(hand, message)
         match event:
             case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
-                hand.attempts.pop(event.key, None)
+                self._attempt_ended(hand, event.key)
             case PostsQueued():
                 self._batch.effects.append(Queued(hand.key, event.posts))
             case RunResumed():
@@ -312,6 +299,11 @@ class Owner:
                 self._rest(hand)
             case _:
                 pass
+
+    def _attempt_ended(self, hand: Hand, key: str) -> None:
+        started = hand.attempts.pop(key, None)
+        if started is not None:
+            self._deadlines.drop((started.activation, key, started.attempt))
 
     def _rest(self, hand: Hand) -> None:
         self._rests.append((hand.run.updated_at_ms, hand.key))
@@ -368,20 +360,18 @@ class Owner:
 
     def next_due_ms(self) -> int | None:
         """When time next moves something, or None; may be early, never late."""
-        times = [heap[0][0] for heap in (self._wakes, self._deadlines) if heap]
-        return min(times, default=None)
+        times = (self._wakes.next_ms(), self._deadlines.next_ms())
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def wake(self, now_ms: int) -> None:
         """Does what is due."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            _, attempt, activation, key = heapq.heappop(self._deadlines)
+        for activation, key, attempt in self._deadlines.due(now_ms):
             hand = self._by_activation.get(activation)
             started = hand.attempts.get(key) if hand else None
             if hand is not None and started is not None and started.attempt == attempt:
                 self._time_out(hand, started, now_ms)
-        while self._wakes and self._wakes[0][0] <= now_ms:
-            hand = self._hand(heapq.heappop(self._wakes)[1])
-            hand.wake_ms = None
+        for key in self._wakes.due(now_ms):
+            hand = self._hand(key)
             if hand.run.ended or hand.run.status is RunStatus.PAUSED:
                 continue
             self._asked(hand, Wake(), now_ms)
@@ -413,9 +403,10 @@ class Owner:
 
     def _mind_time(self, hand: Hand, after_ms: int = 0) -> None:
         wake_at_ms = next_wake_ms(hand.run, after_ms)
-        if wake_at_ms is not None and (hand.wake_ms is None or wake_at_ms < hand.wake_ms):
-            hand.wake_ms = wake_at_ms
-            heapq.heappush(self._wakes, (wake_at_ms, hand.key))
+        if wake_at_ms is None:
+            self._wakes.drop(hand.key)
+        else:
+            self._wakes.put(hand.key, wake_at_ms)
 
     # -- the outbox
 
@@ -486,8 +477,7 @@ class Owner:
             hand.resting = False
             failure = Failure("HostLostError", f"{reason} while the step was running")
             for started in attempts:
-                raised = StepRaised(started.step, started.attempt, failure, started.policy)
-                self._asked(hand, raised, now_ms)
+                self._asked(hand, _lost(started, failure), now_ms)
             if number == turn:
                 self._asked(hand, HostGone(reason), now_ms)
             elif hand.run.status is RunStatus.ACTIVE:
@@ -498,3 +488,10 @@ class Owner:
 
 def _begins(command: object) -> bool:
     return type(command).__name__ in ("StartRun", "RestartRun")
+
+
+def _lost(started: Started, failure: Failure) -> StepRaised | RollbackRaised:
+    """The failure of what was under way when its host went."""
+    if started.rollback:
+        return RollbackRaised(started.step.key, failure)
+    return StepRaised(started.step, started.attempt, failure, started.policy)

@@ -14,7 +14,6 @@ from processors.replay.commands import StepRaised, StepReturned
 from processors.replay.step_commits import StepCommit, StepId
 from schemas.history import Failure
 
-
 _FINAL: Final = ("UniqueConstraintError", "StatementRefusedError", "STEP_TX_UNAVAILABLE")
 
 
@@ -48,7 +47,7 @@ class StepDatabase(Protocol):
 
 
 def failed(returned: StepReturned, failure: Failure) -> StepRaised:
-    """The failure of a step whose SQL failed; what would fail in the same way is not tried again."""
+    """The failure of a step whose SQL failed; what would only fail again is not tried again."""
     again = failure.name not in _FINAL
     return StepRaised(returned.step, returned.attempt, failure, returned.policy, again)
 

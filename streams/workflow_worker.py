@@ -20,8 +20,8 @@ import msgspec
 from processors.replay.commands import StepReturned
 from processors.replay.step_commits import StepCommit
 from processors.runs.decisions import Rejection
-from schemas.errors import BrokerUnavailable, HeadwaterError, StoreUnavailable
-from schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
+from schemas.errors import BrokerUnavailable, HeadwaterError, StoreUnavailable, Superseded
+from schemas.history import CommandSent, Failure, HistoryAppended, ReplySent, instance_key
 from streams.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
 from streams.code_host.process import Gone, HostProcess
 from streams.code_host.protocol import Forget, FromHost, Said, ToHost
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: Turns whose appends may be under way at once: one with the broker, one being made ready.
 _FLIGHTS_MAX: Final = 2
+#: Messages of the host that may wait for a turn.
+_SAID_MAX: Final = 50_000
 #: How long an instance rests before only its bytes are kept.
 IDLE_MS: Final = 5_000
 _HOUSEKEEPING_S: Final = 1.0
@@ -171,8 +173,16 @@ class WorkflowWorker:
         while True:
             await self._until_stirred()
             while len(self._flights) >= _FLIGHTS_MAX:
+                self._hold_host()
                 await asyncio.wait([self._flights[0].done])
+            if self._host is not None:
+                self._host.go_on()
             self._turn()
+
+    def _hold_host(self) -> None:
+        """Hears no more of the host while what it said already has to wait for Kafka."""
+        if self._host is not None and len(self._said) > _SAID_MAX:
+            self._host.hold()
 
     async def _until_stirred(self) -> None:
         """Waits for news; the consumer stirs too, whenever it has learnt that time went on."""
@@ -194,7 +204,7 @@ class WorkflowWorker:
             for each in gone:
                 owner.host_gone(each.reason, now_ms, turn=each.turn)
             owner.wake(self._ownership.reached_ms(owned, now_ms))
-            if self._host is not None:
+            if self._host is not None and not self._host.full:
                 owner.dispatch(now_ms)
         for key, through in sent:
             sender = partitions.get(partition_of(key.encode(), self._count))
@@ -315,16 +325,16 @@ class WorkflowWorker:
             return
         commit = StepCommit(hand.key, hand.run.run_number, returned)
         try:
-            failure = await self._database.commit(number, owned.epoch, commit)
+            done = await self._database.commit(number, owned.epoch, commit)
         except StoreUnavailable as error:
             log.warning("the SQL of a step has to wait: %s", error)
             await asyncio.sleep(_RETRY_S)
             self._heard([Said(activation, returned)])
-        except OwnershipLost as error:
+        except Superseded as error:
             self._ownership.lose([number], error.message)
         else:
-            done = failed(returned, failure) if failure else _without_statements(returned)
-            self._heard([Said(activation, done)])
+            said = failed(returned, done) if isinstance(done, Failure) else done
+            self._heard([Said(activation, said)])
 
     # -- the host
 
@@ -417,8 +427,3 @@ def _key(record: HistoryAppended) -> bytes:
 
 def _placed(answer: Answer, first: int) -> ReplySent:
     return msgspec.structs.replace(answer.reply, position=first + answer.at)
-
-
-def _without_statements(returned: StepReturned) -> StepReturned:
-    """What is left to be done when the SQL of a step has taken effect."""
-    return msgspec.structs.replace(returned, statements=())

@@ -17,13 +17,14 @@ import heapq
 import inspect
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from processors.replay.commands import (
     BeginRollback,
     CodeCommand,
     Raise,
     Reached,
+    RetryPolicy,
     Return,
     RollbackRaised,
     RolledBack,
@@ -42,8 +43,11 @@ from schemas.history import EntryKind, Failure
 from streams.code_host.definition import Workflow, WorkflowEvent
 from streams.code_host.loop import WorkflowLoop
 from streams.code_host.outside import Call, Outside, failure_of
-from streams.code_host.protocol import Activate
+from streams.code_host.protocol import Activate, Started
 from streams.code_host.values import decode, encode
+
+#: Rollback handlers are tried again as the owner decides.
+_NEVER: Final = RetryPolicy(0, 0, "constant")
 
 
 class Activation:
@@ -203,6 +207,17 @@ class Activation:
         if call is not None and not call.started:
             call.attempt = number
             self.run_call(call)
+
+    def started(self, key: str) -> Started | None:
+        """What is under way for a key, as the owner is told of it."""
+        if self.rolling_back:
+            reached = Reached(key, key, 0, 0, 0, 0)
+            attempt = self.entries[key].rollback_attempts + 1
+            return Started(self.number, reached, attempt, _NEVER, rollback=True)
+        call = self.calls.get(key)
+        if call is None:
+            return None
+        return Started(self.number, call.reached, call.attempt, call.policy)
 
     # -- what entries do
 

@@ -220,10 +220,11 @@ class Host:
         """What `still_running` would give now: before the first turn of what `hear` has started."""
         found = []
         for number, key in self._fresh:
-            if (number, key) in self._running and number in self._activations:
-                call = self._activations[number].calls.get(key)
-                if call is not None:
-                    found.append(Started(number, call.reached, call.attempt, call.policy))
+            activation = self._activations.get(number)
+            if (number, key) in self._running and activation is not None:
+                started = activation.started(key)
+                if started is not None:
+                    found.append(started)
         return found
 
     # -- outside the workflows' loops

@@ -105,12 +105,16 @@ class Said(Message, frozen=True):
 
 
 class Started(Message, frozen=True):
-    """An attempt is under way that may take a while; the owner watches its timeout."""
+    """An attempt is under way that may take a while; the owner watches its timeout.
+
+    Shape:  with `rollback` it is one of the step's rollback handler, which has no timeout.
+    """
 
     activation: int
     step: Reached
     attempt: int
     policy: RetryPolicy
+    rollback: bool = False
 
 
 FromHost: TypeAlias = Said | Started
