@@ -24,6 +24,7 @@ __all__ = [
     "CurrentStep",
     "Event",
     "Instance",
+    "InstanceCount",
     "InstanceListed",
     "LogLine",
     "Order",
@@ -55,6 +56,14 @@ class Page(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
 
     rows: tuple[R, ...]
     cursor: str | None
+
+
+class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many instances of a workflow have the same status."""
+
+    workflow_name: str
+    status: str
+    instances: int
 
 
 class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +212,12 @@ class Workflows:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+
+    async def counts(self) -> list[InstanceCount]:
+        """How many instances there are, by workflow and status."""
+        return msgspec.convert(
+            await self._reader.answers(statement("workflow_counts")), list[InstanceCount]
+        )
 
     async def instances(
         self,

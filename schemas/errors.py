@@ -61,6 +61,13 @@ class StoreUnavailable(HeadwaterError):
     code = "store_unavailable"
 
 
+class Superseded(HeadwaterError):
+    """Somebody else has claimed a partition since; what was asked for did not take effect."""
+
+    disposition = Disposition.RETRY
+    code = "superseded"
+
+
 class PartUnavailable(HeadwaterError):
     """A part of the house could not be started; the message says what to do."""
 

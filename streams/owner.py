@@ -39,6 +39,7 @@ from schemas.history import (
     HistoryAppended,
     PostsQueued,
     PostsSent,
+    RestartRun,
     RollbackFailed,
     RunCompleted,
     RunErrored,
@@ -98,6 +99,8 @@ class Owner:
         self.instances = instances
         #: Instances that have changed since their snapshot.
         self.dirty: set[str] = set()
+        #: Names of workflows that have instances here and no code.
+        self.strangers: set[str] = set()
         self._workflows = workflows
         self._number = number_activations
         self._draw_seed = draw_seed
@@ -161,7 +164,7 @@ class Owner:
                 sent.command,
                 sent_at_ms=sent.sent_at_ms,
                 now_ms=now_ms,
-                seed=self._draw_seed() if _begins(sent.command) else "",
+                seed=self._draw_seed() if isinstance(sent.command, StartRun | RestartRun) else "",
             )
         if isinstance(decision, Rejection):
             self._reject(offset, sent, decision, hand, now_ms)
@@ -280,6 +283,9 @@ class Owner:
 
     def _follow(self, hand: Hand, event: RunEvent, sequence: int) -> None:
         """What an event means for the code and for others, once it is durable."""
+        if isinstance(event, StepFailed) and hand.activation is not None:
+            # It may still be running, when it took too long, or believe that it has returned.
+            self._batch.effects.append(Drop(hand.activation, event.key))
         message = news(event, hand.activation or 0, sequence)
         if message is not None:
             self._tell(hand, message)
@@ -346,6 +352,10 @@ class Owner:
             run = hand.run
             if run.ended or run.status is RunStatus.PAUSED:
                 continue
+            if run.workflow not in self._workflows:
+                # Its code is not here: it stays as it is until a worker comes that has it.
+                self.strangers.add(run.workflow)
+                continue
             if hand.activation is None:
                 hand.activation = self._number()
                 self._by_activation[hand.activation] = hand
@@ -386,8 +396,6 @@ class Owner:
             f"running in attempt {started.attempt}",
         )
         self._asked(hand, StepRaised(step, started.attempt, failure, started.policy), now_ms)
-        if hand.activation is not None:
-            self._batch.effects.append(Drop(hand.activation, step.key))
 
     def _attempt_due(self, hand: Hand, now_ms: int) -> None:
         """Has steps and rollback handlers tried again whose time has come."""
@@ -484,10 +492,6 @@ class Owner:
                 self._make_ready(hand, _WAKE, now_ms)
             else:
                 self._attempt_due(hand, now_ms)
-
-
-def _begins(command: object) -> bool:
-    return type(command).__name__ in ("StartRun", "RestartRun")
 
 
 def _lost(started: Started, failure: Failure) -> StepRaised | RollbackRaised:

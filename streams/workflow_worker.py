@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from aiokafka.errors import IllegalStateError, KafkaError
 
 from processors.replay.commands import StepReturned
 from processors.replay.step_commits import StepCommit
@@ -117,6 +118,7 @@ class WorkflowWorker:
         )
         self._host: HostProcess | None = None
         self._workflows: frozenset[str] = frozenset()
+        self._strangers: set[str] = set()
         self._count = 1
         self._numbers = itertools.count(1)
         self._said: list[FromHost] = []
@@ -407,9 +409,22 @@ class WorkflowWorker:
                     owned.number
                 ) is owned and self._checkpoints.is_due(owned, loop.time()):
                     await self._checkpoints.write(owned, loop.time())
+            self._tell_of_strangers()
             self._stirred.set()
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(KafkaError, IllegalStateError):
                 await self._ownership.commit()
+
+    def _tell_of_strangers(self) -> None:
+        """Says once of each workflow that its instances wait for code."""
+        names = {name for o in self._ownership.partitions.values() for name in o.owner.strangers}
+        for name in names - self._strangers:
+            log.warning(
+                "instances of %s wait: %s has no workflow of that name (it has %s)",
+                name,
+                self._app,
+                ", ".join(sorted(self._workflows)),
+            )
+        self._strangers |= names
 
     def _posted(self, key: str, through: int) -> None:
         self._sent_posts.append((key, through))

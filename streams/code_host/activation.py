@@ -192,7 +192,8 @@ class Activation:
             future.set_result(None)
 
     def dropped(self, key: str) -> None:
-        """An attempt took too long and was cancelled."""
+        """An attempt has failed, whatever its code may still say."""
+        self.owed.discard(key)
         call = self.calls.get(key)
         if call is not None:
             call.started = False

@@ -36,6 +36,21 @@ def check_name(name: object) -> None:
     )
 
 
+def check_callable(name: str, callback: object) -> None:
+    """Sees that a step is given a function, and not what calling it gives.
+
+    Errors: TypeError.
+    """
+    if callable(callback):
+        return
+    if inspect.iscoroutine(callback):
+        callback.close()
+    raise TypeError(
+        f'expected the step "{name}" to be given a function, found {type(callback).__name__}: '
+        "pass the function without calling it, or `lambda: function(argument)`"
+    )
+
+
 def wants_tx(callback: Callable[..., Any]) -> bool:
     """Whether a callback has exactly one required positional parameter."""
     if isinstance(callback, types.FunctionType):

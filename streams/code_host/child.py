@@ -103,8 +103,9 @@ class Child:
         self._flushing = False
         said, self._said = self._said, []
         said += self._host.still_running()
+        # What is noted stays: the pipe may be closed by now, and an attempt that has ended since is
+        # not charged twice.
         self._pipe.send(said)
-        self._box.note(())
 
     def _end(self) -> None:
         """Nobody listens any more: cancels what runs, waits a little for it, and leaves."""

@@ -23,6 +23,7 @@ from streams.code_host import scopes
 from streams.code_host.activation import Activation
 from streams.code_host.arguments import (
     aware,
+    check_callable,
     check_name,
     child_id_of,
     event_of,
@@ -100,6 +101,7 @@ class Step:
         run = self.run
         key, entry = self.enter(ticket, name, EntryKind.DO)
         try:
+            check_callable(name, callback)
             if rollback is not None:
                 if not self.checkpointed:
                     raise RollbackCheckpointError(

@@ -1,0 +1,5 @@
+-- Waits for the transactions of older epochs, which hold the row for share.
+insert into step_epochs as known (partition, epoch)
+values (%(partition)s, %(epoch)s)
+on conflict (partition) do update set epoch = excluded.epoch where known.epoch <= excluded.epoch
+returning epoch
