@@ -70,6 +70,7 @@ class Instances:
     def __init__(self) -> None:
         self._hot: dict[str, Hand] = {}
         self._cold: dict[str, bytes] = {}
+        self._warmed: list[Hand] = []
 
     def __len__(self) -> int:
         return len(self._hot) + len(self._cold)
@@ -83,7 +84,17 @@ class Instances:
         hand = self._hot.get(key)
         if hand is None and key in self._cold:
             hand = self._hot[key] = Hand(key, _DECODER.decode(self._cold.pop(key)))
+            self._warmed.append(hand)
         return hand
+
+    def at_hand(self, key: str) -> Hand | None:
+        """The instance of a key, if it is at work."""
+        return self._hot.get(key)
+
+    def take_warmed(self) -> list[Hand]:
+        """The instances that were taken out of their bytes since the last call."""
+        warmed, self._warmed = self._warmed, []
+        return warmed
 
     def add(self, key: str, run: CodeRun) -> Hand:
         """Takes an instance in."""

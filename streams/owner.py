@@ -9,8 +9,6 @@ Nothing here awaits, reads a clock or draws: a shell on Kafka, the harness and t
 the same object.
 """
 
-import heapq
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -22,12 +20,12 @@ from processors.replay.commands import (
     HostGone,
     RollbackRaised,
     StepRaised,
-    StepReturned,
     Wake,
 )
-from processors.replay.decide import decide_asked, decide_command
+from processors.replay.decide import decide_asked, decide_command, is_stale
 from processors.replay.state import CodeRun
-from processors.replay.waits import attempts_due, next_wake_ms
+from processors.replay.step_commits import StepCommit
+from processors.replay.waits import attempts_due
 from processors.runs.claims import Claims
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.state import RunStatus
@@ -53,6 +51,7 @@ from schemas.history import (
     StepFailed,
     instance_key,
 )
+from streams.agenda import Agenda, Priority
 from streams.code_host.protocol import (
     Ask,
     Attempt,
@@ -66,10 +65,6 @@ from streams.code_host.protocol import (
 from streams.effects import ACCEPTED, Answer, Batch, Queued, news, refused, replied
 from streams.instances import Hand, Instances
 from streams.senders import back_to_sender
-from streams.timers import Timers
-
-#: What a tick takes first: what goes on before what begins.
-_WAKE, _RETRY, _RESUME, _RUN = range(4)
 
 _ENDS: Final = (RunCompleted, RunErrored, RunTerminated)
 
@@ -105,13 +100,14 @@ class Owner:
         self._number = number_activations
         self._draw_seed = draw_seed
         self._by_activation: dict[int, Hand] = {}
-        self._ready: list[tuple[int, int, int, str]] = []
-        self._wakes: Timers[str] = Timers((key, at_ms) for at_ms, key in wakes)
-        self._rests: deque[tuple[int, str]] = deque()
-        self._deadlines: Timers[tuple[int, str, int]] = Timers()
-        self._count = 0
+        self._agenda = Agenda(wakes)
         self._batch = Batch()
         self._touched: list[Hand] = []
+        # What the history told of them is in no snapshot yet.
+        self.dirty.update(hand.key for hand in instances.at_work())
+        for at_ms, key in wakes:
+            if not at_ms:
+                instances.find(key)
         for hand in instances.at_work():
             self._adopt(hand)
 
@@ -119,7 +115,7 @@ class Owner:
 
     def has_work(self, *, ready: bool = True) -> bool:
         """Whether something is staged, or ready for a host."""
-        return bool(self._batch or (ready and self._ready))
+        return bool(self._batch) or (ready and self._agenda.has_ready)
 
     def take(self) -> Batch:
         """Gives what was staged since the last call."""
@@ -211,9 +207,7 @@ class Owner:
     def _time(self, hand: Hand, started: Started, now_ms: int) -> None:
         """Watches the timeout of an attempt."""
         hand.attempts[started.step.key] = started
-        if started.step.timeout_ms:
-            place = (started.activation, started.step.key, started.attempt)
-            self._deadlines.put(place, now_ms + started.step.timeout_ms)
+        self._agenda.watch(started, now_ms)
 
     # -- applying
 
@@ -252,7 +246,7 @@ class Owner:
             sequence_of = hand.run.sequence
             appliers.apply(hand.run, event, now_ms)
             self._follow(hand, event, sequence_of)
-        self._mind_time(hand)
+        self._agenda.mind(hand)
         return hand
 
     def _append(self, hand: Hand, record: HistoryAppended) -> None:
@@ -278,7 +272,7 @@ class Owner:
         else:
             self._let_go(hand)
             hand.run = run
-        self._make_ready(hand, _RUN, record.at_ms)
+        self._agenda.make_ready(hand, Priority.RUN, record.at_ms)
         return hand
 
     def _follow(self, hand: Hand, event: RunEvent, sequence: int) -> None:
@@ -296,23 +290,20 @@ class Owner:
                 self._batch.effects.append(Queued(hand.key, event.posts))
             case RunResumed():
                 hand.resting = True
-                self._make_ready(hand, _RESUME, hand.run.updated_at_ms)
+                self._agenda.make_ready(hand, Priority.RESUME, hand.run.updated_at_ms)
             case RunSuspended():
-                self._rest(hand)
+                self._agenda.rest(hand)
                 hand.resting = True
             case RunCompleted() | RunErrored() | RunTerminated():
                 self._let_go(hand)
-                self._rest(hand)
+                self._agenda.rest(hand)
             case _:
                 pass
 
     def _attempt_ended(self, hand: Hand, key: str) -> None:
         started = hand.attempts.pop(key, None)
         if started is not None:
-            self._deadlines.drop((started.activation, key, started.attempt))
-
-    def _rest(self, hand: Hand) -> None:
-        self._rests.append((hand.run.updated_at_ms, hand.key))
+            self._agenda.unwatch(started)
 
     def _tell(self, hand: Hand, message: ToHost) -> None:
         paused = hand.run.status is RunStatus.PAUSED
@@ -322,7 +313,7 @@ class Owner:
         if hand.activation is not None:
             hand.held.append(message)
         if not paused:
-            self._make_ready(hand, _WAKE, hand.run.updated_at_ms)
+            self._agenda.make_ready(hand, Priority.WAKE, hand.run.updated_at_ms)
 
     def _let_go(self, hand: Hand) -> None:
         """Takes an instance out of its host's hands."""
@@ -336,18 +327,11 @@ class Owner:
 
     # -- what is ready, and what is due
 
-    def _make_ready(self, hand: Hand, priority: int, at_ms: int) -> None:
-        if hand.ready or (hand.activation is not None and not hand.resting):
-            return
-        hand.ready = True
-        self._count += 1
-        heapq.heappush(self._ready, (priority, at_ms, self._count, hand.key))
-
     def dispatch(self, now_ms: int, limit: int | None = None) -> int:
         """Gives ready instances to the host, at most `limit`; says how many."""
         count = 0
-        while self._ready and (limit is None or count < limit):
-            hand = self._hand(heapq.heappop(self._ready)[3])
+        while self._agenda.has_ready and (limit is None or count < limit):
+            hand = self._hand(self._agenda.next_ready())
             hand.ready = False
             run = hand.run
             if run.ended or run.status is RunStatus.PAUSED:
@@ -370,23 +354,22 @@ class Owner:
 
     def next_due_ms(self) -> int | None:
         """When time next moves something, or None; may be early, never late."""
-        times = (self._wakes.next_ms(), self._deadlines.next_ms())
-        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+        return self._agenda.next_due_ms()
 
     def wake(self, now_ms: int) -> None:
         """Does what is due."""
-        for activation, key, attempt in self._deadlines.due(now_ms):
+        for activation, key, attempt in self._agenda.overdue(now_ms):
             hand = self._by_activation.get(activation)
             started = hand.attempts.get(key) if hand else None
             if hand is not None and started is not None and started.attempt == attempt:
                 self._time_out(hand, started, now_ms)
-        for key in self._wakes.due(now_ms):
+        for key in self._agenda.woken(now_ms):
             hand = self._hand(key)
             if hand.run.ended or hand.run.status is RunStatus.PAUSED:
                 continue
             self._asked(hand, Wake(), now_ms)
             self._attempt_due(hand, now_ms)
-            self._mind_time(hand, after_ms=now_ms)
+            self._agenda.mind(hand, after_ms=now_ms)
 
     def _time_out(self, hand: Hand, started: Started, now_ms: int) -> None:
         step = started.step
@@ -403,18 +386,11 @@ class Owner:
         due = [each for each in attempts_due(run, now_ms) if each[0] not in hand.attempts]
         back = 0 < run.back_at_ms <= now_ms
         if (due or back) and (hand.activation is None or hand.resting):
-            self._make_ready(hand, _RETRY, now_ms)
+            self._agenda.make_ready(hand, Priority.RETRY, now_ms)
             return
         for key, attempt, rollback in due:
             hand.attempts[key] = None
             self._batch.effects.append(Attempt(hand.activation or 0, key, attempt, rollback))
-
-    def _mind_time(self, hand: Hand, after_ms: int = 0) -> None:
-        wake_at_ms = next_wake_ms(hand.run, after_ms)
-        if wake_at_ms is None:
-            self._wakes.drop(hand.key)
-        else:
-            self._wakes.put(hand.key, wake_at_ms)
 
     # -- the outbox
 
@@ -437,38 +413,59 @@ class Owner:
         if run.unsent:
             self._batch.effects.append(Queued(hand.key, tuple(run.unsent)))
         if run.ended:
-            self._rest(hand)
+            self._agenda.rest(hand)
             return
-        self._mind_time(hand)
+        self._agenda.mind(hand)
         if run.status is RunStatus.ACTIVE and not run.back_at_ms:
-            self._make_ready(hand, _RUN if run.sequence == 1 else _WAKE, run.updated_at_ms)
+            self._agenda.make_ready(
+                hand, Priority.RUN if run.sequence == 1 else Priority.WAKE, run.updated_at_ms
+            )
         elif not run.unsent:
-            self._rest(hand)
+            self._agenda.rest(hand)
 
-    def recover(self, key: str, run_number: int, returned: StepReturned, now_ms: int) -> None:
+    @property
+    def batch_number(self) -> int:
+        """The number of the batch that is being staged."""
+        return self._batch.number
+
+    def attempt_returned(self, hand: Hand, key: str) -> None:
+        """An attempt has ended, though its result is not settled: it no longer takes too long."""
+        self._attempt_ended(hand, key)
+
+    def expects(self, commit: StepCommit) -> bool:
+        """Whether the result of this attempt is still wanted."""
+        hand = self.instances.find(commit.key)
+        if hand is None or hand.run.ended or hand.run.run_number != commit.run_number:
+            return False
+        returned = commit.returned
+        return not is_stale(hand.run, returned.step.key, returned.attempt)
+
+    def recover(self, commit: StepCommit, now_ms: int) -> None:
         """Completes a step whose SQL took effect, if the log does not say so yet."""
-        hand = self.instances.find(key)
-        if hand is not None and hand.run.run_number == run_number:
-            self._asked(hand, returned, now_ms)
+        hand = self.instances.find(commit.key)
+        if hand is not None and hand.run.run_number == commit.run_number:
+            entry = hand.run.entries.get(commit.returned.step.key)
+            attempt = entry.attempts + 1 if entry else 1
+            self._asked(hand, msgspec.structs.replace(commit.returned, attempt=attempt), now_ms)
 
     def evict(self, before_ms: int, acknowledged: int) -> int:
         """Keeps only the bytes of instances to which nothing has happened since a time.
 
         Shape:  acknowledged is the number of the latest batch that is durable; gives how many.
         """
-        count, again = 0, []
-        while self._rests and self._rests[0][0] <= before_ms:
-            since_ms, key = self._rests.popleft()
-            hand = self.instances.find(key)
+        for warmed in self.instances.take_warmed():
+            self._agenda.rest(warmed)
+        count = 0
+        for since_ms, key in self._agenda.rested(before_ms):
+            hand = self.instances.at_hand(key)
             if hand is None or hand.since_ms > since_ms or not hand.may_cool():
                 continue
             if hand.batch > acknowledged:
-                again.append((since_ms, key))
+                self._agenda.rest(hand)
                 continue
             self._let_go(hand)
             self.instances.cool(hand)
             count += 1
-        self._rests.extendleft(reversed(again))
         return count
 
     def host_gone(self, reason: str, now_ms: int, *, turn: int | None = None) -> None:
@@ -489,7 +486,7 @@ class Owner:
             if number == turn:
                 self._asked(hand, HostGone(reason), now_ms)
             elif hand.run.status is RunStatus.ACTIVE:
-                self._make_ready(hand, _WAKE, now_ms)
+                self._agenda.make_ready(hand, Priority.WAKE, now_ms)
             else:
                 self._attempt_due(hand, now_ms)
 

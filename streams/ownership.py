@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from typing_extensions import override
 
+from processors.replay.step_commits import StepId
 from schemas.codec import decode
 from schemas.errors import HeadwaterError, UndecodableRecord, UnknownSchema
 from schemas.history import CommandSent
@@ -59,6 +60,8 @@ class OwnedPartition:
     acknowledged: int = 0
     #: Records since the last checkpoint.
     records: int = 0
+    #: Rows of committed steps in Postgres, and the batch after which the log knows of them.
+    step_rows: list[tuple[int, StepId]] = field(default_factory=list)
 
 
 class Ownership:

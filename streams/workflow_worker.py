@@ -18,11 +18,11 @@ from typing import Any, Final
 import msgspec
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from processors.replay.commands import StepReturned
+from processors.replay.commands import StepRaised, StepReturned
 from processors.replay.step_commits import StepCommit
 from processors.runs.decisions import Rejection
-from schemas.errors import BrokerUnavailable, HeadwaterError, StoreUnavailable, Superseded
-from schemas.history import CommandSent, Failure, HistoryAppended, ReplySent, instance_key
+from schemas.errors import BrokerUnavailable, HeadwaterError
+from schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
 from streams.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
 from streams.code_host.process import Gone, HostProcess
 from streams.code_host.protocol import Forget, FromHost, Said, ToHost
@@ -33,7 +33,8 @@ from streams.posting import Posting
 from streams.records import partition_of
 from streams.replies import Replies
 from streams.senders import back_to_sender
-from streams.step_commits import StepDatabase, failed, unavailable
+from streams.step_commits import StepDatabase
+from streams.step_sql import StepSql
 from streams.takeover import take_over
 from streams.workflow_log import OwnershipLost, WorkflowLog
 
@@ -91,7 +92,6 @@ class WorkflowWorker:
         self._clock = clock
         self._draw_seed = draw_seed
         self._name = name
-        self._database = database
         self._pace = pace or Pace()
         self._log = WorkflowLog(bootstrap=bootstrap, client_id=f"{name}-log", clock=clock)
         self._stirred = asyncio.Event()
@@ -116,6 +116,7 @@ class WorkflowWorker:
             records=self._pace.checkpoint_records,
             seconds=self._pace.checkpoint_s,
         )
+        self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
         self._host: HostProcess | None = None
         self._workflows: frozenset[str] = frozenset()
         self._strangers: set[str] = set()
@@ -124,6 +125,7 @@ class WorkflowWorker:
         self._said: list[FromHost] = []
         self._gone: list[Gone] = []
         self._sent_posts: list[tuple[str, int]] = []
+        self._settled: list[tuple[OwnedPartition, StepCommit]] = []
         self._flights: deque[_Flight] = deque()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -196,6 +198,7 @@ class WorkflowWorker:
         said = self._sort_said()
         gone, self._gone = self._gone, []
         sent, self._sent_posts = self._sent_posts, []
+        settled, self._settled = self._settled, []
         partitions = self._ownership.partitions
         for owned in partitions.values():
             owner = owned.owner
@@ -212,6 +215,10 @@ class WorkflowWorker:
             sender = partitions.get(partition_of(key.encode(), self._count))
             if sender is not None:
                 sender.owner.posts_sent(key, through, now_ms)
+        for owned, commit in settled:
+            if partitions.get(owned.number) is owned:
+                owned.owner.recover(commit, now_ms)
+                owned.step_rows.append((owned.owner.batch_number, commit.id))
         batches = [(owned, owned.owner.take()) for owned in partitions.values()]
         self._fly([(owned, batch) for owned, batch in batches if batch])
 
@@ -223,7 +230,9 @@ class WorkflowWorker:
             number = message.activation % self._count
             asked = message.asked if isinstance(message, Said) else None
             if isinstance(asked, StepReturned) and asked.statements:
-                self._in_background(self._commit_step(number, message.activation, asked))
+                owned = self._ownership.partitions.get(number)
+                if owned is not None:
+                    self._in_background(self._sql.run(owned, message.activation, asked))
             else:
                 by_partition.setdefault(number, []).append(message)
         return by_partition
@@ -262,30 +271,36 @@ class WorkflowWorker:
         self._in_background(self._append(flight, before))
 
     async def _append(self, flight: _Flight, before: asyncio.Future[None] | None) -> None:
+        try:
+            firsts = await self._made_durable(flight)
+            if before is not None and not before.done():
+                await asyncio.wait([before])
+        finally:
+            self._flights.remove(flight)
+            flight.done.set_result(None)
+        # Not reached with another error, or when cancelled: nothing may follow from records of
+        # which it is not known that they count.
+        for owned, batch in flight.batches:
+            if self._ownership.partitions.get(owned.number) is owned:
+                self._follow(owned, batch, firsts.get(owned.number, 0))
+
+    async def _made_durable(self, flight: _Flight) -> dict[int, int]:
+        """Appends; gives where the records begin in the partitions that are still ours."""
         records = {
             owned.number: [(_key(record), record) for record in batch.records]
             for owned, batch in flight.batches
             if batch.records
         }
-        firsts: dict[int, int] = {}
+        if not records:
+            return {}
         try:
-            if records:
-                firsts = await self._log.append(records)
-            if before is not None and not before.done():
-                await asyncio.wait([before])
+            return await self._log.append(records)
         except OwnershipLost as error:
-            firsts = error.kept
             self._ownership.lose(error.partitions, error.message)
+            return error.kept
         except BrokerUnavailable as error:
             self._ownership.lose(list(self._ownership.partitions), error.message)
-        finally:
-            # Not reached with another error, or when cancelled: nothing may follow from records of
-            # which it is not known that they count.
-            self._flights.remove(flight)
-            flight.done.set_result(None)
-        for owned, batch in flight.batches:
-            if self._ownership.partitions.get(owned.number) is owned:
-                self._follow(owned, batch, firsts.get(owned.number, 0))
+            return {}
 
     def _follow(self, owned: OwnedPartition, batch: Batch, first: int) -> None:
         """Lets go what follows from records that are durable."""
@@ -317,26 +332,24 @@ class WorkflowWorker:
 
     # -- the SQL of steps
 
-    async def _commit_step(self, number: int, activation: int, returned: StepReturned) -> None:
-        owned = self._ownership.partitions.get(number)
-        hand = owned.owner.activation(activation) if owned else None
-        if owned is None or hand is None:
-            return
-        if self._database is None:
-            self._heard([Said(activation, failed(returned, unavailable()))])
-            return
-        commit = StepCommit(hand.key, hand.run.run_number, returned)
-        try:
-            done = await self._database.commit(number, owned.epoch, commit)
-        except StoreUnavailable as error:
-            log.warning("the SQL of a step has to wait: %s", error)
-            await asyncio.sleep(_RETRY_S)
-            self._heard([Said(activation, returned)])
-        except Superseded as error:
-            self._ownership.lose([number], error.message)
-        else:
-            said = failed(returned, done) if isinstance(done, Failure) else done
+    def _step_settled(
+        self,
+        owned: OwnedPartition,
+        activation: int,
+        commit: StepCommit,
+        said: StepReturned | StepRaised,
+    ) -> None:
+        if isinstance(said, StepRaised):
             self._heard([Said(activation, said)])
+        else:
+            # Its host may be gone by now, and the step has taken effect all the same.
+            settled = msgspec.structs.replace(commit, returned=said)
+            self._settled.append((owned, settled))
+            self._stirred.set()
+
+    def _superseded(self, owned: OwnedPartition, why: str) -> None:
+        if self._ownership.partitions.get(owned.number) is owned:
+            self._ownership.lose([owned.number], why)
 
     # -- the host
 
@@ -379,10 +392,7 @@ class WorkflowWorker:
             number_activations=lambda: next(self._numbers) * self._count + number,
             draw_seed=self._draw_seed,
         )
-        if self._database is not None:
-            for commit in await self._database.claim(number, epoch):
-                owner.recover(commit.key, commit.run_number, commit.returned, self._clock())
-        return OwnedPartition(
+        owned = OwnedPartition(
             number,
             owner,
             epoch,
@@ -392,6 +402,9 @@ class WorkflowWorker:
             checkpoint_at_s=asyncio.get_running_loop().time(),
             records=epoch - taken.start,
         )
+        # After the log was read: what is committed here and not there, nobody else will record.
+        await self._sql.take_over(owned, self._clock())
+        return owned
 
     def _dropped(self, owned: OwnedPartition) -> None:
         self._posting.forget(lambda key: partition_of(key.encode(), self._count) == owned.number)
@@ -409,6 +422,7 @@ class WorkflowWorker:
                     owned.number
                 ) is owned and self._checkpoints.is_due(owned, loop.time()):
                     await self._checkpoints.write(owned, loop.time())
+                await self._sql.tidy(owned)
             self._tell_of_strangers()
             self._stirred.set()
             with contextlib.suppress(KafkaError, IllegalStateError):

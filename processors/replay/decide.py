@@ -142,7 +142,8 @@ def _child_finished(run: CodeRun, command: FinishChild) -> Decision:
     return [EntryErrored(command.key, command.failure)]
 
 
-def _step_is_stale(run: CodeRun, key: str, attempt: int) -> bool:
+def is_stale(run: CodeRun, key: str, attempt: int) -> bool:
+    """Whether what an attempt of a step says comes too late."""
     entry = run.entries.get(key)
     if entry is None:
         return attempt != 1
@@ -153,7 +154,7 @@ def _step_is_stale(run: CodeRun, key: str, attempt: int) -> bool:
 
 def _step_returned(run: CodeRun, asked: StepReturned, _: int) -> Decision:
     step = asked.step
-    if _step_is_stale(run, step.key, asked.attempt):
+    if is_stale(run, step.key, asked.attempt):
         return STALE
     full = _full(run, step.key)
     if full:
@@ -176,7 +177,7 @@ def _step_returned(run: CodeRun, asked: StepReturned, _: int) -> Decision:
 
 def _step_raised(run: CodeRun, asked: StepRaised, now_ms: int) -> Decision:
     step = asked.step
-    if _step_is_stale(run, step.key, asked.attempt):
+    if is_stale(run, step.key, asked.attempt):
         return STALE
     again = retry_at_ms(asked.policy, asked.attempt, now_ms) if asked.retryable else None
     return [
