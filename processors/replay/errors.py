@@ -5,6 +5,9 @@ no errors at all, and derive from BaseException elsewhere, so that `except Excep
 """
 
 from collections.abc import Mapping
+from typing import Any
+
+from typing_extensions import override
 
 from schemas.history import Failure
 
@@ -15,6 +18,10 @@ class NonRetryableError(Exception):
     def __init__(self, message: str = "", name: str | None = None) -> None:
         super().__init__(message)
         self.name = name or type(self).__name__
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.name)
 
 
 class RollbackError(Exception):
@@ -40,6 +47,10 @@ class StepFailedError(Exception):
         self.attempts = attempts
         self.error = error
 
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.attempts, self.error)
+
 
 class UniqueConstraintError(StepFailedError):
     """The SQL of a step met a unique constraint; it is not tried again."""
@@ -49,6 +60,10 @@ class _BranchesError(Exception):
     def __init__(self, message: str, errors: Mapping[str, Failure]) -> None:
         super().__init__(message)
         self.errors = dict(errors)
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.errors)
 
 
 class JoinError(_BranchesError):
@@ -106,6 +121,11 @@ class HistoryDivergedError(Exception):
         self.key = key
         self.recorded = recorded
         self.requested = requested
+        self.cause = cause
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.recorded, self.requested, self.cause)
 
 
 #: Usual causes, for messages.
