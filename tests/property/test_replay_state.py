@@ -1,0 +1,205 @@
+"""Whatever is asked in whatever order, decisions fit the state, and the fold is the live state."""
+
+from collections.abc import Iterable
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processors.replay.appliers import apply, fold
+from processors.replay.commands import (
+    Advance,
+    Asked,
+    BeginRollback,
+    Close,
+    Fail,
+    HostGone,
+    Log,
+    Losers,
+    Mark,
+    Open,
+    Raise,
+    Reached,
+    RetryPolicy,
+    Return,
+    RollbackRaised,
+    RolledBack,
+    StepRaised,
+    StepReturned,
+    Suspend,
+    Wake,
+)
+from processors.replay.decide import decide_asked, decide_command
+from processors.replay.retries import delay_ms
+from processors.replay.state import OPEN, CodeRun
+from processors.replay.waits import next_wake_ms
+from processors.runs.decisions import Decision, Rejection
+from processors.runs.durations import milliseconds
+from schemas.codec import decode, encode
+from schemas.history import (
+    NO_CAUSE,
+    Command,
+    EntryKind,
+    Failure,
+    FinishChild,
+    HistoryAppended,
+    NoteRefusal,
+    Parent,
+    PauseRun,
+    Post,
+    RestartRun,
+    ResumeRun,
+    RunStarted,
+    Sender,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+)
+
+KEYS = st.sampled_from(["a", "b", "race", "race/x", "race/y/z", "loop", "loop/~0/a", "loop/~3/a"])
+FAILURES = st.builds(Failure, st.just("Error"), st.just("no"))
+STEPS = st.builds(
+    Reached, KEYS, st.just("n"), st.integers(0, 9), st.integers(0, 9), st.just(3), st.just(600)
+)
+POLICIES = st.builds(
+    RetryPolicy,
+    st.integers(-1, 3),
+    st.integers(0, 20),
+    st.sampled_from(["constant", "linear", "exponential"]),
+)
+ATTEMPTS = st.integers(1, 4)
+POSTS = st.builds(Post, st.just(0), st.just("w"), st.just("i"), st.just(SendEvent("", "e", "1")))
+ASKED: st.SearchStrategy[Asked] = st.one_of(
+    st.builds(
+        StepReturned, STEPS, ATTEMPTS, POLICIES, st.just("1"), st.booleans(), st.tuples(POSTS)
+    ),
+    st.builds(StepRaised, STEPS, ATTEMPTS, FAILURES, POLICIES, st.booleans()),
+    st.builds(
+        Open,
+        KEYS,
+        st.just("n"),
+        st.sampled_from([k for k in EntryKind if k is not EntryKind.DO]),
+        st.integers(0, 9),
+        st.none() | st.integers(0, 50),
+        st.none() | st.integers(0, 500),
+        st.sampled_from([("e",), ("e", "f")]),
+        st.none() | st.integers(1, 3),
+        st.just("w"),
+        st.just("child"),
+        st.just("1"),
+    ),
+    st.builds(
+        Mark, KEYS, st.just("n"), st.sampled_from([EntryKind.NOW, EntryKind.CHECKPOINT]), st.just(1)
+    ),
+    st.builds(Close, KEYS, st.just("1")),
+    st.builds(
+        Close,
+        st.just("race"),
+        st.just("1"),
+        st.builds(Losers, st.just(("race/x", "race/y")), st.tuples(STEPS)),
+    ),
+    st.builds(Fail, KEYS, FAILURES),
+    st.builds(Advance, KEYS, st.integers(1, 6), st.just("1"), st.integers(0, 5)),
+    st.just(Log("info", "w", "hi", None, None, None, is_replay=False)),
+    st.builds(Suspend, st.integers(0, 40)),
+    st.builds(BeginRollback, FAILURES),
+    st.builds(RolledBack, KEYS),
+    st.builds(RollbackRaised, KEYS, FAILURES),
+    st.builds(Return, st.just("1")),
+    st.builds(Raise, FAILURES),
+    st.just(HostGone("gone")),
+    st.just(Wake()),
+)
+PARENTS = st.none() | st.builds(Parent, st.just("p"), st.just("p"), st.integers(0, 2), st.just("k"))
+SENDERS = st.none() | st.builds(Sender, st.just("s"), st.just("s"), st.just(0), st.integers(0, 5))
+COMMANDS: st.SearchStrategy[Command] = st.one_of(
+    st.builds(StartRun, st.just("1"), PARENTS),
+    st.builds(SendEvent, st.just("s/s#1"), st.sampled_from(["e", "f", ""]), st.just("1"), SENDERS),
+    st.just(PauseRun()),
+    st.just(ResumeRun()),
+    st.builds(TerminateRun, st.just("why"), PARENTS),
+    st.just(RestartRun()),
+    st.builds(FinishChild, st.integers(0, 1), KEYS, st.just("1"), st.none() | FAILURES),
+    st.builds(NoteRefusal, st.integers(0, 1), st.just("no")),
+)
+#: What comes, and how much time passes before it.
+STORIES = st.lists(st.tuples(ASKED | ASKED | COMMANDS, st.integers(0, 60)), max_size=40)
+
+
+def _decide(run: CodeRun | None, what: Asked | Command, now_ms: int) -> Decision:
+    if isinstance(what, Asked):
+        return Rejection("NO", "no") if run is None else decide_asked(run, what, now_ms)
+    return decide_command(run, "i", what, sent_at_ms=now_ms, now_ms=now_ms, seed="seed")
+
+
+def _live(run: CodeRun | None, record: HistoryAppended) -> CodeRun | None:
+    """As an owner applies its own decisions."""
+    if run is None or isinstance(record.events[0], RunStarted):
+        return fold(run, record)
+    for event in record.events:
+        apply(run, event, record.at_ms)
+    return run
+
+
+def _records(
+    story: Iterable[tuple[Asked | Command, int]],
+) -> Iterable[tuple[CodeRun, HistoryAppended]]:
+    run, now_ms = None, 0
+    for what, later_ms in [(StartRun("1"), 0), *story]:
+        now_ms += later_ms
+        before = msgspec.msgpack.encode(run)
+        decision = _decide(run, what, now_ms)
+        assert msgspec.msgpack.encode(run) == before, "deciding changes nothing"
+        if isinstance(decision, Rejection):
+            continue
+        begins = isinstance(decision[0], RunStarted)
+        number = -1 if run is None else run.run_number
+        record = HistoryAppended(
+            workflow="w",
+            instance_id="i",
+            run_number=number + begins,
+            sequence=0 if run is None or begins else run.sequence,
+            epoch=0,
+            cause=NO_CAUSE,
+            at_ms=now_ms,
+            events=tuple(decision),
+        )
+        run = _live(run, record)
+        assert run is not None
+        yield run, record
+
+
+@given(story=STORIES)
+@settings(max_examples=300, deadline=None)
+def test_every_decision_can_be_applied_and_the_fold_of_its_bytes_is_the_live_state(
+    story: list[tuple[Asked | Command, int]],
+):
+    folded: CodeRun | None = None
+    for run, record in _records(story):
+        folded = fold(folded, decode(encode(record), HistoryAppended))
+        assert folded == run
+        assert folded is not None
+        assert list(folded.open) == list(run.open)
+
+
+@given(story=STORIES)
+@settings(max_examples=300, deadline=None)
+def test_what_is_open_has_no_result_and_what_is_not_has_one(
+    story: list[tuple[Asked | Command, int]],
+):
+    for run, _ in _records(story):
+        assert run.open.keys() == {k for k, e in run.entries.items() if e.status in OPEN}
+        assert all(e.sequence < run.sequence for e in run.entries.values())
+        assert run.resolved < run.sequence
+        assert [post.number for post in run.unsent] == list(range(run.posted))
+        assert next_wake_ms(run, 10**15) is None
+
+
+@given(policy=POLICIES, retry=st.integers(1, 10**6))
+def test_delays_never_shrink_and_stay_within_a_year(policy: RetryPolicy, retry: int):
+    assert 0 <= delay_ms(policy, retry) <= delay_ms(policy, retry + 1) <= 365 * 86_400_000
+
+
+@given(number=st.integers(0, 10**9), unit=st.sampled_from(["ms", "s", "minutes", "hr", "days"]))
+def test_a_duration_grows_with_its_number(number: int, unit: str):
+    assert milliseconds(f"{number} {unit}") == number * milliseconds(f"1 {unit}")

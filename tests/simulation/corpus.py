@@ -1,0 +1,426 @@
+"""The shapes: nested loops, joins in races, retries, waits, rollbacks, children, signals."""
+
+import asyncio
+import random
+from typing import Any
+
+from headwater import (
+    Break,
+    ChildWorkflowError,
+    Continue,
+    EventTimeoutError,
+    JoinError,
+    NonRetryableError,
+    RaceError,
+    StepFailedError,
+    StepTx,
+)
+from tests.simulation.shapes import EVER, ONCE, SHAPES, SOON, Work, shape
+
+#: Longer than the clock can jump in a run.
+LONG = "300 days"
+Event = Any
+Step = Any
+
+
+def _fails(_: object = None) -> None:
+    raise ConnectionError("no answer")
+
+
+def _refuses(_: object = None) -> None:
+    raise NonRetryableError("no")
+
+
+@shape(strict=True, restarts=True)
+async def line(event: Event, step: Step, work: Work) -> object:
+    total = 0
+    work.drawn("uuid", await step.uuid())
+    for number in range(3):
+        work.drawn(f"random {number}", await step.random())
+        work.drawn(f"now {number}", (await step.now()).isoformat())
+        await step.log.info("on the way", {"number": number})  # noqa: PLE1205, no logger
+        total += await step.do(f"step {number}", work.do(number), retries=EVER)
+        await step.sleep(f"nap {number}", "1 minute")
+    return total
+
+
+@shape(restarts=True)
+async def retries(event: Event, step: Step, work: Work) -> object:
+    found: list[object] = [await step.do("first", work.do(1, failures=3), retries=EVER)]
+    try:
+        await step.do("second", _fails, retries=ONCE)
+    except StepFailedError as error:
+        found.append(error.name)
+    try:
+        await step.do("refused", _refuses, retries=EVER)
+    except StepFailedError as error:
+        found.append(error.error.name)
+    again = [await step.do("third", work.at_once(3), retries=SOON) for _ in range(2)]
+    return [*found, *again]
+
+
+async def _turn(step: Step, state: dict[str, Any], work: Work) -> object:
+    added = await step.do("work", work.do(state["n"]), retries=EVER)
+    if state["n"] % 2:
+        await step.sleep("nap", "1 minute")
+    work.drawn(f"{step.scope}/dice", await step.random())
+    state = {"sum": state["sum"] + added, "n": state["n"] + 1}
+    return Break(state["sum"]) if state["n"] == 4 else Continue(state)
+
+
+@shape(restarts=True)
+async def nested_loops(event: Event, step: Step, work: Work) -> object:
+    async def turn(step: Step, state: dict[str, Any]) -> object:
+        return await _turn(step, state, work)
+
+    async def one_round(step: Step, state: dict[str, Any]) -> object:
+        await step.do("open", work.at_once(), retries=SOON)
+        options = {"commit_interval": 2, "history_every": 1, "history_keep": 1}
+        total = await step.loop("turns", turn, state={"n": 0, "sum": 0}, **options)
+        sums = [*state["sums"], total]
+        return Break(sums) if len(sums) == 3 else Continue({"sums": sums})
+
+    options = {"commit_interval": 2, "history_every": 2, "history_keep": 1}
+    return await step.loop("rounds", one_round, state={"sums": []}, **options)
+
+
+async def sleeper(event: Event, step: Step, work: Work) -> None:
+    await step.sleep("long", LONG)
+
+
+@shape(sleeper)
+async def join_in_race(event: Event, step: Step, work: Work) -> object:
+    async def slow(step: Step) -> object:
+        await step.do("begin", work.do(), retries=EVER)
+        await step.sleep("nap", "3 minutes")
+        return await step.do("end", work.do("slow"), retries=EVER)
+
+    async def quick(step: Step) -> object:
+        return await step.do("load", work.at_once("quick", failures=1), retries=EVER)
+
+    async def joined(step: Step) -> object:
+        both = await step.join("both", slow=slow, quick=quick)
+        return [both["slow"], both["quick"]]
+
+    async def never(step: Step) -> None:
+        await step.do("fetch", work.do(), retries=EVER)
+        await step.sleep("nap", LONG)
+
+    async def stuck(step: Step) -> None:
+        await step.do("hangs", work.hangs(), retries=EVER, timeout="40 seconds")
+
+    async def child(step: Step) -> None:
+        await step.run_workflow("child", "sleeper", id=f"{event.instance_id}-loser")
+
+    first = await step.race("fastest", never=never, joined=joined, stuck=stuck, child=child)
+    await step.sleep("cool off", "5 minutes")
+    return [first.winner, first.value]
+
+
+@shape(restarts=True)
+async def even_race(event: Event, step: Step, work: Work) -> object:
+    async def branch(step: Step) -> None:
+        await step.do("load", work.do(), retries=EVER)
+
+    async def naps(step: Step) -> None:
+        await step.sleep("nap", "10 seconds")
+        await step.do("load", work.do(), retries=EVER)
+
+    async def fails(step: Step) -> None:
+        await step.do("load", _fails, retries=ONCE)
+
+    for number in range(3):
+        await step.race(f"race {number}", a=branch, b=naps, c=branch, d=fails)
+    try:
+        await step.race("lost", a=fails, b=fails)
+    except RaceError as error:
+        return [sorted(error.errors), await step.do("end", work.do(4), retries=EVER)]
+    return None
+
+
+@shape(restarts=True)
+async def failing_join(event: Event, step: Step, work: Work) -> object:
+    async def fails(step: Step) -> None:
+        await step.do("load", _fails, retries=ONCE)
+
+    async def waits(step: Step) -> object:
+        await step.sleep("nap", "5 minutes")
+        return await step.do("load", work.do(1), retries=EVER)
+
+    try:
+        await step.join("both", fails=fails, waits=waits)
+    except JoinError as error:
+        return [sorted(error.errors), await step.do("after", work.do(2), retries=EVER)]
+    return None
+
+
+@shape(script=tuple(("line", number) for number in range(5)))
+async def events(event: Event, step: Step, work: Work) -> object:
+    await step.do("begin", work.do(), retries=EVER)
+    first = await step.wait_for_event("first", type="line", timeout=LONG)
+
+    async def collect(step: Step, state: list[object]) -> object:
+        lines = await step.wait_for_events("rest", types=["line"], limit=2, timeout=LONG)
+        state = [*state, *(line.payload for line in lines)]
+        return Break(state) if len(state) == 4 else Continue(state)
+
+    found = await step.loop("lines", collect, state=[])
+    try:
+        await step.wait_for_event("never", type="never", timeout="2 minutes")
+    except EventTimeoutError:
+        await step.do("end", work.at_once(), retries=SOON)
+    return [first.payload, found]
+
+
+@shape(script=(("go", 1), ("stop", 2)))
+async def waits_in_races(event: Event, step: Step, work: Work) -> object:
+    async def nap(step: Step) -> None:
+        await step.sleep("nap", "30 seconds")
+
+    async def go(step: Step) -> None:
+        await step.wait_for_event("go", type="go", timeout="20 seconds")
+
+    async def stop(step: Step) -> object:
+        got = await step.wait_for_event("stop", type="stop", timeout=LONG)
+        return got.payload
+
+    async def load(step: Step) -> object:
+        return await step.do("load", work.do(7), retries=EVER)
+
+    await step.race("first", nap=nap, go=go)
+    both = await step.join("then", stop=stop, load=load)
+    return [both["stop"], both["load"]]
+
+
+@shape(restarts=True)
+async def rollback(event: Event, step: Step, work: Work) -> None:
+    await step.checkpoint("before money")
+    for name in ("a", "b"):
+        await step.do(name, work.do(name), retries=EVER, rollback=work.undo(name))
+        await step.sleep(f"nap {name}", "1 minute")
+
+    async def branch(step: Step) -> None:
+        key = f"{step.scope}/pay"
+        await step.do("pay", work.do(), retries=EVER, rollback=work.undo(key))
+
+    await step.join("both", one=branch, two=branch)
+
+    async def turn(step: Step, n: int) -> object:
+        key = f"{step.scope}/pay"
+        await step.do("pay", work.do(), retries=EVER, rollback=work.undo(key))
+        return Break(n) if n == 2 else Continue(n + 1)
+
+    await step.loop("turns", turn, state=0, commit_interval=2)
+    raise NonRetryableError("sold out")
+
+
+async def leaf(event: Event, step: Step, work: Work) -> object:
+    await step.sleep("wait", "20 seconds")
+    if event.payload == "bad":
+        raise LookupError("out of paper")
+    return await step.do("charge", work.do(event.payload), retries=EVER)
+
+
+@shape(leaf, sleeper)
+async def children(event: Event, step: Step, work: Work) -> object:
+    me = event.instance_id
+    await step.do(
+        "make", work.tx(lambda tx: tx.create_workflow("leaf", id=f"{me}-taken", params=0)),
+        retries=EVER,
+    )  # fmt: skip
+    found: list[object] = [await step.run_workflow("good", "leaf", id=f"{me}-good", params="ok")]
+    for name, workflow, options in (
+        ("bad", "leaf", {"params": "bad"}),
+        ("late", "sleeper", {"timeout": "1 hour"}),
+        ("taken", "leaf", {"params": 1}),
+    ):
+        try:
+            await step.run_workflow(name, workflow, id=f"{me}-{name}", **options)
+        except ChildWorkflowError:
+            found.append(await step.do(f"after {name}", work.at_once(name), retries=SOON))
+    return found
+
+
+async def middle(event: Event, step: Step, work: Work) -> object:
+    value = await step.do("load", work.do(event.payload), retries=EVER)
+    return [value, await step.run_workflow("leaf", "leaf", params=value)]
+
+
+@shape(middle, leaf, restarts=True)
+async def family(event: Event, step: Step, work: Work) -> object:
+    calls = (step.run_workflow(f"child {n}", "middle", params=n) for n in range(3))
+    return await asyncio.gather(*calls)
+
+
+@shape(sleeper, leaf)
+async def orphans(event: Event, step: Step, work: Work) -> None:
+    await step.checkpoint("start")
+    await step.do("reserve", work.do(), retries=EVER, rollback=work.undo("reserve"))
+
+    async def child(step: Step) -> None:
+        await step.run_workflow("child", "sleeper")
+
+    async def fails(step: Step) -> None:
+        await step.run_workflow("leaf", "leaf", params=2)
+        await step.do("load", work.do(), retries=EVER, rollback=work.undo(f"{step.scope}/load"))
+
+    await step.race("some", child=child, fails=fails)
+    await asyncio.gather(
+        step.run_workflow("for ever", "sleeper"),
+        step.do("break", _refuses),
+    )
+
+
+@shape(restarts=True, strict=True)
+async def gathers(event: Event, step: Step, work: Work) -> object:
+    first = await asyncio.gather(
+        *(step.do(f"step {number}", work.do(number), retries=EVER) for number in range(4)),
+        step.sleep("nap", "10 seconds"),
+    )
+
+    async def two(name: str) -> list[object]:
+        return [
+            await step.do(f"{name}1", work.at_once(name), retries=SOON),
+            await step.do(f"{name}2", work.do(name), retries=EVER),
+        ]
+
+    tasks = [asyncio.create_task(two(name)) for name in "ab"]
+    work.drawn("now", (await step.now()).isoformat())
+    return [first, [await task for task in tasks]]
+
+
+async def collector(event: Event, step: Step, work: Work) -> object:
+    async def collect(step: Step, state: list[object]) -> object:
+        got = await step.wait_for_events("page", types=["page"], limit=3, timeout=LONG)
+        state = sorted([*state, *(each.payload for each in got)])
+        # None come when an operator has ended who sends them.
+        all_there = len(state) == event.payload["n"] or not got
+        return Break(state) if all_there else Continue(state)
+
+    found = await step.loop("pages", collect, state=[])
+    to = event.payload["to"]
+    await step.do(
+        "done", work.tx(lambda tx: tx.send_event(*to, "done", found), len(found)), retries=EVER
+    )
+    # What is sent twice but counted once must not turn up here.
+    return [found, await step.wait_for_events("more", types=["page"], timeout="1 minute")]
+
+
+@shape(collector)
+async def transactions(event: Event, step: Step, work: Work) -> object:
+    there = f"{event.instance_id}-collector"
+    to = [event.workflow_name, event.instance_id]
+
+    async def one_page(step: Step, n: int) -> object:
+        def fill(tx: StepTx) -> None:
+            tx.create_workflow("collector", id=there, params={"n": 5, "to": to})
+            tx.send_event("collector", there, "page", n)
+            tx.publish("pages", there, n)
+
+        await step.do("save", work.tx(fill, n), retries=EVER)
+        return Break(n) if n == 4 else Continue(n + 1)
+
+    await step.loop("pages", one_page, state=0, commit_interval=3)
+    done = await step.wait_for_event("done", type="done", timeout=LONG)
+    return done.payload
+
+
+async def sender(event: Event, step: Step, work: Work) -> None:
+    for number in range(2):
+        value = f"{event.payload['name']}{number}"
+        await step.do(
+            f"send {number}",
+            work.tx(lambda tx, v=value: tx.send_event(*event.payload["to"], "hello", v)),
+            retries=EVER,
+        )
+
+
+@shape(sender)
+async def crowd(event: Event, step: Step, work: Work) -> object:
+    to = [event.workflow_name, event.instance_id]
+
+    def fill(tx: StepTx) -> None:
+        for name in "abc":
+            params = {"name": name, "to": to}
+            tx.create_workflow("sender", id=f"{event.instance_id}-{name}", params=params)
+
+    await step.do("begin", work.tx(fill), retries=EVER)
+    got: list[object] = []
+    while len(got) < 6:
+        hello = await step.wait_for_event(f"hello {len(got)}", type="hello", timeout=LONG)
+        got.append(hello.payload)
+    more = await step.wait_for_events("more", types=["hello"], timeout="1 minute")
+    return [sorted(map(str, got)), more]
+
+
+# -- programs drawn from the variant: whatever can be nested is
+
+
+def draw(seed: random.Random, depth: int, size: list[int]) -> list[Any]:
+    """A tree of entries; each has a number, which is its name."""
+    size[0] += 1
+    number = size[0]
+    leaves = ["do", "do", "once", "sleep", "wait", "fail"]
+    nodes = ["seq", "join", "race", "sure", "loop", "gather"]
+    kind = seed.choice(leaves if depth == 0 or size[0] > 14 else leaves[:2] + nodes * 2)
+    if kind in nodes:
+        count = 1 if kind == "loop" else seed.randint(1, 3)
+        return [kind, number, [draw(seed, depth - 1, size) for _ in range(count)]]
+    return [kind, number]
+
+
+async def _evaluate(node: list[Any], step: Step, work: Work) -> object:  # noqa: C901, PLR0911, PLR0912
+    name = str(node[1])
+
+    def branch(each: list[Any]) -> Any:  # noqa: ANN401
+        async def run(step: Step) -> object:
+            return await _evaluate(each, step, work)
+
+        return run
+
+    async def turn(step: Step, state: list[object]) -> object:
+        state = [*state, await _evaluate(node[2][0], step, work)]
+        return Break(state) if len(state) == 3 else Continue(state)
+
+    async def never(step: Step) -> None:
+        await step.sleep("never", LONG)
+
+    match node[0]:
+        case "do":
+            return await step.do(name, work.do(node[1]), retries=EVER)
+        case "once":
+            return await step.do(name, work.at_once(node[1]), retries=SOON)
+        case "sleep":
+            return await step.sleep(name, f"{node[1]} seconds")
+        case "wait":
+            return await step.wait_for_events(name, types=["never"], timeout=f"{node[1]} seconds")
+        case "fail":
+            try:
+                return await step.do(name, _fails, retries=ONCE)
+            except StepFailedError as error:
+                return error.name
+        case "seq":
+            return [await _evaluate(each, step, work) for each in node[2]]
+        case "gather":
+            return await asyncio.gather(*(_evaluate(each, step, work) for each in node[2]))
+        case "join":
+            return await step.join(name, **{f"b{each[1]}": branch(each) for each in node[2]})
+        case "race":
+            await step.race(name, **{f"b{each[1]}": branch(each) for each in node[2]})
+            return "raced"
+        case "sure":
+            won = await step.race(name, never=never, sure=branch(node[2][0]))
+            return won.value
+        case _:
+            options = {"commit_interval": 2, "history_every": 2, "history_keep": 1}
+            return await step.loop(name, turn, state=[], **options)
+
+
+@shape(restarts=True)
+async def drawn(event: Event, step: Step, work: Work) -> object:
+    seed = random.Random(event.payload["variant"])
+    trees = [draw(seed, 3, [100 * n]) for n in range(2)]
+    return [await _evaluate(tree, step, work) for tree in trees]
+
+
+__all__ = ["SHAPES"]

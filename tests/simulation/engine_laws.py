@@ -1,0 +1,144 @@
+"""What is checked when a world has come to its end."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from processors.replay.appliers import fold
+from processors.replay.commands import Advance, BeginRollback, Close, Fail, Mark, Open
+from processors.replay.state import OPEN, CodeRun
+from schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
+from streams.code_host.host import Host
+from streams.code_host.loop import WorkflowLoop
+from streams.code_host.protocol import FromHost, Said, ToHost, activate
+from streams.records import partition_of
+from tests.simulation.engine_log import Violation
+from tests.simulation.shapes import Place
+
+if TYPE_CHECKING:
+    from tests.simulation.engine_world import World
+
+#: Prefixes of each instance's history from which it is replayed.
+PREFIXES: Final = 2
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_TO_HOST: Final = msgspec.msgpack.Decoder(ToHost)
+
+
+def ends(world: "World") -> dict[str, tuple[object, ...]]:
+    """How all instances ended; of one that raced others only that it did."""
+    found: dict[str, tuple[object, ...]] = {}
+    for key, run in world.runs().items():
+        failure = run.failure and (run.failure.name, run.failure.message)
+        if run.workflow == "sleeper":
+            found[key] = ("ended",)
+        else:
+            found[key] = (run.status.value, run.output, failure)
+    return found
+
+
+def undelivered(world: "World") -> None:
+    """Each post has had its effect, or its refusal."""
+    for partition in world.partitions:
+        for (key, number), post in partition.reader.posts.items():
+            if post.command is None:
+                continue
+            there = instance_key(post.workflow or "", post.instance_id or "")
+            to = world.partitions[partition_of(there.encode(), len(world.partitions))].reader
+            if isinstance(post.command, StartRun) and there not in to.states:
+                raise Violation(f"{key} has created {there}, which is not there")
+            if isinstance(post.command, SendEvent):
+                event_id = post.command.event_id
+                if event_id != f"{key}#{number}":
+                    raise Violation(f"expected the event {key}#{number}, found {event_id}")
+                if (there, event_id) not in to.heard and not to.states[there].ended:
+                    raise Violation(f"{there} has not received {event_id}")
+
+
+def check_replays(world: "World") -> None:
+    """Replays of unchanged code are fixed points."""
+    for partition in world.partitions:
+        for key, records in partition.reader.counted.items():
+            places = {len(records) - 1}
+            places |= {world.random.randint(1, len(records)) for _ in range(PREFIXES - 1)}
+            for place in sorted(places):
+                _replay(key, records[: max(1, place)], world)
+
+
+def _replay(key: str, records: list[HistoryAppended], world: "World") -> None:
+    run: CodeRun | None = None
+    for record in records:
+        run = fold(run, record)
+    if run is None or run.ended:
+        return
+    first, again = _Dry(run, world).asked(), _Dry(run, world).asked()
+    if first != again:
+        raise Violation(f"{key}: two replays of the same history differ: {first}, {again}")
+    for message in first:
+        if isinstance(message, Said) and _recorded(run, message.asked):
+            raise Violation(f"{key}: a replay asks for what is recorded: {message.asked}")
+
+
+def _recorded(run: CodeRun, asked: object) -> bool:
+    match asked:
+        case Open() | Mark():
+            return asked.key in run.entries
+        case Close() | Fail():
+            entry = run.entries.get(asked.key)
+            return entry is not None and entry.status not in OPEN
+        case Advance():
+            # At its end a loop advances to where it is, to have the rest forgotten.
+            at = run.entries[asked.key].iteration
+            return asked.iteration < at or (asked.iteration == at and not asked.trim_before)
+        case BeginRollback():
+            return run.rollback is not None
+        case _:
+            return False
+
+
+class _Dry:
+    """A host in which no callback comes to its end."""
+
+    def __init__(self, run: CodeRun, world: "World") -> None:
+        self._run = run
+        self._world = world
+        self._said: list[FromHost] = []
+        workflows = {each.name: each for s in world.shapes for each in s.workflows(self)}
+        self._host = Host(workflows, emit=self._said.append, now_ms=lambda: world.now_ms)
+
+    def asked(self) -> list[FromHost]:
+        loop = WorkflowLoop()
+        outside = asyncio._get_running_loop()
+        asyncio._set_running_loop(loop)
+        try:
+            self._host.hear([_TO_HOST.decode(_ENCODE(activate(1, self._run)))])
+            loop.run_ready()
+            said = [*self._said, *self._host.still_running()]
+            self._host.stop()
+            loop.run_ready()
+        finally:
+            asyncio._set_running_loop(outside)
+        return said
+
+    def begin(self, place: Place) -> None:
+        entry = self._run.entries.get(place.key)
+        if entry is not None and entry.status not in OPEN:
+            self._world.violation = Violation(f"a replay calls {place}, which is done")
+            raise self._world.violation
+
+    def begin_undo(self, place: Place) -> None:
+        if self._run.entries[place.key].rolled_back:
+            raise self._world.broken(f"a replay rolls back {place}, which is done")
+
+    async def pass_time(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def hang(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def end(self, _: Place) -> int:
+        return 0
+
+    def drawn(self, place: Place, value: object) -> None:
+        if self._world.drawn.setdefault(place, value) != value:
+            raise self._world.broken(f"{place} differs on replay: {value}")

@@ -1,0 +1,178 @@
+"""A partition's two logs in memory, and the reader who checks the laws on what counts in them."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from processors.replay.appliers import fold
+from processors.replay.state import CodeRun
+from processors.runs.claims import Claims
+from schemas.codec import decode
+from schemas.history import (
+    NO_CAUSE,
+    CommandRejected,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    HistoryAppended,
+    LogEvent,
+    Post,
+    PostsQueued,
+    PostsSent,
+    RunCompleted,
+    RunErrored,
+    RunStarted,
+    RunTerminated,
+    SnapshotTaken,
+    StepCompleted,
+    StepFailed,
+    instance_key,
+)
+from tests.simulation.shapes import Place
+
+_ENDS = (RunCompleted, RunErrored, RunTerminated)
+#: These take no sequence.
+_UNNUMBERED = (PostsSent, CommandRejected)
+
+
+class Violation(AssertionError):
+    """A law was broken."""
+
+
+@dataclass
+class Reader:
+    """Folds a partition as any reader does, and checks each record that counts."""
+
+    claims: Claims
+    states: dict[str, CodeRun] = field(default_factory=dict)
+    #: The records of each instance that count.
+    counted: dict[str, list[HistoryAppended]] = field(default_factory=dict)
+    posts: dict[tuple[str, int], Post] = field(default_factory=dict)
+    outcomes: dict[int, str] = field(default_factory=dict)
+    heard: set[tuple[str, str]] = field(default_factory=set)
+    #: Entries that can never be done, opened or rolled back again.
+    done: set[Place] = field(default_factory=set)
+    opened: set[Place] = field(default_factory=set)
+    undone: set[Place] = field(default_factory=set)
+    void: int = 0
+
+    def read(self, offset: int, record: HistoryAppended) -> bool:
+        if not self.claims.admit(offset, record):
+            self.void += 1
+            return False
+        self._cause(record)
+        key = instance_key(record.workflow, record.instance_id)
+        before = self.states.get(key)
+        if not all(isinstance(event, CommandRejected) for event in record.events):
+            self.counted.setdefault(key, []).append(record)
+            self._place(record, before)
+        for event in record.events:
+            self._note(key, record, event)
+        after = fold(before, record)
+        if after is not None:
+            self.states[key] = after
+            self._gapless(record, after)
+        return True
+
+    def _cause(self, record: HistoryAppended) -> None:
+        if record.cause == NO_CAUSE:
+            return
+        if record.cause != len(self.outcomes):
+            raise Violation(
+                f"expected the outcome of command {len(self.outcomes)}, found that of "
+                f"{record.cause}: {record.events}"
+            )
+        first = record.events[0]
+        self.outcomes[record.cause] = first.code if isinstance(first, CommandRejected) else ""
+
+    def _place(self, record: HistoryAppended, before: CodeRun | None) -> None:
+        if isinstance(record.events[0], RunStarted):
+            expected = (0 if before is None else before.run_number + 1, 0)
+        else:
+            expected = (-1, -1) if before is None else (before.run_number, before.sequence)
+        if (record.run_number, record.sequence) != expected:
+            raise Violation(f"expected run and sequence {expected}, found a gap: {record}")
+        ended = before is not None and before.ended
+        for event in record.events:
+            if ended and not isinstance(event, RunStarted | PostsSent):
+                raise Violation(f"expected nothing after the end, found {event} in {record}")
+            ended = isinstance(event, _ENDS) or (ended and not isinstance(event, RunStarted))
+
+    @staticmethod
+    def _gapless(record: HistoryAppended, after: CodeRun) -> None:
+        numbered = sum(not isinstance(event, _UNNUMBERED) for event in record.events)
+        if numbered and after.sequence != record.sequence + numbered:
+            raise Violation(f"expected sequence {after.sequence} after {record}")
+
+    def _note(self, key: str, record: HistoryAppended, event: LogEvent) -> None:
+        where = (record.workflow, record.instance_id, record.run_number)
+        match event:
+            case StepCompleted():
+                self._once(self.done, Place(*where, event.key), "completed")
+            case StepFailed(retry_at_ms=None):
+                self._once(self.done, Place(*where, event.key), "failed for good")
+            case EntryOpened():
+                self._once(self.opened, Place(*where, event.key), "opened")
+            case EntryRolledBack():
+                self._once(self.undone, Place(*where, event.key), "rolled back")
+            case EventReceived() if "#" in event.event_id:
+                if (key, event.event_id) in self.heard:
+                    raise Violation(f"{key} has received {event.event_id} twice")
+                self.heard.add((key, event.event_id))
+            case PostsQueued():
+                self._queued(key, event)
+            case _:
+                pass
+
+    @staticmethod
+    def _once(found: set[Place], place: Place, what: str) -> None:
+        if place in found:
+            raise Violation(f"{place} is {what} twice")
+        found.add(place)
+
+    def _queued(self, key: str, event: PostsQueued) -> None:
+        for post in event.posts:
+            if (key, post.number) in self.posts or (
+                post.number > 0 and (key, post.number - 1) not in self.posts
+            ):
+                raise Violation(f"expected the posts of {key} to be numbered, found {post}")
+            self.posts[key, post.number] = post
+
+
+class Partition:
+    """`workflow-history` and `workflow-commands`, one partition of each; an offset is an index."""
+
+    def __init__(self, number: int, claims: Callable[[], Claims]) -> None:
+        self.number = number
+        self.history: list[HistoryAppended] = []
+        self.commands: list[bytes] = []
+        self.reader = Reader(claims())
+        #: Records of dead processes that are still on the wire.
+        self.strays: list[bytes] = []
+        #: `workflow-snapshots`, compacted: the latest of each key, in the order of their offsets.
+        self.snapshots: dict[bytes, SnapshotTaken] = {}
+        #: The offset up to which commands are replied to.
+        self.replied = 0
+
+    def append(self, data: bytes) -> int:
+        """The record lands; gives its offset."""
+        record = decode(data, HistoryAppended)
+        self.history.append(record)
+        offset = len(self.history) - 1
+        self.reader.read(offset, record)
+        return offset
+
+    def write(self, key: bytes, snapshot: SnapshotTaken) -> None:
+        """A snapshot lands."""
+        self.snapshots.pop(key, None)
+        self.snapshots[key] = snapshot
+
+    # -- what a takeover reads
+
+    async def read(
+        self, _: int, start: int, end: int
+    ) -> AsyncIterator[list[tuple[int, HistoryAppended]]]:
+        yield list(enumerate(self.history[start:end], start))
+
+    async def read_snapshots(self, _: int) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
+        for each in list(self.snapshots.items()):
+            yield each

@@ -1,0 +1,417 @@
+"""A world: partitions, the processes that own them, clients, and all that can go wrong.
+
+What is played and what is of production says `engine.py`.
+"""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from processors.runs.claims import Claims
+from processors.runs.state import RunStatus
+from schemas.codec import encode
+from schemas.history import (
+    Command,
+    CommandSent,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+    instance_key,
+)
+from streams.code_host.values import encode as json_of
+from streams.owner import Owner
+from streams.records import partition_of
+from tests.simulation.engine_laws import check_replays, undelivered
+from tests.simulation.engine_log import Partition, Violation
+from tests.simulation.engine_process import CallbackLoop, Process
+from tests.simulation.shapes import Place, Shape
+
+START_MS: Final = 1_767_225_600_000
+#: What a world may take to come to rest when faults have stopped; most need less than 500.
+DRAIN_STEPS: Final = 30_000
+#: All jumps of the clock together must stay far below `corpus.LONG`.
+JUMPS_MAX: Final = 20
+JUMP_MAX_MS: Final = 86_400_000
+TURNS_LOST_MAX: Final = 2
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules of the shell; a world with one of them left out is expected to fail."""
+
+    releases_early: bool = False
+    checks_epoch: bool = True
+    encodes_at_once: bool = True
+    answers_again: bool = True
+    commits_after_backs: bool = True
+    claims: Callable[[], Claims] = Claims
+    owner: Callable[..., Owner] = Owner
+
+
+@dataclass
+class Root:
+    """An instance that a client starts, and what it still sends it."""
+
+    shape: Shape
+    variant: int
+    script: list[tuple[str, object]] = field(default_factory=list)
+    #: Whether an operator has ended or restarted it, so that it may end otherwise.
+    ended_early: bool = False
+
+    @property
+    def instance_id(self) -> str:
+        return f"i{self.variant}"
+
+
+class World:
+    """Some partitions, their owners, and the clients of a few instances."""
+
+    def __init__(
+        self, seed: int | str, roots: list[Root], rules: Rules | None = None, partitions: int = 3
+    ) -> None:
+        self.random = random.Random(seed)
+        self.rules = rules or Rules()
+        self.roots = roots
+        self.shapes = [root.shape for root in roots]
+        self.now_ms = START_MS
+        self.numbers = itertools.count(1)
+        self.loop = CallbackLoop()
+        self.trace: list[tuple[object, ...]] = []
+        self.faulty = False
+        self.rates: dict[str, float] = {}
+        self.seen: Counter[str] = Counter()
+        self.calls = 0
+        self.ended: Counter[Place] = Counter()
+        self.drawn: dict[Place, object] = {}
+        self.violation: Violation | None = None
+        #: Callbacks that take time: when they are through, whose they are, and what ends them.
+        self.sleepers: list[tuple[int, Process, asyncio.Future[None]]] = []
+        self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
+        self.owners: dict[int, Process] = {}
+        self.zombies: list[Process] = []
+        for root in roots:
+            self.tell(root, StartRun(json_of({"variant": root.variant}, "params")))
+
+    # -- what the processes ask of the world
+
+    def send(self, sent: CommandSent) -> None:
+        key = instance_key(sent.workflow, sent.instance_id).encode()
+        partition = self.partitions[partition_of(key, len(self.partitions))]
+        times = 2 if self._strikes("twice") else 1
+        partition.commands += [encode(sent)] * (times if sent.reply_to < 0 else 1)
+
+    def tell(self, root: Root, command: Command, instance_id: str | None = None) -> None:
+        """A client sends a command."""
+        self.send(
+            CommandSent(
+                command_id=f"cmd-{next(self.numbers)}",
+                workflow=root.shape.name,
+                instance_id=instance_id or root.instance_id,
+                sent_at_ms=self.now_ms,
+                reply_to=0,
+                command=command,
+            )
+        )
+
+    def draw_skew(self) -> int:
+        return self.random.randint(-3_000, 3_000) if self._strikes("skew") else 0
+
+    async def pass_time(self, process: Process) -> None:
+        """Takes the time of a callback: none, some seconds, or more than its timeout."""
+        kind = self.random.random()
+        if kind < 0.4:
+            return
+        slow = self.faulty and kind > 0.97
+        delay_ms = 900_000 if slow else self.random.randint(0, 8_000)
+        future: asyncio.Future[None] = self.loop.create_future()
+        self.sleepers.append((self.now_ms + delay_ms, process, future))
+        await future
+
+    def broken(self, what: str) -> BaseException:
+        """Takes note of a violation in authors' code, where raising alone may be caught."""
+        self.violation = self.violation or Violation(what)
+        return self.violation
+
+    # -- what happens
+
+    def step(self) -> bool:
+        """One thing that can happen does; False when nothing can without time."""
+        if self.faulty:
+            self._fault()
+        possible = self._possible()
+        if not possible:
+            return False
+        name, action = self.random.choice(possible)
+        self.trace.append((name,))
+        self.trace[-1] = (name, action())
+        if self._strikes("torn"):
+            self._tear(name)
+        if self.violation is not None:
+            raise self.violation
+        return True
+
+    def _possible(self) -> list[tuple[str, Callable[[], object]]]:
+        found: list[tuple[str, Callable[[], object]]] = []
+        for partition in self.partitions:
+            if partition.number not in self.owners:
+                found.append((f"{partition.number} claim", lambda p=partition: self.claim(p)))
+            if partition.strays:
+                found.append((f"{partition.number} stray", lambda p=partition: self._stray(p)))
+        for process in (*self.owners.values(), *self.zombies):
+            found += self._possible_of(process)
+        due = [each for each in self.sleepers if each[0] <= self.now_ms]
+        if due:
+            found.append(("callback", lambda: self._wake(self.random.choice(due))))
+        return found
+
+    def _possible_of(self, process: Process) -> list[tuple[str, Callable[[], object]]]:
+        draw = self.random
+        name = f"{process.partition.number}{'z' if process in self.zombies else ''} "
+        found: list[tuple[str, Callable[[], object]]] = []
+        if process.can_turn():
+            frames = draw.randint(0, 5) if self.faulty else 1_000
+            limit = draw.choice([None, 1]) if self.faulty else None
+            found.append((name + "turn", lambda: process.turn(draw.randint(1, 4), frames, limit)))
+        if process.to_land():
+            found.append((name + "lands", process.land))
+        if process.can_release():
+            found.append((name + "releases", process.release))
+        if process.told:
+            found.append((name + "tells", lambda: process.tell(draw.randint(1, 5))))
+        if process.outbox:
+            found.append((name + "posts", process.post))
+        if process.backs:
+            found.append((name + "sends back", process.send_back))
+        if process.can_reply():
+            found.append((name + "replies", process.reply))
+        if process.can_mark():
+            found.append((name + "checkpoint", process.write_mark))
+        return found
+
+    def claim(self, partition: Partition) -> str:
+        process = self.owners[partition.number] = Process(self, partition)
+        return f"epoch {process.epoch}"
+
+    def _stray(self, partition: Partition) -> str:
+        self.seen["strays"] += 1
+        return f"at {partition.append(partition.strays.pop(0))}"
+
+    def _wake(self, sleeper: tuple[int, Process, asyncio.Future[None]]) -> str:
+        self.sleepers.remove(sleeper)
+        _, process, future = sleeper
+        if not future.done():
+            future.set_result(None)
+        process.settle()
+        return f"of {process.partition.number}"
+
+    # -- faults
+
+    def _strikes(self, fault: str) -> bool:
+        strikes = self.faulty and self.random.random() < self.rates.get(fault, 0)
+        self.seen[fault] += strikes
+        return strikes
+
+    def _fault(self) -> None:
+        for fault in _FAULTS:
+            if self._strikes(fault):
+                getattr(self, f"_do_{fault}")()
+
+    def _tear(self, name: str) -> None:
+        """The process that has just done something does a part of what follows, and crashes."""
+        process = self.owners.get(int(name[0])) if name[0].isdigit() else None
+        if process is not None:
+            if process.can_release():
+                process.release(self.random.randint(0, 3))
+            if process.outbox and self.random.random() < 0.5:
+                process.post(self.random.randint(0, 2))
+            self.crash(process, "crashes in the midst")
+
+    def _some_owner(self) -> Process | None:
+        return self.random.choice(list(self.owners.values())) if self.owners else None
+
+    def _do_crash(self) -> None:
+        process = self._some_owner()
+        if process is not None:
+            self.crash(process, "crashes")
+
+    def crash(self, process: Process, why: str) -> None:
+        self.trace.append((f"{process.partition.number} {why}",))
+        left = process.die()
+        self.sleepers = [each for each in self.sleepers if each[1] is not process]
+        if left and self.random.random() < 0.5:
+            process.partition.strays += left[: self.random.randint(1, len(left))]
+        if process in self.zombies:
+            self.zombies.remove(process)
+        elif self.owners.get(process.partition.number) is process:
+            del self.owners[process.partition.number]
+
+    def _do_supersede(self) -> None:
+        process = self._some_owner()
+        if process is not None and len(self.zombies) < 2:
+            self.zombies.append(process)
+            name = f"{process.partition.number} is superseded"
+            self.trace.append((name, self.claim(process.partition)))
+
+    def _do_bury(self) -> None:
+        if self.zombies:
+            self.crash(self.random.choice(self.zombies), "zombie goes")
+
+    def _do_host(self) -> None:
+        process = self._some_owner()
+        if process is not None:
+            turn = None
+            active = process.owner.activations()
+            if active and self.seen["turns lost"] < TURNS_LOST_MAX and self.random.random() < 0.3:
+                turn = self.random.choice(active)
+                self.seen["turns lost"] += 1
+            self.trace.append((f"{process.partition.number} loses its host, in turn {turn}",))
+            self.sleepers = [each for each in self.sleepers if each[1] is not process]
+            process.lose_host("the host was lost", turn)
+
+    def _do_reread(self) -> None:
+        process = self._some_owner()
+        if process is not None:
+            process.read = self.random.randint(0, process.read)
+            self.trace.append((f"{process.partition.number} reads again from {process.read}",))
+
+    def _do_evict(self) -> None:
+        process = self._some_owner()
+        if process is not None:
+            self.trace.append((f"{process.partition.number} evicts", process.evict()))
+
+    def _do_checkpoint(self) -> None:
+        process = self._some_owner()
+        if process is not None:
+            self.trace.append((f"{process.partition.number} snapshots", process.checkpoint()))
+
+    def _do_jump(self) -> None:
+        if self.seen["jump"] <= JUMPS_MAX:
+            self.now_ms += self.random.choice([1, 1_000, 60_000, 3_600_000, JUMP_MAX_MS])
+            self.trace.append(("the clock jumps to", self.now_ms))
+
+    def _do_tick(self) -> None:
+        self.advance(JUMP_MAX_MS)
+
+    def _do_script(self) -> None:
+        root = self.random.choice(self.roots)
+        if root.script:
+            kind, payload = root.script.pop(0)
+            self.trace.append((f"a client sends {kind} to", root.shape.name))
+            event_id = f"evt-{next(self.numbers)}"
+            self.tell(root, SendEvent(event_id, kind, json_of(payload, "payload")))
+
+    def _do_operator(self) -> None:
+        root = self.random.choice(self.roots)
+        commands: list[Command] = [PauseRun(), PauseRun(), ResumeRun()]
+        if root.shape.restarts:
+            commands.append(RestartRun())
+        if self.random.random() < 0.02:
+            commands = [TerminateRun("an operator")]
+            root.ended_early = True
+        command = self.random.choice(commands)
+        self.trace.append((f"an operator: {type(command).__name__}", root.shape.name))
+        self.tell(root, command)
+
+    # -- time, and the end
+
+    def next_due_ms(self) -> int | None:
+        times = [due_ms for due_ms, _, future in self.sleepers if not future.done()]
+        for process in (*self.owners.values(), *self.zombies):
+            due_ms = process.owner.next_due_ms()
+            if due_ms is not None:
+                times.append(due_ms - process.skew_ms)
+        return min((each for each in times if each > self.now_ms), default=None)
+
+    def advance(self, farthest_ms: int | None = None) -> bool:
+        """Moves the clock to what is due next, if that is not too far away."""
+        due_ms = self.next_due_ms()
+        if due_ms is None or (farthest_ms is not None and due_ms - self.now_ms > farthest_ms):
+            return False
+        self.now_ms = due_ms
+        self.trace.append(("the clock is at", due_ms - START_MS))
+        return True
+
+    def run(self, faults: int) -> None:
+        """So many steps with faults, if any, and then to the end without."""
+        if faults:
+            self.faulty = True
+            self.rates = {
+                name: self.random.choice(rates) for name, rates in {**_FAULTS, **_CHANCES}.items()
+            }
+            for _ in range(faults):
+                if not self.step() and not self.advance(JUMP_MAX_MS):
+                    self._do_script()
+            self.faulty = False
+        for process in list(self.zombies):
+            self.crash(process, "zombie goes")
+        self._drain()
+        check_replays(self)
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        for process in (*self.owners.values(), *self.zombies):
+            process.die()
+
+    def _drain(self) -> None:
+        for _ in range(DRAIN_STEPS):
+            if self.step() or self._nudge():
+                continue
+            if not self.advance():
+                break
+        left = [key for key, run in self.runs().items() if not run.ended]
+        if left or self._possible():
+            raise Violation(f"expected every run to end when faults stop, found {left}")
+        undelivered(self)
+
+    def _nudge(self) -> bool:
+        """What clients owe: their events, and that nothing stays paused."""
+        if any(root.script for root in self.roots):
+            for root in self.roots:
+                while root.script:
+                    kind, payload = root.script.pop(0)
+                    event_id = f"evt-{next(self.numbers)}"
+                    self.tell(root, SendEvent(event_id, kind, json_of(payload, "payload")))
+            return True
+        paused = [
+            root
+            for root in self.roots
+            if (run := self.runs().get(f"{root.shape.name}/{root.instance_id}"))
+            and run.status is RunStatus.PAUSED
+        ]
+        for root in paused:
+            self.tell(root, ResumeRun())
+        return bool(paused)
+
+    def runs(self) -> dict[str, Any]:
+        return {key: run for each in self.partitions for key, run in each.reader.states.items()}
+
+    def told(self) -> str:
+        return "\n".join(" ".join(map(str, line)) for line in self.trace)
+
+
+#: Faults, and how likely one is at each step: one of these, drawn for each world.
+_FAULTS: Final[dict[str, list[float]]] = {
+    "crash": [0, 0.005, 0.03],
+    "supersede": [0, 0.005, 0.02],
+    "bury": [0.05],
+    "host": [0, 0, 0.01, 0.03],
+    "reread": [0, 0.02],
+    "evict": [0, 0.02, 0.1],
+    "checkpoint": [0, 0.05],
+    "jump": [0, 0, 0.01],
+    "tick": [0, 0.01, 0.1],
+    "script": [0.02, 0.1],
+    "operator": [0, 0, 0.01, 0.03],
+}
+_CHANCES: Final[dict[str, list[float]]] = {
+    "twice": [0, 0.2],
+    "skew": [0, 1],
+    "torn": [0, 0.002, 0.02],
+}

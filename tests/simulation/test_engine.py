@@ -1,0 +1,172 @@
+"""Goal: whatever goes wrong, a run ends as it would have ended, and nothing that is done is redone.
+
+Method: a thousand worlds, each from one seed: workflows of every shape on two or three partitions,
+whose owners crash before, in and after appends, supersede each other, evict, restore from snapshots
+and lose their hosts. Then worlds that lack a rule, or whose engine has a fault: each must fail, or
+the simulation proves nothing. More seeds: `python -m tests.simulation.engine --seeds 10000`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection
+
+import pytest
+from typing_extensions import override
+
+import processors.replay.decide as deciding
+from processors.replay.state import CodeRun
+from processors.runs.claims import Claims
+from schemas.errors import InvariantViolation
+from schemas.history import CommandSent, HistoryAppended, PartitionClaimed
+from streams.effects import Batch, Queued
+from streams.owner import Owner
+from tests.simulation.engine import expected, run
+from tests.simulation.engine_log import Violation
+from tests.simulation.engine_world import Rules
+from tests.simulation.shapes import SHAPES
+
+SEEDS = range(1_000)
+#: Seeds that found a fault, and what it was.
+FOUND = {
+    19: "an instance that was restored from the log had no snapshot at the next checkpoint",
+    302: "the same, of a run that is paused",
+    57: "an active instance that was restored from its snapshot was never given to the host",
+    301: "the same, of a child and its parent",
+    26: "memory had another time than the record of what two calls had staged",
+    254: "the same, of a second run",
+}
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_runs_end_as_they_would_without_faults_and_nothing_completed_runs_again(block: int):
+    for seed in SEEDS[block::10]:
+        run(seed)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_once_stays_mended(seed: int):
+    run(seed)
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_without_faults_a_shape_ends_the_same_in_every_order_of_events(name: str):
+    for order in range(1, 4):
+        assert expected(name, 0, order) == expected(name, 0)
+
+
+def test_a_seed_gives_the_same_world_again():
+    assert run(3).told() == run(3).told()
+
+
+def test_the_worlds_are_as_bad_as_they_should_be():
+    seen: Counter[str] = Counter()
+    for seed in SEEDS[:80]:
+        world = run(seed)
+        seen += world.seen
+        seen["void"] += sum(each.reader.void - _claims(each.history) for each in world.partitions)
+        seen["calls again"] += world.calls - len(world.ended)
+    often = ("crash", "supersede", "host", "reread", "strays", "evict", "checkpoint", "torn")
+    assert all(seen[what] > 25 for what in (*often, "twice", "jump", "operator", "void")), seen
+
+
+def _claims(history: list[HistoryAppended]) -> int:
+    return sum(isinstance(record.events[0], PartitionClaimed) for record in history)
+
+
+class EverythingCounts(Claims):
+    """The fold without its rule."""
+
+    @override
+    def admit(self, offset: int, record: HistoryAppended) -> bool:
+        super().admit(offset, record)
+        self.cause = max(self.cause, record.cause)
+        return not isinstance(record.events[0], PartitionClaimed)
+
+
+class DecidesAgain(Owner):
+    """An owner that does not know which commands have their outcome."""
+
+    @override
+    def receive(self, offset: int, sent: CommandSent, now_ms: int) -> None:
+        self.claims.cause = min(self.claims.cause, offset - 1)
+        super().receive(offset, sent, now_ms)
+
+
+class ForgetsPosts(Owner):
+    """An owner that does not send what its predecessor has left unsent."""
+
+    @override
+    def take(self) -> Batch:
+        batch = super().take()
+        if batch.number == 1:
+            batch.effects = [each for each in batch.effects if not isinstance(each, Queued)]
+        return batch
+
+
+class ForgetsTime(Owner):
+    """An owner that does not look at what waits for time."""
+
+    @override
+    def wake(self, now_ms: int) -> None:
+        pass
+
+    @override
+    def next_due_ms(self) -> None:
+        return None
+
+
+def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] = ()) -> str:
+    """What the first world says that fails; with what it prints."""
+    for seed in seeds:
+        try:
+            run(seed, rules, shapes)
+        except (Violation, InvariantViolation) as violation:
+            notes = "".join(violation.__notes__)
+            assert notes.startswith(f"seed {seed}: "), notes
+            assert len(notes.splitlines()) > 3, "a trace that can be read"
+            return str(violation)
+    pytest.fail("expected a world to fail, found none that did")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "shapes", "seeds", "told"),
+    [
+        (Rules(releases_early=True), [], range(20), "what the log does not say"),
+        (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
+        (
+            Rules(encodes_at_once=False),
+            ["transactions", "crowd", "family"],
+            range(90, 400),
+            "not say",
+        ),
+        (Rules(answers_again=False), ["children"], range(100, 200), "to end"),
+        (Rules(commits_after_backs=False), ["children"], range(400, 450), "to end"),
+        (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),
+        (Rules(owner=DecidesAgain), [], range(50), "outcome"),
+        (
+            Rules(owner=ForgetsPosts),
+            ["transactions"],
+            range(100),
+            "expected",
+        ),
+        (Rules(owner=ForgetsTime), ["line"], range(20), "to end"),
+    ],
+    ids=lambda value: _name(value) if isinstance(value, Rules) else "",
+)
+def test_no_rule_can_be_left_out(
+    left_out: Rules, shapes: list[str], seeds: Collection[int], told: str
+):
+    assert re.search(told, fails(seeds, left_out, shapes))
+
+
+def _name(rules: Rules) -> str:
+    every = Rules()
+    return next(name for name in vars(every) if getattr(rules, name) != getattr(every, name))
+
+
+def test_an_engine_that_takes_a_stale_result_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    def fresh(run: CodeRun, key: str, attempt: int) -> bool:
+        return False
+
+    monkeypatch.setattr(deciding, "is_stale", fresh)
+    assert fails(range(200), None, ["line", "even_race"])

@@ -1,0 +1,242 @@
+"""What events do to the state of a run, beyond the moves of its tables."""
+
+import pytest
+
+from processors.replay.appliers import apply, fold
+from processors.replay.state import CodeRun, EntryStatus
+from processors.runs.state import RunStatus
+from schemas.errors import InvariantViolation
+from schemas.history import (
+    NO_CAUSE,
+    CommandRejected,
+    EntriesCancelled,
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EntryOpened,
+    EntryRolledBack,
+    EventReceived,
+    HistoryAppended,
+    HostLost,
+    LogEvent,
+    LogWritten,
+    LoopAdvanced,
+    Post,
+    PostsQueued,
+    PostsSent,
+    RollbackFailed,
+    RollbackStarted,
+    RunCompleted,
+    RunErrored,
+    RunStarted,
+    RunTerminated,
+    StepCompleted,
+    StepFailed,
+)
+from tests.unit.processors.replay.states import (
+    CHILD,
+    FAILURE,
+    NOW_MS,
+    PARENT,
+    a_run,
+    an_entry,
+    mail,
+)
+
+_AT_MS = NOW_MS + 1
+_STEP = ("k", "k", 4, NOW_MS - 5, 2, 3, 600_000)
+
+
+def _record(*events: LogEvent, run_number: int = 0, sequence: int = 0) -> HistoryAppended:
+    return HistoryAppended(
+        workflow="order",
+        instance_id="o-1",
+        run_number=run_number,
+        sequence=sequence,
+        epoch=0,
+        cause=NO_CAUSE,
+        at_ms=_AT_MS,
+        events=events,
+    )
+
+
+def _applied(run: CodeRun, *events: LogEvent) -> CodeRun:
+    for event in events:
+        apply(run, event, _AT_MS)
+    return run
+
+
+def test_a_step_is_there_from_its_first_outcome_on_and_was_reached_before():
+    entry = _applied(a_run(), StepFailed(*_STEP, FAILURE, NOW_MS + 9)).entries["k"]
+    assert (entry.created_at_ms, entry.updated_at_ms, entry.ordinal) == (NOW_MS - 5, _AT_MS, 4)
+    assert (entry.attempts, entry.max_attempts, entry.timeout_ms) == (2, 3, 600_000)
+    assert (entry.failure, entry.wake_at_ms, entry.sequence) == (FAILURE, NOW_MS + 9, -1)
+
+
+def test_a_step_that_succeeds_at_last_is_no_longer_open_and_has_no_error():
+    run = _applied(a_run(hosts_lost=2, back_at_ms=5), StepFailed(*_STEP, FAILURE, 9))
+    assert list(run.open) == ["k"]
+    assert (run.resolved, run.hosts_lost) == (0, 2), "a retry resolves nothing"
+    _applied(run, StepCompleted(*_STEP, "5", rollback=True))
+    entry = run.entries["k"]
+    assert (entry.result, entry.failure, entry.wake_at_ms, entry.rollback) == (
+        "5",
+        None,
+        None,
+        True,
+    )
+    assert (entry.sequence, run.resolved, run.sequence) == (8, 8, 9)
+    assert (list(run.open), run.hosts_lost, run.back_at_ms) == ([], 0, 0)
+
+
+def test_an_entry_that_waits_keeps_its_time_when_it_ends():
+    run = _applied(a_run(), EntryOpened("nap", "nap", EntryKind.SLEEP, 0, 50))
+    _applied(run, EntryCompleted("nap", "null"))
+    assert run.entries["nap"].wake_at_ms == 50
+    assert run.open == {}
+
+
+def test_an_entry_that_is_opened_holds_what_it_was_opened_with():
+    run = _applied(
+        a_run(),
+        EntryOpened("w", "w", EntryKind.WAIT, 1, 50, ("line",), 5),
+        EntryOpened("c", "c", EntryKind.CHILD, 2, child=CHILD),
+        EntryOpened("pages", "pages", EntryKind.LOOP, 3, state="0"),
+    )
+    wait, child, loop = (run.entries[key] for key in ("w", "c", "pages"))
+    assert (wait.event_types, wait.limit, wait.wake_at_ms) == (("line",), 5, 50)
+    assert (child.child, child.status) == (CHILD, EntryStatus.WAITING)
+    assert (loop.commits, loop.status) == ({0: "0"}, EntryStatus.PENDING)
+    assert list(run.open) == ["w", "c", "pages"], "in the order of opening"
+
+
+def test_what_a_wait_takes_leaves_the_mailbox():
+    run = a_run(entries={"w": an_entry(EntryKind.WAIT)}, mailbox=[mail(1), mail(2), mail(3)])
+    _applied(run, EntryCompleted("w", "[]", ("evt-1", "evt-3")))
+    assert run.mailbox == [mail(2)]
+
+
+def test_an_entry_that_fails_has_its_error_and_wakes_the_run():
+    run = a_run(RunStatus.WAITING, entries={"w": an_entry(EntryKind.WAIT)})
+    _applied(run, EntryErrored("w", FAILURE))
+    assert (run.entries["w"].failure, run.status) == (FAILURE, RunStatus.ACTIVE)
+
+
+def test_losers_are_no_longer_open_and_the_code_need_not_see_it():
+    run = a_run(entries={key: an_entry() for key in ("a", "b", "c")}, resolved=3)
+    _applied(run, EntriesCancelled(("a", "c")))
+    assert list(run.open) == ["b"]
+    assert (run.entries["a"].sequence, run.resolved) == (7, 3)
+
+
+def test_a_loop_forgets_the_iterations_before_a_place_and_what_lies_within():
+    scope = {f"pages/~{number}/fetch": an_entry() for number in range(12)}
+    others = {"pages/~x": an_entry(), "page": an_entry(), "pages": an_entry(EntryKind.LOOP)}
+    del others["pages/~x"]
+    run = a_run(entries=scope | others)
+    run.entries["pages"].commits = {0: "0", 5: "5"}
+    _applied(run, LoopAdvanced("pages", 10, "10", 7))
+    kept = {f"pages/~{number}/fetch" for number in range(7, 12)}
+    assert run.entries.keys() == kept | others.keys()
+    assert run.open.keys() == run.entries.keys()
+    assert run.entries["pages"].commits == {5: "5", 10: "10"}, "the latest before the place stays"
+    assert (run.entries["pages"].iteration, run.resolved) == (10, 7)
+
+
+def test_a_loop_never_goes_back():
+    run = a_run(entries={"pages": an_entry(EntryKind.LOOP, iteration=9)})
+    _applied(run, LoopAdvanced("pages", 5, "5"))
+    assert run.entries["pages"].iteration == 9
+
+
+def test_rolling_back_is_noted_at_the_run_and_its_entries():
+    run = a_run(entries={"pay": an_entry(status=EntryStatus.COMPLETED, rollback=True)})
+    _applied(run, RollbackStarted(FAILURE), RollbackFailed("pay", 1, FAILURE, 50))
+    entry = run.entries["pay"]
+    assert (run.rollback, entry.rollback_attempts, entry.rollback_at_ms) == (FAILURE, 1, 50)
+    assert (entry.rolled_back, run.resolved) == (False, 0)
+    _applied(run, EntryRolledBack("pay"))
+    assert (entry.rolled_back, run.resolved) == (True, 9)
+
+
+def test_lost_hosts_are_counted_until_something_is_resolved():
+    run = _applied(a_run(), HostLost("gone", 50), HostLost("gone", 60))
+    assert (run.hosts_lost, run.back_at_ms) == (2, 60)
+
+
+def test_events_that_workflows_send_are_remembered_by_sender():
+    run = _applied(
+        a_run(),
+        EventReceived("evt-1", "line", "1", 5),
+        EventReceived("order/a#b#7", "line", "2", 6),
+    )
+    assert run.heard == {"order/a#b": 7}
+    assert [each.event_id for each in run.mailbox] == ["evt-1", "order/a#b#7"]
+
+
+def test_posts_stay_until_they_are_sent_and_their_numbers_are_never_used_again():
+    posts = tuple(Post(number, topic="t") for number in range(3, 6))
+    run = _applied(a_run(posted=3), PostsQueued(posts), PostsSent(4))
+    assert (run.unsent, run.posted) == ([posts[2]], 6)
+    assert run.sequence == 8, "that posts are sent takes no number"
+
+
+def test_logs_change_nothing_but_the_number():
+    run, before = _applied(a_run(), LogWritten("info", "workflow", "hi")), a_run()
+    before.sequence, before.updated_at_ms = 8, _AT_MS
+    assert run == before
+
+
+def test_ends_keep_the_output_or_the_error():
+    assert _applied(a_run(), RunCompleted("5")).output == "5"
+    assert _applied(a_run(), RunErrored(FAILURE)).failure == FAILURE
+
+
+# -- folding
+
+
+def test_a_run_begins_with_its_start():
+    run = fold(None, _record(RunStarted("1", "seed", PARENT), LogWritten("info", "w", "hi")))
+    assert run is not None
+    assert (run.status, run.params, run.seed, run.parent) == (RunStatus.ACTIVE, "1", "seed", PARENT)
+    assert (run.sequence, run.run_number, run.created_at_ms) == (2, 0, _AT_MS)
+
+
+def test_a_restart_keeps_the_outbox_what_was_heard_and_the_time_of_creation():
+    before = a_run(
+        entries={"a": an_entry()}, mailbox=[mail(1)], posted=3, heard={"x/y": 1},
+        unsent=[Post(2)], output="5", failure=FAILURE, resolved=6,
+    )  # fmt: skip
+    run = fold(before, _record(RunStarted("1", "other"), run_number=1))
+    assert run is not None
+    assert (run.unsent, run.posted, run.heard) == ([Post(2)], 3, {"x/y": 1})
+    assert (run.created_at_ms, run.started_at_ms) == (NOW_MS, _AT_MS)
+    assert (run.entries, run.open, run.mailbox, run.output, run.failure) == ({}, {}, [], None, None)
+
+
+def test_posts_of_a_run_that_has_ended_are_still_sent():
+    run = a_run(RunStatus.COMPLETE, unsent=[Post(2)])
+    assert fold(run, _record(PostsSent(2))) is run
+    assert run.unsent == []
+
+
+def test_notes_that_belong_to_no_run_change_nothing():
+    assert fold(None, _record(CommandRejected("NO", "no"))) is None
+    run = a_run(RunStatus.COMPLETE)
+    assert fold(run, _record(CommandRejected("NO", "no"))) == a_run(RunStatus.COMPLETE)
+
+
+@pytest.mark.parametrize(
+    ("run", "record", "told"),
+    [
+        (None, _record(LogWritten("info", "w", "hi")), "expected RunStarted first"),
+        (None, _record(RunStarted("1", "seed"), run_number=1), "expected run 0 of order/o-1"),
+        (a_run(), _record(RunStarted("1", "seed")), "expected run 1 of order/o-1"),
+        (a_run(RunStatus.COMPLETE), _record(RunTerminated("")), "nothing after the end of run 0"),
+    ],
+)
+def test_a_history_that_cannot_be_is_refused(
+    run: CodeRun | None, record: HistoryAppended, told: str
+):
+    with pytest.raises(InvariantViolation, match=told):
+        fold(run, record)

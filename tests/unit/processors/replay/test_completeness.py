@@ -1,0 +1,26 @@
+"""Every event has its applier, and everything that is asked for its decision."""
+
+from typing import get_args
+
+from processors.replay import appliers, commands, decide
+from schemas.history import Command, PostsSent, RunEvent, RunStarted
+from tests.unit.processors.replay.test_decide_asked import CASES
+from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
+
+
+def test_every_event_of_a_run_has_an_applier():
+    elsewhere = {RunStarted, PostsSent}
+    assert set(appliers._APPLIERS) | elsewhere == set(get_args(RunEvent))
+    assert not elsewhere & set(appliers._APPLIERS)
+
+
+def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():
+    asked = {*get_args(commands.CodeCommand), commands.HostGone, commands.Wake}
+    assert set(decide._DECIDERS) == asked
+    assert asked == set(commands.Asked.__subclasses__())
+
+
+def test_every_command_and_everything_that_is_asked_for_has_a_row_in_the_tables_of_these_tests():
+    assert {type(asked) for _, asked, _ in CASES.values()} == set(decide._DECIDERS)
+    commands_of = {type(command) for _, command, _ in (*ACCEPTED.values(), *REFUSED.values())}
+    assert commands_of == set(get_args(Command))

@@ -1,0 +1,236 @@
+"""What others send to an instance: given a state and a command, the events or the refusal."""
+
+import pytest
+
+from processors.replay.decide import STALE, decide_command
+from processors.replay.state import CodeRun, EntryStatus
+from processors.runs.decisions import Rejection
+from processors.runs.limits import MAILBOX_MAX
+from processors.runs.state import RunStatus
+from schemas.history import (
+    Command,
+    EntryCompleted,
+    EntryErrored,
+    EntryKind,
+    EventReceived,
+    FinishChild,
+    LogWritten,
+    NoteRefusal,
+    Parent,
+    PauseRun,
+    Post,
+    PostsQueued,
+    RestartRun,
+    ResumeRun,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunTerminated,
+    Sender,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+)
+from tests.unit.processors.replay.states import (
+    CHILD,
+    FAILURE,
+    NOW_MS,
+    PARENT,
+    a_run,
+    an_entry,
+    copy_of,
+    mail,
+)
+
+_COMPLETE, _PAUSED, _WAITING = RunStatus.COMPLETE, RunStatus.PAUSED, RunStatus.WAITING
+_WAIT = an_entry(EntryKind.WAIT, event_types=("line",), wake_at_ms=NOW_MS)
+_MANY = an_entry(EntryKind.WAIT, event_types=("line", "end"), wake_at_ms=NOW_MS, limit=2)
+_LATER = Parent("parent", "p-1", 1, "bill")
+_EVENT = SendEvent("evt-1", "line", "1")
+_SHOWN = f'{{"type":"line","payload":1,"timestamp":{NOW_MS}}}'
+
+
+def _heard(number: int) -> SendEvent:
+    return SendEvent(f"other/x#{number}", "line", "1", Sender("other", "x", 0, number))
+
+
+def _child(status: EntryStatus = EntryStatus.WAITING, **more: object) -> CodeRun:
+    entries = {"bill": an_entry(EntryKind.CHILD, status, child=CHILD)}
+    return a_run(_WAITING, entries=entries, **more)
+
+
+_ENDED_BY = TerminateRun("its parent was restarted", Parent("order", "o-1", 0, "bill"))
+_ENDED = PostsQueued((Post(0, "invoice", "inv-1", _ENDED_BY),))
+_CASCADE = PostsQueued(
+    (
+        Post(
+            0,
+            "invoice",
+            "inv-1",
+            TerminateRun("its parent has ended", Parent("order", "o-1", 0, "bill")),
+        ),
+    )
+)
+
+ACCEPTED = {
+    "create": (None, StartRun("1"), [RunStarted("1", "seed")]),
+    "create for a parent": (None, StartRun("1", PARENT), [RunStarted("1", "seed", PARENT)]),
+    "a parent's next run": (
+        a_run(_COMPLETE, parent=PARENT), StartRun("2", _LATER), [RunStarted("2", "seed", _LATER)],
+    ),
+    "a parent's next run, while the child has a child": (
+        _child(parent=PARENT), StartRun("2", _LATER), [RunStarted("2", "seed", _LATER), _ENDED],
+    ),
+    "restart": (a_run(_COMPLETE), RestartRun(), [RunStarted("1", "seed")]),
+    "restart with a child that runs": (_child(), RestartRun(), [RunStarted("1", "seed"), _ENDED]),
+    "pause": (a_run(), PauseRun(), [RunPaused()]),
+    "resume": (a_run(_PAUSED), ResumeRun(), [RunResumed()]),
+    "resume with mail for waits, in their order": (
+        a_run(_PAUSED, entries={"m": _MANY, "w": _WAIT}, mailbox=[mail(1), mail(2), mail(3)]),
+        ResumeRun(),
+        [
+            RunResumed(),
+            EntryCompleted("m", f"[{_SHOWN},{_SHOWN.replace(':1,', ':2,')}]", ("evt-1", "evt-2")),
+            EntryCompleted("w", _SHOWN.replace(":1,", ":3,"), ("evt-3",)),
+        ],
+    ),
+    "an end": (a_run(), TerminateRun("why"), [RunTerminated("why")]),
+    "an end with a child that runs": (_child(), TerminateRun(), [_CASCADE, RunTerminated("")]),
+    "an end of a child": (
+        a_run(parent=PARENT, posted=1),
+        TerminateRun("why", PARENT),
+        [
+            PostsQueued(
+                (
+                    Post(
+                        1,
+                        "parent",
+                        "p-1",
+                        FinishChild(
+                            0,
+                            "bill",
+                            failure=FAILURE.__class__("Terminated", "order/o-1 was ended: why"),
+                        ),
+                    ),
+                )
+            ),
+            RunTerminated("why"),
+        ],
+    ),
+    "an event": (a_run(), _EVENT, [EventReceived("evt-1", "line", "1", NOW_MS)]),
+    "an event that is waited for, sent at the last moment": (
+        a_run(_WAITING, entries={"w": _WAIT}),
+        _EVENT,
+        [EventReceived("evt-1", "line", "1", NOW_MS), EntryCompleted("w", _SHOWN, ("evt-1",))],
+    ),
+    "an event that is waited for, while paused": (
+        a_run(_PAUSED, entries={"w": _WAIT}), _EVENT, [EventReceived("evt-1", "line", "1", NOW_MS)],
+    ),
+    "an event of another type than is waited for": (
+        a_run(_WAITING, entries={"w": _WAIT}),
+        SendEvent("evt-1", "other", "1"),
+        [EventReceived("evt-1", "other", "1", NOW_MS)],
+    ),
+    "an event, while others than waits are open": (
+        a_run(_WAITING, entries={"nap": an_entry(EntryKind.SLEEP), "w": _WAIT}),
+        _EVENT,
+        [EventReceived("evt-1", "line", "1", NOW_MS), EntryCompleted("w", _SHOWN, ("evt-1",))],
+    ),
+    "an event of a workflow": (
+        a_run(heard={"other/x": 3}), _heard(4), [EventReceived("other/x#4", "line", "1", NOW_MS)],
+    ),
+    "a child's output": (
+        _child(), FinishChild(0, "bill", output="5"), [EntryCompleted("bill", "5")],
+    ),
+    "a child's failure": (
+        _child(), FinishChild(0, "bill", failure=FAILURE), [EntryErrored("bill", FAILURE)],
+    ),
+    "a note": (a_run(), NoteRefusal(0, "no"), [LogWritten("warn", "system", "no")]),
+}  # fmt: skip
+
+REFUSED = {
+    "create what exists": (a_run(), StartRun("1"), "INSTANCE_ID_ALREADY_EXISTS"),
+    "create for a parent what is nobody's": (
+        a_run(), StartRun("1", PARENT), "INSTANCE_ID_ALREADY_EXISTS",
+    ),
+    "create for a parent what is another entry's": (
+        a_run(parent=PARENT),
+        StartRun("1", Parent("parent", "p-1", 1, "other")),
+        "INSTANCE_ID_ALREADY_EXISTS",
+    ),
+    "create for a parent once more": (
+        a_run(parent=PARENT), StartRun("1", PARENT), "INSTANCE_ID_ALREADY_EXISTS",
+    ),
+    "create with too much": (None, StartRun("x" * 2**21), "WORKFLOW_PARAMS_INVALID"),
+    "pause what is not there": (None, PauseRun(), "INSTANCE_NOT_FOUND"),
+    "pause what is over": (a_run(_COMPLETE), PauseRun(), "INSTANCE_TERMINAL"),
+    "pause what is paused": (a_run(_PAUSED), PauseRun(), "ALREADY_PAUSED"),
+    "resume what runs": (a_run(), ResumeRun(), "NOT_PAUSED"),
+    "resume what is over": (a_run(_COMPLETE), ResumeRun(), "NOT_PAUSED"),
+    "end what is over": (a_run(_COMPLETE), TerminateRun(), "INSTANCE_TERMINAL"),
+    "end somebody else's child": (a_run(), TerminateRun("", PARENT), "NOT_THE_PARENT"),
+    "end a child of an older run": (
+        a_run(parent=_LATER), TerminateRun("", PARENT), "NOT_THE_PARENT",
+    ),
+    "restart what is not there": (None, RestartRun(), "INSTANCE_NOT_FOUND"),
+    "an event to what is over": (a_run(_COMPLETE), _EVENT, "INSTANCE_TERMINAL"),
+    "an event without a type": (a_run(), SendEvent("e", "", "1"), "INVALID_EVENT_TYPE"),
+    "an event that is too large": (
+        a_run(), SendEvent("e", "line", "x" * 2**21), "INVALID_EVENT_PAYLOAD",
+    ),
+    "an event of a workflow once more": (
+        a_run(heard={"other/x": 4}), _heard(4), "EVENT_ALREADY_RECEIVED",
+    ),
+    "an event too many": (
+        a_run(mailbox=[mail(n) for n in range(MAILBOX_MAX)]), _EVENT, "MAILBOX_FULL",
+    ),
+    "a child's end that is known": (
+        _child(EntryStatus.COMPLETED), FinishChild(0, "bill", output="5"), STALE.code,
+    ),
+    "a child's end for a run that is over": (
+        _child(run_number=1), FinishChild(0, "bill", output="5"), STALE.code,
+    ),
+    "a child's end for what is no child": (
+        a_run(entries={"bill": _WAIT}), FinishChild(0, "bill", output="5"), STALE.code,
+    ),
+    "a child's end for what is not there": (
+        a_run(), FinishChild(0, "bill", output="5"), STALE.code,
+    ),
+    "a note for a run that is over": (a_run(run_number=1), NoteRefusal(0, "no"), STALE.code),
+}  # fmt: skip
+
+
+def _decide(run: CodeRun | None, command: Command, instance_id: str = "o-1") -> object:
+    return decide_command(
+        run, instance_id, command, sent_at_ms=NOW_MS, now_ms=NOW_MS + 9, seed="seed"
+    )
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_command_leads_to_the_events_of_the_table(name: str):
+    run, command, expected = ACCEPTED[name]
+    before = copy_of(run) if run else None
+    assert _decide(run, command) == expected
+    assert run == before, "deciding changes nothing"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_command_is_refused_with_the_code_of_the_table(name: str):
+    run, command, code = REFUSED[name]
+    decision = _decide(run, command)
+    assert isinstance(decision, Rejection)
+    assert decision.code == code
+
+
+def test_an_event_that_was_sent_too_late_is_kept_and_ends_no_wait():
+    run = a_run(
+        _WAITING, entries={"w": an_entry(EntryKind.WAIT, event_types=("line",), wake_at_ms=1)}
+    )
+    assert _decide(run, _EVENT) == [EventReceived("evt-1", "line", "1", NOW_MS)]
+
+
+@pytest.mark.parametrize("instance_id", ["", "-a", "a b", "é", "x" * 101])
+def test_an_instance_id_that_breaks_the_rules_is_refused(instance_id: str):
+    decision = _decide(None, StartRun("1"), instance_id)
+    assert isinstance(decision, Rejection)
+    assert decision.code == "INVALID_INSTANCE_ID"

@@ -1,0 +1,68 @@
+"""The history of an instance as people read it."""
+
+from processors.replay.views import runs
+from processors.runs.state import RunStatus
+from schemas.history import (
+    NO_CAUSE,
+    CommandRejected,
+    EntryCompleted,
+    EntryKind,
+    EntryOpened,
+    EventReceived,
+    HistoryAppended,
+    LogEvent,
+    LogWritten,
+    RunCompleted,
+    RunStarted,
+    StepCompleted,
+)
+
+
+def _record(at_ms: int, *events: LogEvent, run_number: int = 0) -> HistoryAppended:
+    return HistoryAppended(
+        workflow="order",
+        instance_id="o-1",
+        run_number=run_number,
+        sequence=0,
+        epoch=0,
+        cause=NO_CAUSE,
+        at_ms=at_ms,
+        events=events,
+    )
+
+
+_LINE = LogWritten("info", "workflow", "hi")
+HISTORY = [
+    _record(1, RunStarted("1", "seed")),
+    _record(2, EntryOpened("@now#1", "now", EntryKind.NOW, 0), EntryCompleted("@now#1", "2")),
+    _record(3, EntryOpened("w", "w", EntryKind.WAIT, 2, 99, ("line",)), _LINE),
+    _record(4, StepCompleted("quote", "quote", 1, 3, 1, 6, 5, "1")),
+    _record(5, EventReceived("evt-1", "line", "1", 5), EntryCompleted("w", "1", ("evt-1",))),
+    _record(6, EventReceived("evt-2", "line", "2", 6), RunCompleted("1")),
+    _record(7, RunStarted("1", "other"), run_number=1),
+]
+
+
+def test_steps_are_shown_in_the_order_in_which_they_were_reached_and_times_are_not():
+    assert [key for key, _ in runs(HISTORY)[0].steps()] == ["quote", "w"]
+
+
+def test_events_say_when_and_by_what_they_were_taken():
+    taken, left = runs(HISTORY)[0].events.values()
+    assert (taken.delivered_at_ms, taken.consumed_by_step_key) == (5, "w")
+    assert (left.delivered_at_ms, left.consumed_by_step_key) == (None, None)
+
+
+def test_log_lines_have_the_time_of_their_record():
+    assert runs(HISTORY)[0].logs == [(3, _LINE)]
+
+
+def test_each_run_has_a_view_of_its_own():
+    views = runs(HISTORY)
+    states = [view.state for view in views.values()]
+    assert [state.status for state in states if state] == [RunStatus.COMPLETE, RunStatus.ACTIVE]
+    assert (views[1].steps(), views[1].events, views[1].logs) == ([], {}, [])
+
+
+def test_a_refusal_alone_makes_no_instance():
+    assert runs([_record(1, CommandRejected("NO", "no"))]) == {}

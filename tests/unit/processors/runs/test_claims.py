@@ -1,0 +1,65 @@
+"""Which records of a partition count."""
+
+import pytest
+
+from processors.runs.claims import UNCLAIMED, Claims
+from schemas.history import NO_CAUSE, HistoryAppended, LogEvent, PartitionClaimed, RunPaused
+
+_CLAIM = PartitionClaimed("me")
+
+
+def _record(event: LogEvent, epoch: int, cause: int = NO_CAUSE) -> HistoryAppended:
+    return HistoryAppended(
+        workflow="w",
+        instance_id="i",
+        run_number=0,
+        sequence=1,
+        epoch=epoch,
+        cause=cause,
+        at_ms=0,
+        events=(event,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "counts"),
+    [
+        ([], []),
+        ([_record(RunPaused(), 0)], [False]),
+        ([_record(_CLAIM, -1), _record(RunPaused(), 0)], [False, True]),
+        ([_record(_CLAIM, -1), _record(RunPaused(), 1)], [False, False]),
+        (
+            [_record(_CLAIM, -1), _record(_CLAIM, -1), _record(RunPaused(), 0)],
+            [False, False, False],
+        ),
+        (
+            [
+                _record(_CLAIM, -1), _record(RunPaused(), 0),
+                _record(_CLAIM, -1), _record(RunPaused(), 2),
+            ],
+            [False, True, False, True],
+        ),
+    ],
+    ids=["empty", "unclaimed", "claimed", "of the future", "superseded", "one after another"],
+)  # fmt: skip
+def test_a_record_counts_if_it_bears_the_latest_claim(
+    log: list[HistoryAppended], counts: list[bool]
+):
+    claims = Claims()
+    assert [claims.admit(offset, record) for offset, record in enumerate(log)] == counts
+
+
+def test_a_claim_is_known_by_its_offset_and_the_cause_only_grows():
+    claims = Claims()
+    assert (claims.epoch, claims.cause, claims.owner) == (UNCLAIMED, NO_CAUSE, "")
+    claims.admit(4, _record(_CLAIM, -1))
+    assert (claims.epoch, claims.owner) == (4, "me")
+    for cause, highest in ((3, 3), (NO_CAUSE, 3), (2, 3), (7, 7)):
+        claims.admit(9, _record(RunPaused(), 4, cause))
+        assert claims.cause == highest
+
+
+def test_the_cause_of_a_record_that_does_not_count_does_not_either():
+    claims = Claims(epoch=4, cause=3)
+    assert not claims.admit(9, _record(RunPaused(), 2, cause=8))
+    assert claims.cause == 3
