@@ -20,6 +20,7 @@ from gateway.commands.local import settings as settings_command
 from gateway.commands.local import sign_command, sync
 from gateway.commands.operate import dlq, trace
 from gateway.commands.options import (
+    app_option,
     bootstrap_of,
     data_dir_option,
     dsn_of,
@@ -64,12 +65,14 @@ def cli() -> None:
     epilog=examples(
         "headwater up",
         "headwater up --demo             print the demo day's rows and stop",
+        "headwater up --app my_package.workflows    run your workflows, too",
         "headwater up --port 9000 --data-dir /tmp/headwater",
         "headwater up --kafka kafka:9092 --postgres postgresql://me:secret@db/headwater",
     )
 )
 @click.option("--demo", is_flag=True, help="Stop once the demo day's rows are printed; exit 0.")
 @click.option("--no-demo", is_flag=True, help="Do not post the demo day.")
+@app_option
 @listen_options
 @data_dir_option
 @click.option("--kafka", metavar="HOST:PORT,…", help="Kafka brokers; default: run one here.")
@@ -77,10 +80,11 @@ def cli() -> None:
 @click.option("--postgres", metavar="DSN", help="Postgres; default: run one here.")
 @click.option("--postgres-port", type=int, help="Port of the Postgres that is run here.")
 def up(demo: bool, no_demo: bool, **flags: str | int | Path | None) -> None:
-    """Run everything on this machine: Kafka, Postgres, gateway, pipeline and projector.
+    """Run everything on this machine: Kafka, Postgres, gateway, pipeline, projector, workflows.
 
     Posts the demo day and shows its rows, unless --no-demo says otherwise or Kafka is not the one
-    run here; then stays up until Ctrl-C.
+    run here; then stays up until Ctrl-C. With --app, runs the workflows of that app in place of
+    the demo's.
     """
     from gateway.commands.up import run_up  # noqa: PLC0415 (see above)
 
@@ -126,12 +130,31 @@ async def _serve(settings: Settings) -> None:
     await serve_app(app, host=settings.host, port=settings.port)
 
 
-@cli.command(epilog=examples("headwater worker", "headwater worker --kafka kafka:9092"))
+@cli.command(
+    epilog=examples(
+        "headwater worker                                 the pipeline",
+        "headwater worker --app my_package.workflows      every workflow of a module",
+        "headwater worker --app my_package.workflows:all  those in one list of it",
+        "headwater worker --kafka kafka:9092",
+    )
+)
+@app_option
 @kafka_option
-def worker(kafka: str | None) -> None:
-    """Run the pipeline: drop duplicates, find users, make rows."""
-    settings = settings_from(kafka=kafka)
+@postgres_option
+def worker(app: str | None, kafka: str | None, postgres: str | None) -> None:
+    """Run the pipeline; with --app, run workflows instead.
+
+    The pipeline drops duplicates, finds users and makes rows; it needs Kafka alone. Workflows need
+    Postgres, too, if steps use tx.execute; with --kafka they have one only if it is given, too.
+    Several workers share the work; all of them run the same app.
+    """
+    settings = settings_from(app=app, kafka=kafka, postgres=postgres)
     _log_to_stderr(settings)
+    if settings.app:
+        from gateway.commands.work import run_workflows  # noqa: PLC0415 (see above)
+
+        run_workflows(settings, clock=now_ms)
+        return
     from streams.worker import run_worker  # noqa: PLC0415 (see above)
 
     run_worker(

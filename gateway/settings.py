@@ -134,6 +134,10 @@ class Settings(BaseSettings):
         pattern=r"^[a-zA-Z0-9._-]{1,100}$",
         description="Name of the pipeline; its Kafka consumer groups begin with it.",
     )
+    app: str = Field(
+        default="",
+        description="Workflows to run, as package.module or package.module:name; empty runs none.",
+    )
     member: str = Field(
         default="",
         pattern=r"^[a-zA-Z0-9._-]{0,100}$",

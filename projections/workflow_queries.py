@@ -24,7 +24,6 @@ __all__ = [
     "CurrentStep",
     "Event",
     "Instance",
-    "InstanceCount",
     "InstanceListed",
     "LogLine",
     "Order",
@@ -56,14 +55,6 @@ class Page(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
 
     rows: tuple[R, ...]
     cursor: str | None
-
-
-class InstanceCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many instances of a workflow have the same status."""
-
-    workflow_name: str
-    status: str
-    instances: int
 
 
 class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,12 +203,6 @@ class Workflows:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-
-    async def counts(self) -> list[InstanceCount]:
-        """How many instances there are, by workflow and status."""
-        return msgspec.convert(
-            await self._reader.answers(statement("workflow_counts")), list[InstanceCount]
-        )
 
     async def instances(
         self,

@@ -254,10 +254,9 @@ class Owner:
         records = self._batch.records
         self.dirty.add(hand.key)
         hand.batch, hand.since_ms = self._batch.number, record.at_ms
-        if hand.tail is not None and record.cause == NO_CAUSE:
-            tail = records[hand.tail]
-            records[hand.tail] = msgspec.structs.replace(tail, events=tail.events + record.events)
-            return
+        tail = None if hand.tail is None else records[hand.tail]
+        if tail is not None and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
+    XX            return
         if hand.tail is None:
             self._touched.append(hand)
         hand.tail = len(records) if record.cause == NO_CAUSE else None
@@ -356,20 +355,21 @@ class Owner:
         """When time next moves something, or None; may be early, never late."""
         return self._agenda.next_due_ms()
 
-    def wake(self, now_ms: int) -> None:
-        """Does what is due."""
-        for activation, key, attempt in self._agenda.overdue(now_ms):
+    def wake(self, now_ms: int, reached_ms: int | None = None) -> None:
+        """Does what is due, up to the time until which all commands are known to be here."""
+        until_ms = now_ms if reached_ms is None else reached_ms
+        for activation, key, attempt in self._agenda.overdue(until_ms):
             hand = self._by_activation.get(activation)
             started = hand.attempts.get(key) if hand else None
             if hand is not None and started is not None and started.attempt == attempt:
                 self._time_out(hand, started, now_ms)
-        for key in self._agenda.woken(now_ms):
+        for key in self._agenda.woken(until_ms):
             hand = self._hand(key)
             if hand.run.ended or hand.run.status is RunStatus.PAUSED:
                 continue
-            self._asked(hand, Wake(), now_ms)
-            self._attempt_due(hand, now_ms)
-            self._agenda.mind(hand, after_ms=now_ms)
+            self._asked(hand, Wake(until_ms), now_ms)
+            self._attempt_due(hand, until_ms)
+            self._agenda.mind(hand, after_ms=until_ms)
 
     def _time_out(self, hand: Hand, started: Started, now_ms: int) -> None:
         step = started.step
@@ -471,7 +471,8 @@ class Owner:
     def host_gone(self, reason: str, now_ms: int, *, turn: int | None = None) -> None:
         """Takes back what a host had in hand; it ended, or stood still in the turn of a run.
 
-        Steps that were under way have failed once more; all else is run again from the log.
+        If the code of a run had its turn, that run is to blame; otherwise one of the steps that were
+        under way is, nobody knows which, and each has failed once more. All else runs again.
         """
         for number, hand in list(self._by_activation.items()):
             del self._by_activation[number]
@@ -481,7 +482,7 @@ class Owner:
             hand.held.clear()
             hand.resting = False
             failure = Failure("HostLostError", f"{reason} while the step was running")
-            for started in attempts:
+            for started in attempts if turn is None else ():
                 self._asked(hand, _lost(started, failure), now_ms)
             if number == turn:
                 self._asked(hand, HostGone(reason), now_ms)
@@ -492,7 +493,6 @@ class Owner:
 
 
 def _lost(started: Started, failure: Failure) -> StepRaised | RollbackRaised:
-    """The failure of what was under way when its host went."""
     if started.rollback:
         return RollbackRaised(started.step.key, failure)
     return StepRaised(started.step, started.attempt, failure, started.policy)

@@ -6,7 +6,7 @@ topic that cannot be written to holds up the instances that write to it, and no 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemas.codec import encode
@@ -41,7 +41,6 @@ class Posting:
         self._clock = clock
         self._sent = sent
         self._waiting: dict[str, list[Post]] = {}
-        self._commands: list[CommandSent] = []
         self._letters: list[Outgoing] = []
         self._stirred = asyncio.Event()
 
@@ -50,10 +49,12 @@ class Posting:
         self._waiting.setdefault(queued.key, []).extend(queued.posts)
         self._stirred.set()
 
-    def send(self, command: CommandSent) -> None:
-        """Takes a command that no outbox holds."""
-        self._commands.append(command)
-        self._stirred.set()
+    async def deliver(self, commands: Sequence[CommandSent]) -> None:
+        """Sends commands that no outbox holds; returns when they are durable.
+
+        Errors: BrokerUnavailable.
+        """
+        await self._appender.append([await self._command(command) for command in commands])
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
         """Takes a command that cannot be read, for the dead letters."""
@@ -85,13 +86,10 @@ class Posting:
 
     async def _round(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        commands, self._commands = self._commands, []
         letters, self._letters = self._letters, []
         try:
-            records = [await self._command(command) for command in commands]
-            await self._appender.append([*records, *letters])
+            await self._appender.append(letters)
         except BrokerUnavailable as error:
-            self._commands = commands + self._commands
             self._letters = letters + self._letters
             await self._later(error)
         by_topics: dict[frozenset[str], dict[str, list[Post]]] = {}

@@ -1,17 +1,28 @@
-"""Tells those who sent commands what became of them."""
+"""Tells those who sent commands what became of them: clients, and workflows that have to know."""
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from schemas.errors import BrokerUnavailable
-from schemas.history import ReplySent
+from schemas.history import CommandSent, ReplySent
 from streams.ownership import OwnedPartition
+from streams.posting import Posting
 from streams.workflow_log import WorkflowLog
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 1.0
+
+
+class _Told(NamedTuple):
+    """The outcomes of some commands of a partition, the last of which is at `through`."""
+
+    partition: OwnedPartition
+    through: int
+    replies: Sequence[tuple[int, ReplySent]]
+    backs: Sequence[CommandSent]
 
 
 class Replies:
@@ -21,35 +32,45 @@ class Replies:
     again from there on.
     """
 
-    def __init__(self, workflow_log: WorkflowLog) -> None:
+    def __init__(self, workflow_log: WorkflowLog, posting: Posting) -> None:
         self._log = workflow_log
-        self._queue: asyncio.Queue[tuple[OwnedPartition, int, list[tuple[int, ReplySent]]]]
-        self._queue = asyncio.Queue()
+        self._posting = posting
+        self._queue: asyncio.Queue[_Told] = asyncio.Queue()
 
     def send(
-        self, partition: OwnedPartition, through: int, replies: list[tuple[int, ReplySent]]
+        self,
+        partition: OwnedPartition,
+        through: int,
+        replies: Sequence[tuple[int, ReplySent]],
+        backs: Sequence[CommandSent] = (),
     ) -> None:
-        """Takes replies.
+        """Takes outcomes.
 
-        Shape:  (partition, offset of the last command among them, (reply_to, reply) each).
+        Shape:  (partition, offset of the last command among them, (reply_to, reply) each, what is
+                sent back to workflows whose commands were refused).
         """
-        self._queue.put_nowait((partition, through, replies))
+        self._queue.put_nowait(_Told(partition, through, replies, backs))
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
         while True:
-            groups = [await self._queue.get()]
+            told = [await self._queue.get()]
             while not self._queue.empty():
-                groups.append(self._queue.get_nowait())
-            await self._send([reply for _, _, replies in groups for reply in replies])
-            for partition, through, _ in groups:
-                partition.replied = max(partition.replied, through + 1)
+                told.append(self._queue.get_nowait())
+            await self._send(
+                [reply for each in told for reply in each.replies],
+                [back for each in told for back in each.backs],
+            )
+            for each in told:
+                each.partition.replied = max(each.partition.replied, each.through + 1)
 
-    async def _send(self, replies: list[tuple[int, ReplySent]]) -> None:
+    async def _send(self, replies: list[tuple[int, ReplySent]], backs: list[CommandSent]) -> None:
         told = False
         while True:
             try:
                 await self._log.reply(replies)
+                if backs:
+                    await self._posting.deliver(backs)
             except BrokerUnavailable as error:
                 if not told:
                     log.warning("replies have to wait: %s", error)

@@ -57,5 +57,5 @@ def unavailable() -> Failure:
     return Failure(
         "STEP_TX_UNAVAILABLE",
         "expected a Postgres database for tx.execute, found none; start the worker with "
-        "HEADWATER_DATABASE_URL set",
+        "HEADWATER_POSTGRES set",
     )

@@ -8,7 +8,6 @@ time. What follows from a record is let go when its append has returned, in the 
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -109,7 +108,7 @@ class WorkflowWorker:
             parked=self._posting.park,
             stirred=self._stirred.set,
         )
-        self._replies = Replies(self._log)
+        self._replies = Replies(self._log, self._posting)
         self._checkpoints = Checkpoints(
             self._log,
             commit=self._ownership.commit,
@@ -121,7 +120,9 @@ class WorkflowWorker:
         self._workflows: frozenset[str] = frozenset()
         self._strangers: set[str] = set()
         self._count = 1
-        self._numbers = itertools.count(1)
+        #: The latest activation, and the latest before the present host was started.
+        self._last_activation = 0
+        self._before_host = 0
         self._said: list[FromHost] = []
         self._gone: list[Gone] = []
         self._sent_posts: list[tuple[str, int]] = []
@@ -208,7 +209,7 @@ class WorkflowWorker:
             owner.hear(said.get(owned.number, []), now_ms)
             for each in gone:
                 owner.host_gone(each.reason, now_ms, turn=each.turn)
-            owner.wake(self._ownership.reached_ms(owned, now_ms))
+            owner.wake(now_ms, self._ownership.reached_ms(owned, now_ms))
             if self._host is not None and not self._host.full:
                 owner.dispatch(now_ms)
         for key, through in sent:
@@ -252,13 +253,12 @@ class WorkflowWorker:
             partition=owned.number,
             position=known.position,
         )
-        self._replies.send(owned, offset, [(sent.reply_to, reply)])
+        back = None
         if known.code:
             hand = owned.owner.instances.find(instance_key(sent.workflow, sent.instance_id))
             refused = Rejection(known.code, known.message)
             back = back_to_sender(sent, refused, hand.run if hand else None, now_ms)
-            if back is not None:
-                self._posting.send(back)
+        self._replies.send(owned, offset, [(sent.reply_to, reply)], [back] if back else [])
 
     # -- appends
 
@@ -310,20 +310,21 @@ class WorkflowWorker:
             owned.records += len(batch.records)
         to_host: list[ToHost] = []
         answers: list[Answer] = []
+        backs: list[CommandSent] = []
         for effect in batch.effects:
             if isinstance(effect, Answer):
                 answers.append(effect)
             elif isinstance(effect, Queued):
                 self._posting.queue(effect)
             elif isinstance(effect, CommandSent):
-                self._posting.send(effect)
-            else:
+                backs.append(effect)
+            elif effect.activation > self._before_host:
                 to_host.append(effect)
         if to_host and self._host is not None:
             self._host.send(to_host)
         if answers:
             replies = [(each.to, _placed(each, first)) for each in answers]
-            self._replies.send(owned, answers[-1].cause, replies)
+            self._replies.send(owned, answers[-1].cause, replies, backs)
 
     async def _landed(self) -> None:
         """Waits until no append is under way."""
@@ -357,7 +358,15 @@ class WorkflowWorker:
         host = HostProcess(self._app, heard=self._heard, gone=self._host_gone)
         self._workflows = await host.start()
         self._host = host
+        # What was given to the host before it concerns nobody any more.
+        self._before_host = self._last_activation
         self._stirred.set()
+
+    def _next_activation(self, partition: int) -> int:
+        """A number that no activation had, and that says whose it is."""
+        round_ = self._last_activation // self._count + 1
+        self._last_activation = round_ * self._count + partition
+        return self._last_activation
 
     def _heard(self, messages: list[FromHost]) -> None:
         self._said.extend(messages)
@@ -389,7 +398,7 @@ class WorkflowWorker:
             taken.instances,
             taken.wakes,
             workflows=self._workflows,
-            number_activations=lambda: next(self._numbers) * self._count + number,
+            number_activations=lambda: self._next_activation(number),
             draw_seed=self._draw_seed,
         )
         owned = OwnedPartition(

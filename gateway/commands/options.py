@@ -71,6 +71,16 @@ def postgres_option(command: F) -> F:
     )(command)
 
 
+def app_option(command: F) -> F:
+    """`--app`."""
+    return click.option(
+        "--app",
+        metavar="MODULE[:NAME]",
+        help="Workflows to run: a module, or a workflow or list of workflows in it. "
+        "Default: HEADWATER_APP.",
+    )(command)
+
+
 def listen_options(command: F) -> F:
     """`--host` and `--port`."""
     command = click.option(

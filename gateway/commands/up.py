@@ -17,7 +17,10 @@ import httpx
 
 from gateway.commands.options import url_of
 from gateway.commands.show_day import DayFailed, DayShow
+from gateway.commands.show_workflow import DEMO_APP, WorkflowShow
+from gateway.commands.work import workflows_of
 from gateway.output import say
+from gateway.request_ids import ulid_source
 from gateway.server import refuse_taken_port
 from gateway.settings import Settings, environment
 from gateway.supervisor import Part, Supervisor
@@ -44,6 +47,8 @@ def run_up(
     Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
     """
     refuse_taken_port(settings.host, settings.port)
+    if settings.app:
+        say(f"Workflows of {settings.app}: {', '.join(workflows_of(settings.app))}")
     result = _Result()
     with Supervisor(data_dir=settings.data_dir, report=say) as house:
         settings = _with_servers(settings, house)
@@ -55,12 +60,12 @@ def run_up(
         if made:
             say(f"Made {len(made)} topics: {', '.join(made)}")
         migrate(settings.postgres, say)
-        house.start(*_parts(settings))
-        show = DayShow(settings, clock)
+        if show_day and not settings.app:
+            settings = settings.model_copy(update={"app": DEMO_APP})
+        house.start(*parts_of(settings))
         if show_day:
-            threading.Thread(
-                target=_show, args=(show, result, then_stop), name="demo day", daemon=True
-            ).start()
+            show = _Show(settings, clock, result, then_stop=then_stop)
+            threading.Thread(target=show.run, name="demo day", daemon=True).start()
         else:
             say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
         house.watch()
@@ -83,14 +88,15 @@ def _with_servers(settings: Settings, house: Supervisor) -> Settings:
     return settings.model_copy(update={"kafka": kafka, "postgres": postgres})
 
 
-def _parts(settings: Settings) -> tuple[Part, ...]:
-    variables = environment(settings)
+def parts_of(settings: Settings) -> tuple[Part, ...]:
+    """Our own parts, in the order in which they are started."""
     url = url_of(settings)
 
-    def part(name: str, command: str, ready: Callable[[], bool]) -> Part:
+    def part(name: str, command: str, ready: Callable[[], bool], *, app: str = "") -> Part:
         argv = (sys.executable, "-m", "gateway", command)
-        env = {**variables, "HEADWATER_MEMBER": f"up-{name}"}
-        return Part(name=name, argv=argv, env=env, ready=ready)
+        # Each part knows its own app only: one that finds any would not be the pipeline.
+        own = settings.model_copy(update={"member": f"up-{name}", "app": app})
+        return Part(name=name, argv=argv, env=environment(own), ready=ready)
 
     def gateway_is_ready() -> bool:
         try:
@@ -98,21 +104,47 @@ def _parts(settings: Settings) -> tuple[Part, ...]:
         except httpx.TransportError:
             return False
 
-    return (
+    parts = [
         part("gateway", "serve", gateway_is_ready),
-        # Neither listens anywhere; if one cannot do its work, the demo day's rows do not come.
+        # None of these listens anywhere; if one cannot do its work, the demo's rows do not come.
         part("pipeline", "worker", lambda: True),
         part("projector", "project", lambda: True),
-    )
+    ]
+    if settings.app:
+        parts.append(part("workflows", "worker", lambda: True, app=settings.app))
+    return tuple(parts)
 
 
-def _show(show: DayShow, result: _Result, then_stop: bool) -> None:
-    try:
-        show.run()
-    except DayFailed as error:
-        result.failure = str(error)
-        say(result.failure)
-    if then_stop:
-        os.kill(os.getpid(), signal.SIGTERM)  # ends the supervisor's watch on the main thread
-    elif result.failure is None:
-        show.print_hints()
+class _Show:
+    """The demo, on a thread of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], int],
+        result: _Result,
+        *,
+        then_stop: bool,
+    ) -> None:
+        self._day = DayShow(settings, clock)
+        self._workflow: WorkflowShow | None = None
+        if settings.app == DEMO_APP:
+            self._workflow = WorkflowShow(settings, clock, ulid_source(clock, os.urandom))
+        self._result = result
+        self._then_stop = then_stop
+
+    def run(self) -> None:
+        """Shows everything, says what failed, and stops the house if it is to be stopped then."""
+        try:
+            if self._workflow:
+                self._workflow.begin()
+            self._day.run()
+            if self._workflow:
+                self._workflow.finish()
+        except DayFailed as error:
+            self._result.failure = str(error)
+            say(self._result.failure)
+        if self._then_stop:
+            os.kill(os.getpid(), signal.SIGTERM)  # ends the supervisor's watch on the main thread
+        elif self._result.failure is None:
+            self._day.print_hints()

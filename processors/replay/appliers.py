@@ -70,36 +70,43 @@ def begin(
 def fold(run: CodeRun | None, record: HistoryAppended) -> CodeRun | None:
     """Applies a record that counts (see `processors.runs.claims`).
 
-    Errors: InvariantViolation for a gap in the sequence, and for what cannot follow the state.
+    Errors: InvariantViolation for a gap in the runs or in the sequence, and for what cannot follow
+            the state.
     """
+    expected = record.sequence
     for event in record.events:
         if isinstance(event, RunStarted):
-            _expect(record, 0 if run is None else run.run_number + 1, record.run_number)
+            number = 0 if run is None else run.run_number + 1
+            _expect(record, "run", number, record.run_number)
+            _expect(record, "sequence", 0, record.sequence)
             run = begin(run, record, event, record.at_ms)
-        elif isinstance(event, PostsSent) and run is not None:
-            runs.apply_posts_sent(run, event)
+            expected = 1
         elif type(event) in _APPLIERS:
             if run is None:
                 raise InvariantViolation(
                     f"expected RunStarted first, found {type(event).__name__} in the history of "
                     f"{record.workflow}/{record.instance_id}"
                 )
+            if not isinstance(event, PostsSent):
+                _expect(record, "sequence", run.sequence, expected)
+                expected += 1
             apply(run, event, record.at_ms)
     return run
 
 
-def _expect(record: HistoryAppended, expected: int, found: int) -> None:
+def _expect(record: HistoryAppended, what: str, expected: int, found: int) -> None:
     if found != expected:
         raise InvariantViolation(
-            f"expected run {expected} of {record.workflow}/{record.instance_id} to start, "
-            f"found run {found}"
+            f"expected {what} {expected} next in the history of "
+            f"{record.workflow}/{record.instance_id}, found {found}"
         )
 
 
 def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
     """Applies an event other than RunStarted."""
     if isinstance(event, PostsSent):
-        runs.apply_posts_sent(run, event)
+        # It takes no sequence, and may follow the end of a run.
+        _posts_sent(run, event, at_ms)
         return run
     if run.ended:
         raise InvariantViolation(
@@ -216,6 +223,7 @@ def _entry_errored(run: CodeRun, event: EntryErrored, at_ms: int) -> None:
 def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> None:
     for key in event.keys:
         _meet(run, key, event, EntryStatus.CANCELLED)
+    for key in event.keys:
         entry = run.entries[key]
         entry.status = EntryStatus.CANCELLED
         entry.sequence = run.sequence
@@ -223,8 +231,18 @@ def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> Non
         run.open.pop(key, None)
 
 
+def _known(run: CodeRun, event: LoopAdvanced | EntryRolledBack | RollbackFailed) -> Entry:
+    entry = run.entries.get(event.key)
+    if entry is None:
+        raise InvariantViolation(
+            f"expected {type(event).__name__} to find an entry at {event.key} in "
+            f"{run.workflow}/{run.instance_id}, found none"
+        )
+    return entry
+
+
 def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
-    entry = run.entries[event.key]
+    entry = _known(run, event)
     entry.iteration = max(entry.iteration, event.iteration)
     entry.commits[event.iteration] = event.state
     entry.updated_at_ms = at_ms
@@ -249,12 +267,12 @@ def _rollback_started(run: CodeRun, event: RollbackStarted, _: int) -> None:
 
 
 def _entry_rolled_back(run: CodeRun, event: EntryRolledBack, _: int) -> None:
-    run.entries[event.key].rolled_back = True
+    _known(run, event).rolled_back = True
     run.resolved = run.sequence
 
 
 def _rollback_failed(run: CodeRun, event: RollbackFailed, _: int) -> None:
-    entry = run.entries[event.key]
+    entry = _known(run, event)
     entry.rollback_attempts = event.attempt
     entry.rollback_at_ms = event.retry_at_ms
 
@@ -286,6 +304,10 @@ def _posts_queued(run: CodeRun, event: PostsQueued, _: int) -> None:
     runs.apply_posts_queued(run, event)
 
 
+def _posts_sent(run: CodeRun, event: PostsSent, _: int) -> None:
+    runs.apply_posts_sent(run, event)
+
+
 def _log_written(_: CodeRun, __: LogWritten, ___: int) -> None:
     """Logs are for readers: the run does not keep them."""
 
@@ -300,6 +322,7 @@ _APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {
     EventReceived: _event_received,
     LogWritten: _log_written,
     PostsQueued: _posts_queued,
+    PostsSent: _posts_sent,
     StepCompleted: _step_completed,
     StepFailed: _step_failed,
     EntryOpened: _entry_opened,

@@ -179,7 +179,9 @@ class HostGone(Asked, frozen=True):
 
 
 class Wake(Asked, frozen=True):
-    """The owner's: something of the run may be due."""
+    """The owner's: what is due until this time is due."""
+
+    until_ms: int
 
 
 CodeCommand: TypeAlias = (

@@ -365,10 +365,10 @@ def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
     ]
 
 
-def _wake(run: CodeRun, _: Wake, now_ms: int) -> Decision:
+def _wake(run: CodeRun, asked: Wake, _: int) -> Decision:
     if run.status is RunStatus.PAUSED:
         return STALE
-    events, late_children = due(run, now_ms)
+    events, late_children = due(run, asked.until_ms)
     if not events:
         return STALE
     return [*queue(run, end_children(run, late_children, "it took too long")), *events]

@@ -53,7 +53,10 @@ def _text_ms(duration: str) -> int:
             f"expected a unit such as ms, seconds, minutes, hours or days, found {found[2]!r} "
             f"in the duration {duration!r}"
         )
-    return round(float(found[1]) * factor)
+    number = float(found[1]) * factor
+    if number == inf:
+        raise ValueError(_expected(duration))
+    return round(number)
 
 
 def _expected(found: object) -> str:

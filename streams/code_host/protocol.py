@@ -121,7 +121,7 @@ FromHost: TypeAlias = Said | Started
 
 
 def activate(activation: int, run: CodeRun) -> Activate:
-    """The activation of a run as it stands."""
+    """The activation of a run as it stands: a copy, because it is sent when it is durable."""
     return Activate(
         activation,
         run.workflow,
@@ -132,6 +132,10 @@ def activate(activation: int, run: CodeRun) -> Activate:
         run.started_at_ms,
         run.resolved,
         run.sequence > 1,
-        run.entries,
+        {key: _copy(entry) for key, entry in run.entries.items()},
         run.rollback,
     )
+
+
+def _copy(entry: Entry) -> Entry:
+    return msgspec.structs.replace(entry, commits=dict(entry.commits))

@@ -108,7 +108,7 @@ ASKED: st.SearchStrategy[Asked] = st.one_of(
     st.builds(Return, st.just("1")),
     st.builds(Raise, FAILURES),
     st.just(HostGone("gone")),
-    st.just(Wake()),
+    st.builds(Wake, st.integers(0, 100_000)),
 )
 PARENTS = st.none() | st.builds(Parent, st.just("p"), st.just("p"), st.integers(0, 2), st.just("k"))
 SENDERS = st.none() | st.builds(Sender, st.just("s"), st.just("s"), st.just(0), st.integers(0, 5))

@@ -186,9 +186,7 @@ class Process:
         if not batch:
             return
         keys = {instance_key(each.workflow, each.instance_id) for each in batch.records}
-        effects: list[Effect | bytes] = list(batch.effects)
-        if self.world.rules.encodes_at_once:
-            effects = [_encoded(each) for each in effects]
+        effects = [_encoded(each) for each in batch.effects]
         records = deque(encode(record) for record in batch.records)
         self.flights.append(Flight(batch.number, keys, records, deque(effects), len(records)))
 

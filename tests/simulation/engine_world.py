@@ -48,7 +48,6 @@ class Rules:
 
     releases_early: bool = False
     checks_epoch: bool = True
-    encodes_at_once: bool = True
     answers_again: bool = True
     commits_after_backs: bool = True
     claims: Callable[[], Claims] = Claims

@@ -133,12 +133,6 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
     [
         (Rules(releases_early=True), [], range(20), "what the log does not say"),
         (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
-        (
-            Rules(encodes_at_once=False),
-            ["transactions", "crowd", "family"],
-            range(90, 400),
-            "not say",
-        ),
         (Rules(answers_again=False), ["children"], range(100, 200), "to end"),
         (Rules(commits_after_backs=False), ["children"], range(400, 450), "to end"),
         (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),

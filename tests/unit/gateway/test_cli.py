@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,11 @@ import click
 import pytest
 
 from gateway.cli import cli
+from gateway.commands.up import parts_of
+from gateway.commands.work import steps_dsn_of
 from gateway.demo_day import terra_signature
 from gateway.output import print_rows
+from gateway.settings import load_settings
 
 README = Path(__file__).parents[3] / "README.md"
 
@@ -82,6 +86,9 @@ def test_help_works_from_outside() -> None:
             1,
             "headwater: expected Postgres",
         ),
+        (["worker", "--app", "no_such_app"], 2, "headwater: expected a module no_such_app in"),
+        (["worker", "--app", "apps/mine.py"], 2, "headwater: expected an app as package.module"),
+        (["up", "--app", "no_such_app"], 2, "headwater: expected a module no_such_app in"),
     ],
 )
 def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, line: str) -> None:
@@ -98,6 +105,73 @@ def test_settings_come_as_json_for_programs_without_secrets() -> None:
     assert rows["HEADWATER_ADMIN_KEY"]["value"] == "(secret)"
     assert rows["HEADWATER_PORT"]["value"] == "8080"
     assert "hidden-key" not in run.stdout
+
+
+def test_a_worker_takes_its_app_from_the_environment() -> None:
+    run = headwater("worker", HEADWATER_APP="no_such_app")
+    assert run.returncode == 2
+    assert run.stderr.startswith("headwater: expected a module no_such_app in")
+
+
+def test_an_app_that_raises_is_shown_with_its_own_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def load():\n    return {}['key']\n\nload()\n")
+    run = headwater("worker", "--app", "broken", PYTHONPATH=str(tmp_path))
+    assert run.returncode == 2
+    first, *trace = run.stderr.splitlines()
+    assert first == "headwater: expected to import broken, found that it raises KeyError: 'key'"
+    assert any(line.strip() == "return {}['key']" for line in trace)
+    assert "gateway/" not in run.stderr
+
+
+def test_a_worker_ends_in_order_at_sigterm_even_while_it_waits_for_kafka(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from headwater import workflow\n\n"
+        "@workflow('mine')\nasync def mine(event, step):\n    pass\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "gateway", *("worker", "--app", "mine", "--kafka", "127.0.0.1:1")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stderr is not None
+        said = [next(iter(worker.stderr)), next(iter(worker.stderr))]
+        worker.send_signal(signal.SIGTERM)
+        try:
+            _, rest = worker.communicate(timeout=20)
+        finally:
+            worker.kill()
+    assert "no Postgres: steps that use tx.execute fail" in said[0]
+    assert "waiting for Kafka" in said[1]
+    assert worker.returncode == 0, rest
+    assert "Traceback" not in rest
+
+
+def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
+    parts = {part.name: part for part in parts_of(load_settings(app="mine.workflows"))}
+    assert list(parts) == ["gateway", "pipeline", "projector", "workflows"]
+    apps = {name: part.env["HEADWATER_APP"] for name, part in parts.items()}
+    assert apps == {"gateway": "", "pipeline": "", "projector": "", "workflows": "mine.workflows"}
+    assert parts["pipeline"].argv[-1] == parts["workflows"].argv[-1] == "worker"
+    members = [part.env["HEADWATER_MEMBER"] for part in parts.values()]
+    assert len(set(members)) == len(members)
+    assert "workflows" not in {part.name for part in parts_of(load_settings())}
+
+
+@pytest.mark.parametrize(
+    ("flags", "dsn"),
+    [
+        ({"postgres": "postgresql://db/x"}, "postgresql://db/x"),
+        ({"kafka": "k:9092", "postgres": "postgresql://db/x"}, "postgresql://db/x"),
+        ({}, "postgresql://headwater@127.0.0.1:15432/headwater"),
+        ({"kafka": "k:9092"}, None),
+        ({"postgres_port": 0}, None),
+    ],
+)
+def test_steps_have_the_postgres_that_belongs_to_kafka(
+    flags: dict[str, object], dsn: str | None
+) -> None:
+    assert steps_dsn_of(load_settings(**flags)) == dsn
 
 
 def test_sign_makes_the_header_that_the_gateway_checks(tmp_path: Path) -> None:

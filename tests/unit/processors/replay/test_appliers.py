@@ -230,9 +230,18 @@ def test_notes_that_belong_to_no_run_change_nothing():
     ("run", "record", "told"),
     [
         (None, _record(LogWritten("info", "w", "hi")), "expected RunStarted first"),
-        (None, _record(RunStarted("1", "seed"), run_number=1), "expected run 0 of order/o-1"),
-        (a_run(), _record(RunStarted("1", "seed")), "expected run 1 of order/o-1"),
-        (a_run(RunStatus.COMPLETE), _record(RunTerminated("")), "nothing after the end of run 0"),
+        (
+            None,
+            _record(RunStarted("1", "seed"), run_number=1),
+            "expected run 0 next",
+        ),
+        (a_run(), _record(RunStarted("1", "seed")), "expected run 1 next"),
+        (
+            a_run(RunStatus.COMPLETE),
+            _record(RunTerminated(""), sequence=a_run().sequence),
+            "nothing after the end of run 0",
+        ),
+        (a_run(), _record(RunTerminated(""), sequence=a_run().sequence + 1), "expected sequence"),
     ],
 )
 def test_a_history_that_cannot_be_is_refused(

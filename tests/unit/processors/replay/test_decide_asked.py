@@ -316,20 +316,20 @@ ENDS = {
 }  # fmt: skip
 
 TIME = {
-    "nothing is due": (_with("nap", _KIND.SLEEP, wake_at_ms=NOW_MS + 1), Wake(), STALE),
+    "nothing is due": (_with("nap", _KIND.SLEEP, wake_at_ms=NOW_MS + 1), Wake(NOW_MS), STALE),
     "a sleep ends": (
-        _with("nap", _KIND.SLEEP, wake_at_ms=NOW_MS), Wake(), [EntryCompleted("nap", "null")],
+        _with("nap", _KIND.SLEEP, wake_at_ms=NOW_MS), Wake(NOW_MS), [EntryCompleted("nap", "null")],
     ),
     "a sleep of a run that is paused": (
         a_run(RunStatus.PAUSED, entries={"nap": an_entry(_KIND.SLEEP, wake_at_ms=1)}),
-        Wake(),
+        Wake(NOW_MS),
         STALE,
     ),
     "a wait for several ends with none": (
-        _with("w", _KIND.WAIT, limit=5, **_WAIT), Wake(), [EntryCompleted("w", "[]")],
+        _with("w", _KIND.WAIT, limit=5, **_WAIT), Wake(NOW_MS), [EntryCompleted("w", "[]")],
     ),
     "a retry is due, which its attempt will say": (
-        _with("quote", _KIND.DO, wake_at_ms=1), Wake(), STALE,
+        _with("quote", _KIND.DO, wake_at_ms=1), Wake(NOW_MS), STALE,
     ),
     "several end in the order of their times": (
         a_run(
@@ -339,7 +339,7 @@ TIME = {
                 "c": an_entry(_KIND.SLEEP, wake_at_ms=NOW_MS, ordinal=0),
             }
         ),
-        Wake(),
+        Wake(NOW_MS),
         [EntryCompleted(key, "null") for key in ("a", "c", "b")],
     ),
 }  # fmt: skip
@@ -363,7 +363,7 @@ def test_nothing_is_decided_for_a_run_that_is_over(status: RunStatus):
 
 def test_a_wait_that_ends_without_its_event_says_what_it_waited_for():
     run = _with("w", _KIND.WAIT, event_types=("line", "end"), wake_at_ms=NOW_MS)
-    (event,) = _events(run, Wake())
+    (event,) = _events(run, Wake(NOW_MS))
     assert isinstance(event, EntryErrored)
     assert event.failure.name == "EventTimeoutError"
     assert event.failure.message == (
@@ -373,7 +373,7 @@ def test_a_wait_that_ends_without_its_event_says_what_it_waited_for():
 
 def test_a_child_that_takes_too_long_is_ended_and_fails_its_entry():
     run = _with("bill", _KIND.CHILD, child=CHILD, wake_at_ms=NOW_MS)
-    posts, event = _events(run, Wake())
+    posts, event = _events(run, Wake(NOW_MS))
     assert posts == PostsQueued(
         (Post(0, "invoice", "inv-1", TerminateRun("it took too long", _ME)),)
     )

@@ -18,12 +18,14 @@ from schemas.history import (
 )
 
 
-def _record(at_ms: int, *events: LogEvent, run_number: int = 0) -> HistoryAppended:
+def _record(
+    at_ms: int, *events: LogEvent, run_number: int = 0, sequence: int = 0
+) -> HistoryAppended:
     return HistoryAppended(
         workflow="order",
         instance_id="o-1",
         run_number=run_number,
-        sequence=0,
+        sequence=sequence,
         epoch=0,
         cause=NO_CAUSE,
         at_ms=at_ms,
@@ -34,11 +36,15 @@ def _record(at_ms: int, *events: LogEvent, run_number: int = 0) -> HistoryAppend
 _LINE = LogWritten("info", "workflow", "hi")
 HISTORY = [
     _record(1, RunStarted("1", "seed")),
-    _record(2, EntryOpened("@now#1", "now", EntryKind.NOW, 0), EntryCompleted("@now#1", "2")),
-    _record(3, EntryOpened("w", "w", EntryKind.WAIT, 2, 99, ("line",)), _LINE),
-    _record(4, StepCompleted("quote", "quote", 1, 3, 1, 6, 5, "1")),
-    _record(5, EventReceived("evt-1", "line", "1", 5), EntryCompleted("w", "1", ("evt-1",))),
-    _record(6, EventReceived("evt-2", "line", "2", 6), RunCompleted("1")),
+    _record(
+        2, EntryOpened("@now#1", "now", EntryKind.NOW, 0), EntryCompleted("@now#1", "2"), sequence=1
+    ),
+    _record(3, EntryOpened("w", "w", EntryKind.WAIT, 2, 99, ("line",)), _LINE, sequence=3),
+    _record(4, StepCompleted("quote", "quote", 1, 3, 1, 6, 5, "1"), sequence=5),
+    _record(
+        5, EventReceived("evt-1", "line", "1", 5), EntryCompleted("w", "1", ("evt-1",)), sequence=6
+    ),
+    _record(6, EventReceived("evt-2", "line", "2", 6), RunCompleted("1"), sequence=8),
     _record(7, RunStarted("1", "other"), run_number=1),
 ]
 

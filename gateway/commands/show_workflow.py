@@ -1,0 +1,147 @@
+"""Starting the demo's workflow, and printing what became of its steps.
+
+It is started before the demo day is posted and asked about afterwards, so that it is seen to wait.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from gateway.commands.options import url_of
+from gateway.commands.show_day import DayFailed
+from gateway.output import print_rows
+from gateway.settings import Settings
+from projections.queries import Reader
+from projections.workflow_queries import Instance, RunKey, Step, Workflows
+from schemas.errors import HeadwaterError
+from schemas.history import Command, SendEvent, StartRun
+from streams.workflow_client import WorkflowClient
+
+#: The app of the demo, as `--app` names it, and its workflow.
+DEMO_APP: Final = "gateway.demo.workflows"
+DEMO_WORKFLOW: Final = "day-report"
+
+#: As for the demo day's outcomes; all of it takes a few seconds once the workers are up.
+_WITHIN_S: Final = 60.0
+_ASK_EVERY_S: Final = 0.1
+_STEPS_MAX: Final = 100
+_OVER: Final = ("complete", "errored", "terminated")
+_PARAMS: Final = {"user_id": "user_amara", "date": "2026-07-01"}
+_COLUMNS: Final = ("step", "type", "status", "attempts", "result")
+
+
+class WorkflowShow:
+    """An instance of the demo's workflow, started through Kafka and looked at in Postgres."""
+
+    def __init__(
+        self, settings: Settings, clock: Callable[[], int], new_id: Callable[[], str]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._new_id = new_id
+        self._instance_id = f"report-{new_id()}"
+
+    def begin(self) -> None:
+        """Starts the instance.
+
+        Errors: DayFailed.
+        """
+        params = {"url": url_of(self._settings), **_PARAMS}
+        self._run(self._send(StartRun(json.dumps(params))))
+
+    def finish(self) -> None:
+        """Sends the event that the instance waits for, sees it end and prints its steps.
+
+        Errors: DayFailed.
+        """
+        self._run(self._finish())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            asyncio.run(work)
+        except HeadwaterError as error:
+            raise DayFailed(f"The demo's workflow did not work: {error.message}") from error
+        except TimeoutError as error:
+            raise DayFailed("The demo's workflow did not work: Kafka does not answer") from error
+
+    async def _send(self, command: Command) -> None:
+        async with self._client() as client:
+            reply = await client.send(DEMO_WORKFLOW, self._instance_id, command)
+        if reply.code:
+            raise DayFailed(f"The demo's workflow did not work: {reply.code}: {reply.message}")
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[WorkflowClient]:
+        client = WorkflowClient(
+            bootstrap=self._settings.kafka,
+            client_id="headwater-demo",
+            timeout_s=_WITHIN_S,
+            clock=self._clock,
+            new_id=self._new_id,
+        )
+        await client.start()
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                while not client.ready:  # noqa: ASYNC110 (it says no more than that)
+                    await asyncio.sleep(_ASK_EVERY_S)
+            yield client
+        finally:
+            await client.stop()
+
+    async def _finish(self) -> None:
+        async with Reader(self._settings.postgres) as reader:
+            workflows = Workflows(reader)
+            await self._until(workflows, lambda found: _waits(found) or found.status in _OVER)
+            approval = json.dumps({"by": "the demo"})
+            await self._send(SendEvent(self._new_id(), "approval", approval))
+            ended = await self._until(workflows, lambda found: found.status in _OVER)
+            run = RunKey(DEMO_WORKFLOW, self._instance_id, ended.run_number)
+            steps = await workflows.steps(run, limit=_STEPS_MAX)
+        if ended.status != "complete":
+            raise DayFailed(
+                f"expected the demo's workflow to complete, found it {ended.status}: "
+                f"{ended.error_name}: {ended.error_message}"
+            )
+        title = f"workflow {DEMO_WORKFLOW}, instance {self._instance_id}"
+        print_rows([_shown(step) for step in steps.rows], _COLUMNS, title=title)
+
+    async def _until(self, workflows: Workflows, done: Callable[[Instance], bool]) -> Instance:
+        """Waits for what Postgres says of the instance."""
+        found: Instance | None = None
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                while True:
+                    found = await workflows.instance(DEMO_WORKFLOW, self._instance_id)
+                    if found is not None and done(found):
+                        return found
+                    await asyncio.sleep(_ASK_EVERY_S)
+        except TimeoutError:
+            raise DayFailed(
+                f"expected the demo's workflow to go on within {_WITHIN_S:.0f} s, found it "
+                f"{_standing(found)}. The logs are in {self._settings.data_dir / 'logs'}"
+            ) from None
+
+
+def _waits(instance: Instance) -> bool:
+    step = instance.current_step
+    return step is not None and step.type == "wait_for_event"
+
+
+def _standing(instance: Instance | None) -> str:
+    if instance is None:
+        return "not in Postgres"
+    at = instance.current_step
+    why = f" at {at.name}: {at.error_message or 'no error'}" if at else ""
+    return f"{instance.status}{why}"
+
+
+def _shown(step: Step) -> dict[str, Any]:
+    return {
+        "step": step.name,
+        "type": step.type,
+        "status": step.status,
+        "attempts": step.attempts or None,
+        "result": step.result,
+    }

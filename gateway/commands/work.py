@@ -1,0 +1,116 @@
+"""`headwater worker --app`: the workflow worker, from its start to the signal that ends it."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import click
+import uvloop
+
+from gateway.commands.options import bootstrap_of, dsn_of
+from gateway.settings import Settings
+from projections.step_commits import StepCommits
+from streams.code_host.apps import AppNotLoaded
+from streams.code_host.process import HostProcess
+from streams.workflow_worker import WorkflowWorker
+
+log = logging.getLogger(__name__)
+
+_SEED_BYTES: Final = 8
+_GC_THRESHOLD: Final = 50_000
+
+
+class AppWrong(click.ClickException):
+    """An app that cannot be loaded; says why, with the author's traceback if there is one."""
+
+    exit_code = 2
+
+
+def run_workflows(settings: Settings, *, clock: Callable[[], int]) -> None:
+    """Runs the workflows of `settings.app` until SIGTERM or SIGINT.
+
+    Errors: AppWrong; Exit with 70 after a crash, which the log tells of.
+    """
+    # As in the pipeline: what a turn makes and drops is seldom in cycles.
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+    try:
+        uvloop.run(_until_told(_work(settings, clock)))
+    except AppNotLoaded as error:
+        raise AppWrong(error.message) from error
+    except Exception as error:
+        log.critical("the worker ends, to start again from what is durable", exc_info=True)
+        raise click.exceptions.Exit(os.EX_SOFTWARE) from error
+
+
+async def _work(settings: Settings, clock: Callable[[], int]) -> None:
+    async with contextlib.AsyncExitStack() as exits:
+        dsn = steps_dsn_of(settings)
+        database = await exits.enter_async_context(StepCommits(dsn)) if dsn else None
+        if database is None:
+            log.info("no Postgres: steps that use tx.execute fail")
+        worker = WorkflowWorker(
+            bootstrap=bootstrap_of(settings),
+            app=settings.app,
+            clock=clock,
+            draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
+            name=f"{socket.gethostname()}-{os.getpid()}",
+            database=database,
+            member=settings.member or None,
+        )
+        await worker.run()
+
+
+def steps_dsn_of(settings: Settings) -> str | None:
+    """Where the SQL of steps runs: the Postgres given, else the one beside the embedded Kafka.
+
+    None where Kafka is given and Postgres is not: then no worker should have to wait for one.
+    """
+    if settings.postgres or (not settings.kafka and settings.postgres_port):
+        return dsn_of(settings)
+    return None
+
+
+def workflows_of(app: str) -> list[str]:
+    """The names of an app's workflows, loaded in a process of its own as a worker would.
+
+    Errors: AppWrong.
+    """
+    return uvloop.run(_workflows_of(app))
+
+
+async def _workflows_of(app: str) -> list[str]:
+    host = HostProcess(app, heard=lambda _: None, gone=lambda _: None)
+    try:
+        names = await host.start()
+    except AppNotLoaded as error:
+        raise AppWrong(error.message) from error
+    await host.stop()
+    return sorted(names)
+
+
+async def _until_told(work: Awaitable[None]) -> None:
+    """Works until a signal, which cancels the work and lets it end in order."""
+    task = asyncio.ensure_future(work)
+    told = False
+
+    def end() -> None:
+        nonlocal told
+        told = True
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not told:
+            raise

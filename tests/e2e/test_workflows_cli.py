@@ -1,0 +1,197 @@
+"""Workflows from the command line, as their author would run them."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+
+from schemas.history import Command, ReplySent, SendEvent, StartRun
+from streams.clock import now_ms
+from streams.topics import create_topics
+from streams.workflow_client import WorkflowClient
+from tests.e2e.house import free_port
+
+PATIENCE_S = 60.0
+
+APP = '''
+"""Somebody's workflows."""
+
+from headwater import Retry, Step, WorkflowEvent, workflow
+
+tried: list[int] = []
+
+
+def fetch() -> int:
+    tried.append(1)
+    if len(tried) == 1:
+        raise ConnectionError("not yet")
+    return 125
+
+
+@workflow("order")
+async def order(event: WorkflowEvent[dict[str, str]], step: Step) -> dict[str, object]:
+    price = await step.do("fetch", fetch, retries=Retry(limit=3, delay="100 ms"))
+    await step.sleep("cool off", "200 ms")
+    await step.do("keep", lambda tx: tx.execute("insert into orders values (%s)", [price]))
+    approval = await step.wait_for_event("approval", type="approval", timeout="1 minute")
+    return {"sku": event.payload["sku"], "price": price, "by": approval.payload}
+'''
+
+
+@contextlib.contextmanager
+def headwater(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs the command line in a directory of the user's."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway", *arguments],
+        cwd=directory,
+        env={**ours, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
+    """The lines of stderr up to one that has a text."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        if text in line:
+            return lines
+    raise AssertionError(f"expected a line with {text!r}, found {lines}")
+
+
+async def send(kafka: str, instance_id: str, *commands: Command) -> list[ReplySent]:
+    client = WorkflowClient(
+        bootstrap=kafka,
+        client_id="test",
+        timeout_s=PATIENCE_S,
+        clock=now_ms,
+        new_id=lambda: uuid4().hex,
+    )
+    await client.start()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not client.ready:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        return [await client.send("order", instance_id, command) for command in commands]
+    finally:
+        await client.stop()
+
+
+def eventually(dsn: str, query: str, expected: Sequence[tuple[object, ...]]) -> None:
+    """Waits until Postgres answers what is expected."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with psycopg.connect(dsn) as connection:
+            found = connection.execute(query.encode()).fetchall()
+        if found == list(expected):
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def test_up_runs_an_app_beside_the_rest(tmp_path: Path, scratch: Path):
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "workflows.py").write_text(APP)
+    kafka, postgres = free_port(), free_port()
+    with headwater(
+        tmp_path,
+        *("up", "--no-demo", "--app", "my_package.workflows"),
+        *("--data-dir", str(scratch / "up-app"), "--port", str(free_port())),
+        *("--kafka-port", str(kafka), "--postgres-port", str(postgres)),
+    ) as up:
+        lines = read_until(up, "Headwater is up at")
+        assert lines[0] == "Workflows of my_package.workflows: order"
+        assert any(line.startswith("workflows is ready") for line in lines)
+        dsn = f"postgresql://headwater@127.0.0.1:{postgres}/headwater"
+        with psycopg.connect(dsn) as connection:
+            connection.execute("create table orders (price integer)")
+        approval = SendEvent("e1", "approval", '"me"')
+        replies = asyncio.run(
+            send(f"127.0.0.1:{kafka}", "order-1", StartRun('{"sku": "x"}'), approval)
+        )
+        assert [reply.code for reply in replies] == ["", ""]
+        eventually(
+            dsn,
+            "select status, output ->> 'sku', output ->> 'price' from workflow_instance",
+            [("complete", "x", "125")],
+        )
+        eventually(
+            dsn,
+            "select name, type, status, attempts from workflow_step order by ordinal",
+            [
+                ("fetch", "do", "completed", 2),
+                ("cool off", "sleep", "completed", 0),
+                ("keep", "do", "completed", 1),
+                ("approval", "wait_for_event", "completed", 0),
+            ],
+        )
+        eventually(dsn, "select price from orders", [(125,)])
+        up.send_signal(signal.SIGTERM)
+        stopped = read_until(up, "kafka stopped")
+        assert stopped[0].startswith("workflows stopped")
+        assert up.wait(10) == 0
+
+
+def test_the_demo_shows_a_workflow_to_its_end(tmp_path: Path, scratch: Path):
+    with headwater(
+        tmp_path,
+        *("up", "--demo", "--data-dir", str(scratch / "up-demo"), "--port", str(free_port())),
+        *("--kafka-port", str(free_port()), "--postgres-port", str(free_port())),
+    ) as up:
+        shown, said = up.communicate(timeout=120)
+    assert up.returncode == 0, said
+    _, _, workflow = shown.partition("# workflow day-report")
+    rows = [line.split("\t")[:3] for line in workflow.splitlines()[2:]]
+    assert rows == [
+        ["read the day", "do", "completed"],
+        ["let it settle", "sleep", "completed"],
+        ["approval", "wait_for_event", "completed"],
+        ["write", "do", "completed"],
+    ]
+    assert "user_amara on 2026-07-01: 11894 steps, resting heart rate 49" in workflow
+
+
+def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, kafka: str):
+    (tmp_path / "mine.py").write_text(APP)
+    asyncio.run(create_topics(kafka, partitions=4, replication=1))
+    crash = (
+        "from gateway.commands.work import run_workflows\n"
+        "from gateway.settings import load_settings\n"
+        f"settings = load_settings(app='mine', kafka={kafka!r})\n"
+        "try:\n"
+        "    run_workflows(settings, clock=lambda: 1 // 0)\n"
+        "except Exception as error:\n"
+        "    raise SystemExit(error.exit_code)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", crash],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 70
+    assert "the worker ends, to start again from what is durable" in run.stderr
+    assert "ZeroDivisionError" in run.stderr

@@ -1,0 +1,94 @@
+"""Every Python example of the documents runs, and does what the document says.
+
+The blocks of a document are run in their order, each as a module of its own. Tests in them are
+tests here; a workflow in them is run to its end, with the events that it waits for, and has to end
+as `ENDS` says.
+"""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater import Workflow, WorkflowTest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ("README.md", "docs/workflows/authoring.md", "docs/workflows/operating.md")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: Workflows by name: their params, and their output.
+ENDS: dict[str, tuple[Any, Any]] = {
+    "order": ({"sku": "x"}, {"sku": "x", "price": 125, "by": {"by": "test"}}),
+    "steps": (None, [2, "charge-1", "charge-1"]),
+    "sleeps": (None, None),
+    "events": (None, {"by": "test", "lines": 1}),
+    "together": (None, ["amara", ["a", "b"], "user", "amara", 7]),
+    "pages": (None, 100),
+    "invoice": ({"amount": 1}, "invoice over 1"),
+    "bill": (None, "invoice over 125"),
+    "values": (None, {"at": "2026-01-01T00:00:00+00:00", "beta": False, "key_length": 36}),
+    "talks": (None, None),
+    "changed": (None, "asked"),
+    "failures": (None, [["charge", 1, "no such card"], [["bad"], "ConnectionError"]]),
+}
+#: Days after which a workflow of a document is stuck.
+PATIENCE_DAYS = 400
+
+
+def blocks() -> Iterator[Any]:
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text("utf-8")
+        for found in BLOCK.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield pytest.param(found[1], id=f"{document}:{line}")
+
+
+@pytest.mark.parametrize("block", list(blocks()))
+def test_an_example_runs(block: str) -> None:
+    module: dict[str, Any] = {"__name__": "example"}
+    exec(compile(block, "example", "exec"), module)  # noqa: S102 (our own documents)
+    tests = [
+        value
+        for name, value in module.items()
+        if name.startswith("test_") and inspect.iscoroutinefunction(value)
+    ]
+    for test in tests:
+        asyncio.run(test())
+    workflows = [value for value in module.values() if isinstance(value, Workflow)]
+    for each in workflows:
+        if not tests:
+            asyncio.run(run_to_its_end(each, workflows))
+    assert tests or workflows, "expected a test or a workflow"
+
+
+async def run_to_its_end(workflow: Workflow, app: list[Workflow]) -> None:
+    params, output = ENDS[workflow.name]
+    async with WorkflowTest(app, seed=1) as test:
+        instance = await test.create(workflow.name, id="doc", params=params)
+        await test.run_until_idle()
+        for _ in range(PATIENCE_DAYS):
+            status = await instance.status()
+            if status.status != "waiting":
+                break
+            steps = (await instance.history()).steps
+            waits = [s.wait_event_type for s in steps if s.status == "waiting"]
+            kinds = [types if isinstance(types, str) else types[0] for types in waits if types]
+            for kind in kinds:
+                await instance.send_event(kind, {"by": "test"})
+            await test.advance(0 if kinds else "1 day")
+        assert (status.status, status.error, status.output) == ("complete", None, output)
+
+
+def test_the_documents_have_examples_of_every_workflow_that_is_expected() -> None:
+    found = {
+        name
+        for document in DOCUMENTS
+        for name in re.findall(
+            r'^@workflow\("([^"]+)"', (ROOT / document).read_text("utf-8"), re.MULTILINE
+        )
+    }
+    assert ENDS.keys() <= found
