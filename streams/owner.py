@@ -256,7 +256,9 @@ class Owner:
         hand.batch, hand.since_ms = self._batch.number, record.at_ms
         tail = None if hand.tail is None else records[hand.tail]
         if tail is not None and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
-    XX            return
+            events = tail.events + record.events
+            records[hand.tail or 0] = msgspec.structs.replace(tail, events=events)
+            return
         if hand.tail is None:
             self._touched.append(hand)
         hand.tail = len(records) if record.cause == NO_CAUSE else None
@@ -471,8 +473,8 @@ class Owner:
     def host_gone(self, reason: str, now_ms: int, *, turn: int | None = None) -> None:
         """Takes back what a host had in hand; it ended, or stood still in the turn of a run.
 
-        If the code of a run had its turn, that run is to blame; otherwise one of the steps that were
-        under way is, nobody knows which, and each has failed once more. All else runs again.
+        If the code of a run had its turn, that run is to blame; otherwise a step that was under way
+        is, nobody knows which, and each has failed once more. All else runs again.
         """
         for number, hand in list(self._by_activation.items()):
             del self._by_activation[number]
