@@ -10,7 +10,6 @@ the same object.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
 
 import msgspec
 
@@ -23,7 +22,6 @@ from processors.replay.commands import (
     Wake,
 )
 from processors.replay.decide import decide_asked, decide_command, is_stale
-from processors.replay.state import CodeRun
 from processors.replay.step_commits import StepCommit
 from processors.replay.waits import attempts_due
 from processors.runs.claims import Claims
@@ -62,11 +60,10 @@ from streams.code_host.protocol import (
     ToHost,
     activate,
 )
-from streams.effects import ACCEPTED, Answer, Batch, Queued, news, refused, replied
+from streams.effects import ACCEPTED, Batch, Queued, news
 from streams.instances import Hand, Instances
 from streams.senders import back_to_sender
-
-_ENDS: Final = (RunCompleted, RunErrored, RunTerminated)
+from streams.staging import Staging
 
 
 class Owner:
@@ -101,8 +98,7 @@ class Owner:
         self._draw_seed = draw_seed
         self._by_activation: dict[int, Hand] = {}
         self._agenda = Agenda(wakes)
-        self._batch = Batch()
-        self._touched: list[Hand] = []
+        self._staging = Staging()
         # What the history told of them is in no snapshot yet.
         self.dirty.update(hand.key for hand in instances.at_work())
         for at_ms, key in wakes:
@@ -115,19 +111,20 @@ class Owner:
 
     def has_work(self, *, ready: bool = True) -> bool:
         """Whether something is staged, or ready for a host."""
-        return bool(self._batch) or (ready and self._agenda.has_ready)
+        return bool(self._staging) or (ready and self._agenda.has_ready)
 
     def take(self) -> Batch:
         """Gives what was staged since the last call."""
-        batch, self._batch = self._batch, Batch(self._batch.number + 1)
-        for hand in self._touched:
-            hand.tail = None
-        self._touched.clear()
-        return batch
+        return self._staging.take()
 
     def has_staged(self) -> bool:
         """Whether records wait to be taken: then memory is ahead of what was given out."""
-        return bool(self._batch.records)
+        return self._staging.has_records
+
+    @property
+    def batch_number(self) -> int:
+        """The number of the batch that is being staged."""
+        return self._staging.number
 
     def activation(self, number: int) -> Hand | None:
         """The instance of an activation that is not over."""
@@ -166,24 +163,17 @@ class Owner:
             self._reject(offset, sent, decision, hand, now_ms)
             return
         hand = self._commit(hand, sent.workflow, sent.instance_id, decision, offset, now_ms)
-        self._answer(offset, sent, ACCEPTED, hand.run)
+        self._staging.answer(self.partition, offset, sent, ACCEPTED, hand.run)
 
     def _reject(
         self, offset: int, sent: CommandSent, rejection: Rejection, hand: Hand | None, now_ms: int
     ) -> None:
         run = hand.run if hand else None
-        self._batch.records.append(refused(self.claims.epoch, offset, sent, rejection, run, now_ms))
-        self._answer(offset, sent, rejection, run)
+        self._staging.refuse(self.claims.epoch, offset, sent, rejection, run, now_ms)
+        self._staging.answer(self.partition, offset, sent, rejection, run)
         back = back_to_sender(sent, rejection, run, now_ms)
         if back is not None:
-            self._batch.effects.append(back)
-
-    def _answer(
-        self, offset: int, sent: CommandSent, rejection: Rejection, run: CodeRun | None
-    ) -> None:
-        reply = replied(sent, rejection, run, self.partition)
-        at = len(self._batch.records) - 1
-        self._batch.effects.append(Answer(sent.reply_to, offset, at, reply))
+            self._staging.effect(back)
 
     # -- what code asks for
 
@@ -241,28 +231,14 @@ class Owner:
         if begins:
             hand = self._begin(hand, record)
         assert hand is not None  # noqa: S101, only RunStarted comes first
-        self._append(hand, record)
+        self.dirty.add(hand.key)
+        self._staging.append(hand, record)
         for event in events[1:] if begins else events:
             sequence_of = hand.run.sequence
             appliers.apply(hand.run, event, now_ms)
             self._follow(hand, event, sequence_of)
         self._agenda.mind(hand)
         return hand
-
-    def _append(self, hand: Hand, record: HistoryAppended) -> None:
-        """Stages a record; what one instance did without a command shares one record."""
-        records = self._batch.records
-        self.dirty.add(hand.key)
-        hand.batch, hand.since_ms = self._batch.number, record.at_ms
-        tail = None if hand.tail is None else records[hand.tail]
-        if tail is not None and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
-            events = tail.events + record.events
-            records[hand.tail or 0] = msgspec.structs.replace(tail, events=events)
-            return
-        if hand.tail is None:
-            self._touched.append(hand)
-        hand.tail = len(records) if record.cause == NO_CAUSE else None
-        records.append(record)
 
     def _begin(self, hand: Hand | None, record: HistoryAppended) -> Hand:
         started = record.events[0]
@@ -280,7 +256,7 @@ class Owner:
         """What an event means for the code and for others, once it is durable."""
         if isinstance(event, StepFailed) and hand.activation is not None:
             # It may still be running, when it took too long, or believe that it has returned.
-            self._batch.effects.append(Drop(hand.activation, event.key))
+            self._staging.effect(Drop(hand.activation, event.key))
         message = news(event, hand.activation or 0, sequence)
         if message is not None:
             self._tell(hand, message)
@@ -288,7 +264,7 @@ class Owner:
             case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
                 self._attempt_ended(hand, event.key)
             case PostsQueued():
-                self._batch.effects.append(Queued(hand.key, event.posts))
+                self._staging.effect(Queued(hand.key, event.posts))
             case RunResumed():
                 hand.resting = True
                 self._agenda.make_ready(hand, Priority.RESUME, hand.run.updated_at_ms)
@@ -309,7 +285,7 @@ class Owner:
     def _tell(self, hand: Hand, message: ToHost) -> None:
         paused = hand.run.status is RunStatus.PAUSED
         if hand.activation is not None and not hand.resting and not paused:
-            self._batch.effects.append(message)
+            self._staging.effect(message)
             return
         if hand.activation is not None:
             hand.held.append(message)
@@ -320,7 +296,7 @@ class Owner:
         """Takes an instance out of its host's hands."""
         if hand.activation is not None:
             self._by_activation.pop(hand.activation, None)
-            self._batch.effects.append(Forget(hand.activation))
+            self._staging.effect(Forget(hand.activation))
             hand.activation = None
         hand.resting = False
         hand.attempts.clear()
@@ -344,9 +320,9 @@ class Owner:
             if hand.activation is None:
                 hand.activation = self._number()
                 self._by_activation[hand.activation] = hand
-                self._batch.effects.append(activate(hand.activation, run))
+                self._staging.effect(activate(hand.activation, run))
             elif hand.resting:
-                self._batch.effects += [*hand.held, Ask(hand.activation)]
+                self._staging.effect(*hand.held, Ask(hand.activation))
                 hand.held.clear()
             hand.resting = False
             self._attempt_due(hand, now_ms)
@@ -392,7 +368,7 @@ class Owner:
             return
         for key, attempt, rollback in due:
             hand.attempts[key] = None
-            self._batch.effects.append(Attempt(hand.activation or 0, key, attempt, rollback))
+            self._staging.effect(Attempt(hand.activation or 0, key, attempt, rollback))
 
     # -- the outbox
 
@@ -413,7 +389,7 @@ class Owner:
         """Takes over an instance as the log left it."""
         run = hand.run
         if run.unsent:
-            self._batch.effects.append(Queued(hand.key, tuple(run.unsent)))
+            self._staging.effect(Queued(hand.key, tuple(run.unsent)))
         if run.ended:
             self._agenda.rest(hand)
             return
@@ -424,11 +400,6 @@ class Owner:
             )
         elif not run.unsent:
             self._agenda.rest(hand)
-
-    @property
-    def batch_number(self) -> int:
-        """The number of the batch that is being staged."""
-        return self._batch.number
 
     def attempt_returned(self, hand: Hand, key: str) -> None:
         """An attempt has ended, though its result is not settled: it no longer takes too long."""
