@@ -6,6 +6,7 @@ next takeover, which then reads the history from where that snapshot is true (`t
 """
 
 import logging
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -13,7 +14,8 @@ from aiokafka.errors import IllegalStateError, KafkaError
 
 from schemas.errors import HeadwaterError
 from schemas.history import SnapshotTaken
-from streams.instances import FORMAT, wake_at_ms
+from schemas.topics import MAX_RECORD_BYTES
+from streams.instances import COMPRESSED, FORMAT, wake_at_ms
 from streams.ownership import OwnedPartition
 from streams.takeover import CHECKPOINT
 from streams.workflow_log import WorkflowLog
@@ -24,6 +26,10 @@ log = logging.getLogger(__name__)
 CHECKPOINT_RECORDS: Final = 20_000
 #: Seconds after which they are, if anything has changed.
 CHECKPOINT_S: Final = 60.0
+#: States from this size on are compressed.
+_COMPRESSED_FROM: Final = 256 * 1024
+#: What a record has room for.
+_STATE_MAX: Final = MAX_RECORD_BYTES - 64 * 1024
 
 
 class Checkpoints:
@@ -57,17 +63,27 @@ class Checkpoints:
         owned.records, owned.checkpoint_at_s = 0, now_s
 
         def taken(state: bytes) -> SnapshotTaken:
+            large = len(state) > _COMPRESSED_FROM
             return SnapshotTaken(
-                format=FORMAT,
+                format=COMPRESSED if large else FORMAT,
                 epoch=owned.epoch,
                 position=position,
                 cause=cause,
                 wake_at_ms=wake_at_ms(state) if state else -1,
-                state=state,
+                state=zlib.compress(state, level=1) if large else state,
             )
 
         # All states are of one moment: nothing is awaited before the last is taken.
         snapshots = [(key.encode(), taken(owner.instances.state(key))) for key in dirty]
+        large = [key.decode() for key, each in snapshots if len(each.state) > _STATE_MAX]
+        if large:
+            owner.dirty |= dirty
+            log.warning(
+                "no checkpoint of partition %s: the states of %s are larger than %s bytes, so a "
+                "takeover reads the history from the checkpoint before; keep results small",
+                *(owned.number, ", ".join(large), _STATE_MAX),
+            )
+            return
         try:
             await self._commit()
             await self._log.write_snapshots({owned.number: snapshots})

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
@@ -56,6 +56,10 @@ class OwnedPartition:
     checkpoint_at_s: float
     commands: list[tuple[int, CommandSent]] = field(default_factory=list)
     fetched: int = 0
+    #: A time, and the end of the commands then or later; None when nobody has to know.
+    ahead: tuple[int, int] | None = None
+    #: Up to when all commands are known to have been read.
+    reached_ms: int = 0
     #: The latest batch that is durable.
     acknowledged: int = 0
     #: Records since the last checkpoint.
@@ -80,6 +84,7 @@ class Ownership:
         name: str,
         member: str | None,
         workflow_log: WorkflowLog,
+        clock: Callable[[], int],
         taken: Callable[[int, int], Awaitable[OwnedPartition]],
         dropping: Callable[[], Awaitable[None]],
         dropped: Callable[[OwnedPartition], None],
@@ -88,6 +93,7 @@ class Ownership:
     ) -> None:
         self.partitions: dict[int, OwnedPartition] = {}
         self._log = workflow_log
+        self._clock = clock
         self._taken = taken
         self._dropping = dropping
         self._dropped = dropped
@@ -147,6 +153,7 @@ class Ownership:
                 if owned is not None:
                     self._read(owned, records)
             await self._note_positions()
+            await self._look_ahead()
             self._stirred()
 
     def _read(self, owned: OwnedPartition, records: Sequence[Incoming]) -> None:
@@ -162,22 +169,36 @@ class Ownership:
         for owned in list(self.partitions.values()):
             with contextlib.suppress(IllegalStateError):
                 owned.fetched = await self._consumer.position(_commands(owned.number))
+            if owned.ahead is not None and owned.fetched >= owned.ahead[1]:
+                owned.reached_ms, owned.ahead = owned.ahead[0], None
 
-    def reached_ms(self, owned: OwnedPartition, now_ms: int) -> int:
-        """Up to when all commands of a partition are known to be here.
+    async def _look_ahead(self) -> None:
+        """Asks where the commands end, for partitions in which something is due.
 
-        Time moves nothing beyond it: an event that was sent before the end of a wait, and lies
-        unread in the topic, has to be seen before the wait is said to have ended without it.
+        Time moves nothing beyond `reached_ms`: an event that was sent before the end of a wait, and
+        lies unread in the topic, has to be seen before the wait is said to have ended without it.
+        What was fetched does not tell: an answer may be as old as its request, and this process may
+        have been suspended in between.
         """
-        where = _commands(owned.number)
+        now_ms = self._clock()
+        due = [
+            owned
+            for owned in self.partitions.values()
+            if owned.ahead is None and (owned.owner.next_due_ms() or now_ms + 1) <= now_ms
+        ]
+        if not due:
+            return
         try:
-            polled_ms = self._consumer.last_poll_timestamp(where)
-            highwater = self._consumer.highwater(where)
-        except (IllegalStateError, AssertionError):
-            return 0
-        if polled_ms is None or highwater is None or owned.fetched < highwater:
-            return 0
-        return min(cast("int", polled_ms), now_ms)
+            ends = await self._consumer.end_offsets([_commands(each.number) for each in due])
+        except (KafkaError, OSError) as error:
+            log.warning("the end of the commands cannot be read: %r", error)
+            return
+        for owned in due:
+            end = ends[_commands(owned.number)]
+            if owned.fetched >= end:
+                owned.reached_ms = now_ms
+            else:
+                owned.ahead = now_ms, end
 
     async def commit(self) -> None:
         """Tells the group up to where commands have their replies; only takeovers go by it."""
@@ -235,8 +256,8 @@ class Ownership:
                 owned = await self._taken(number, committed or 0)
                 self._consumer.seek(where, owned.replied)
                 self._consumer.resume(where)
-            except (HeadwaterError, KafkaError, IllegalStateError, OSError) as error:
-                log.warning("partition %s cannot be taken over yet: %s", number, error)
+            except Exception as error:  # noqa: BLE001, whatever it is: who else would own it?
+                log.warning("partition %s cannot be taken over yet: %r", number, error)
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._takeovers.pop(number, None)

@@ -41,6 +41,9 @@ class Posting:
         self._clock = clock
         self._sent = sent
         self._waiting: dict[str, list[Post]] = {}
+        #: What is being sent, by the topics that it goes to, and whose it is.
+        self._lanes: dict[frozenset[str], asyncio.Task[None]] = {}
+        self._busy: set[str] = set()
         self._letters: list[Outgoing] = []
         self._stirred = asyncio.Event()
 
@@ -54,7 +57,7 @@ class Posting:
 
         Errors: BrokerUnavailable.
         """
-        await self._appender.append([await self._command(command) for command in commands])
+        await self._append([await self._command(command) for command in commands])
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
         """Takes a command that cannot be read, for the dead letters."""
@@ -82,41 +85,55 @@ class Posting:
                 self._stirred.clear()
                 await self._round()
         finally:
+            for lane in self._lanes.values():
+                lane.cancel()
+            await asyncio.gather(*self._lanes.values(), return_exceptions=True)
             await self._appender.stop(within_s=_RETRY_S)
 
     async def _round(self) -> None:
-        waiting, self._waiting = self._waiting, {}
         letters, self._letters = self._letters, []
         try:
-            await self._appender.append(letters)
+            await self._append(letters)
         except BrokerUnavailable as error:
             self._letters = letters + self._letters
-            await self._later(error)
+            log.warning("dead letters have to wait: %s", error)
+            asyncio.get_running_loop().call_later(_RETRY_S, self._stirred.set)
         by_topics: dict[frozenset[str], dict[str, list[Post]]] = {}
-        for key, posts in waiting.items():
-            topics = frozenset(post.topic or WORKFLOW_COMMANDS for post in posts)
-            by_topics.setdefault(topics, {})[key] = posts
-        for group in by_topics.values():
-            await self._send_group(group)
+        for key in [key for key in self._waiting if key not in self._busy]:
+            topics = frozenset(post.topic or WORKFLOW_COMMANDS for post in self._waiting[key])
+            if topics not in self._lanes:
+                by_topics.setdefault(topics, {})[key] = self._waiting.pop(key)
+        for topics, group in by_topics.items():
+            self._busy.update(group)
+            self._lanes[topics] = asyncio.create_task(self._send_group(topics, group))
 
-    async def _send_group(self, group: dict[str, list[Post]]) -> None:
+    async def _send_group(self, topics: frozenset[str], group: dict[str, list[Post]]) -> None:
+        """Sends posts that go to the same topics; an instance has one group under way."""
         try:
             records = [
                 await self._record(key, post) for key, posts in group.items() for post in posts
             ]
-            await self._appender.append(records)
+            await self._append(records)
         except BrokerUnavailable as error:
             for key, posts in group.items():
                 self._waiting[key] = posts + self._waiting.get(key, [])
-            await self._later(error)
-            return
-        for key, posts in group.items():
-            self._sent(key, posts[-1].number)
+            log.warning("what workflows send has to wait: %s", error)
+            await asyncio.sleep(_RETRY_S)
+        else:
+            for key, posts in group.items():
+                self._sent(key, posts[-1].number)
+        finally:
+            self._busy.difference_update(group)
+            del self._lanes[topics]
+            self._stirred.set()
 
-    async def _later(self, error: BrokerUnavailable) -> None:
-        log.warning("what workflows send has to wait: %s", error)
-        asyncio.get_running_loop().call_later(_RETRY_S, self._stirred.set)
-        await self._appender.stop(within_s=_RETRY_S)
+    async def _append(self, records: Sequence[Outgoing]) -> None:
+        try:
+            await self._appender.append(records)
+        except BrokerUnavailable:
+            # Of no more use now; a topic that is not there is no fault of the producer's.
+            await self._appender.stop(within_s=_RETRY_S)
+            raise
 
     async def _command(self, command: CommandSent) -> Outgoing:
         key = instance_key(command.workflow, command.instance_id).encode()

@@ -1,5 +1,6 @@
 """Taking over a partition: from its snapshots and its log to an owner."""
 
+import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -14,7 +15,7 @@ from schemas.history import (
     SnapshotTaken,
     instance_key,
 )
-from streams.instances import FORMAT, Instances
+from streams.instances import COMPRESSED, FORMAT, Instances
 
 #: The key of a partition's checkpoint among its snapshots.
 CHECKPOINT: Final = b""
@@ -109,7 +110,7 @@ async def _read_snapshots(log: HistoryReader, partition: int, taken: Taken) -> d
     found: dict[bytes, SnapshotTaken] = {}
     newest, late = -1, None
     async for key, snapshot in log.read_snapshots(partition):
-        if snapshot is None or (key != CHECKPOINT and snapshot.format != FORMAT):
+        if snapshot is None or snapshot.format not in (FORMAT, COMPRESSED):
             return {}
         if snapshot.epoch < newest and (late is None or snapshot.position < late.position):
             late = snapshot
@@ -123,7 +124,9 @@ async def _read_snapshots(log: HistoryReader, partition: int, taken: Taken) -> d
     taken.start = checkpoint.position
     taken.claims = Claims(epoch=checkpoint.epoch, cause=checkpoint.cause)
     for key, snapshot in found.items():
-        taken.instances.add_cold(key.decode(), snapshot.state)
+        packed = snapshot.format == COMPRESSED
+        state = zlib.decompress(snapshot.state) if packed else snapshot.state
+        taken.instances.add_cold(key.decode(), state)
         if snapshot.wake_at_ms >= 0:
             taken.wakes.append((snapshot.wake_at_ms, key.decode()))
     return {key.decode(): snapshot.position for key, snapshot in found.items()}

@@ -23,7 +23,7 @@ from processors.runs.decisions import Rejection
 from schemas.errors import BrokerUnavailable, HeadwaterError
 from schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
 from streams.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
-from streams.code_host.process import Gone, HostProcess
+from streams.code_host.process import Gone, HostKilled, HostProcess
 from streams.code_host.protocol import Forget, FromHost, Said, ToHost
 from streams.effects import Answer, Batch, Queued
 from streams.owner import Owner
@@ -45,7 +45,8 @@ _FLIGHTS_MAX: Final = 2
 _SAID_MAX: Final = 50_000
 #: How long an instance rests before only its bytes are kept.
 IDLE_MS: Final = 5_000
-_HOUSEKEEPING_S: Final = 1.0
+#: Starts of the first host: whoever kills it so often means it.
+_FIRST_TRIES: Final = 3
 _RETRY_S: Final = 1.0
 
 
@@ -54,6 +55,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     Units:  records of history, seconds, milliseconds of rest.
     """
+
+    housekeeping_s: float = 1.0
 
     checkpoint_records: int = CHECKPOINT_RECORDS
     checkpoint_s: float = CHECKPOINT_S
@@ -102,6 +105,7 @@ class WorkflowWorker:
             name=name,
             member=member,
             workflow_log=self._log,
+            clock=clock,
             taken=self._taken,
             dropping=self._landed,
             dropped=self._dropped,
@@ -135,10 +139,10 @@ class WorkflowWorker:
     async def run(self) -> None:
         """Works until it is cancelled.
 
-        Errors: AppNotLoaded.
+        Errors: AppNotLoaded; HostKilled, when that happens again and again.
         """
         tasks: list[asyncio.Task[None]] = []
-        await self._begin_host()
+        await self._begin_first_host()
         try:
             await self._connect()
             await self._ownership.start()
@@ -209,7 +213,7 @@ class WorkflowWorker:
             owner.hear(said.get(owned.number, []), now_ms)
             for each in gone:
                 owner.host_gone(each.reason, now_ms, turn=each.turn)
-            owner.wake(now_ms, self._ownership.reached_ms(owned, now_ms))
+            owner.wake(now_ms, min(owned.reached_ms, now_ms))
             if self._host is not None and not self._host.full:
                 owner.dispatch(now_ms)
         for key, through in sent:
@@ -354,6 +358,17 @@ class WorkflowWorker:
 
     # -- the host
 
+    async def _begin_first_host(self) -> None:
+        for tries_left in reversed(range(_FIRST_TRIES)):
+            try:
+                await self._begin_host()
+            except HostKilled as error:
+                if not tries_left:
+                    raise
+                log.warning("%s", error)
+            else:
+                return
+
     async def _begin_host(self) -> None:
         host = HostProcess(self._app, heard=self._heard, gone=self._host_gone)
         self._workflows = await host.start()
@@ -423,7 +438,7 @@ class WorkflowWorker:
     async def _keep_house(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_HOUSEKEEPING_S)
+            await asyncio.sleep(self._pace.housekeeping_s)
             for owned in list(self._ownership.partitions.values()):
                 owned.owner.evict(self._clock() - self._pace.idle_ms, owned.acknowledged)
                 await self._landed()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from processors.replay.state import CodeRun, Entry
+from processors.runs.limits import VALUE_BYTES_MAX
 from processors.runs.state import Received
 from schemas.history import (
     EntryCompleted,
@@ -39,11 +40,23 @@ def settle(run: CodeRun, opened: EntryOpened | None = None) -> list[RunEvent]:
     events: list[RunEvent] = []
     left = list(run.mailbox)
     for key, types, deadline_ms, limit in waits:
-        taken = [each for each in left if _fits(each, types, deadline_ms)][: limit or 1]
+        taken = _taken([each for each in left if _fits(each, types, deadline_ms)], limit or 1)
         if taken:
             left = [each for each in left if each not in taken]
             events.append(_completed(key, taken, limit))
     return events
+
+
+def _taken(fitting: list[Received], limit: int) -> list[Received]:
+    """The first events, up to a limit, that are a result of the usual size together."""
+    taken: list[Received] = []
+    chars = 0
+    for event in fitting[:limit]:
+        chars += len(event.payload)
+        if taken and chars > VALUE_BYTES_MAX:
+            break
+        taken.append(event)
+    return taken
 
 
 def due(run: CodeRun, now_ms: int) -> tuple[list[RunEvent], list[str]]:

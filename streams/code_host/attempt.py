@@ -4,11 +4,12 @@ import contextvars
 import json
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from processors.replay.errors import UnserialisableError
 from processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
@@ -17,6 +18,10 @@ from processors.runs.limits import (
 )
 from schemas.history import Json, Post, SendEvent, StartRun
 from streams.code_host.values import encode
+
+#: What one step may send: it travels in one record of the history together with the result.
+_POSTS_CHARS_MAX: Final = 1024 * 1024
+_POSTS_MAX: Final = 1_000
 
 
 class Attempting(msgspec.Struct, frozen=True, gc=False):
@@ -41,12 +46,13 @@ class StepTx:
     def __init__(self) -> None:
         self.posts: list[Post] = []
         self.statements: list[tuple[str, Json]] = []
+        self._chars = 0
 
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
         if not topic:
             raise ValueError(f"expected the name of a topic, found {topic!r}")
-        self.posts.append(Post(0, topic=topic, key=key, value=encode(value, "a published value")))
+        self._post(Post(0, topic=topic, key=key, value=encode(value, "a published value")))
 
     def execute(self, sql: str, params: Any = ()) -> None:  # noqa: ANN401
         """Runs SQL in the step's Postgres transaction; `%s` stands for a parameter."""
@@ -65,8 +71,8 @@ class StepTx:
         name = str(getattr(name, "name", name))
         _check("the name of a workflow", name, WORKFLOW_NAME_MAX)
         _check("an instance id", id, INSTANCE_ID_MAX)
-        command = StartRun(encode(params, f"the params of {name}"))
-        self.posts.append(Post(0, name, id, command))
+        params_text = encode(params, f"the params of {name}")
+        self._post(Post(0, name, id, StartRun(params_text)), len(params_text))
 
     def send_event(
         self,
@@ -80,8 +86,17 @@ class StepTx:
         _check("the name of a workflow", workflow, WORKFLOW_NAME_MAX)
         _check("an instance id", id, INSTANCE_ID_MAX)
         _check("an event type", type, EVENT_TYPE_MAX)
-        command = SendEvent("", type, encode(payload, "an event's payload"))
-        self.posts.append(Post(0, workflow, id, command))
+        text = encode(payload, "an event's payload")
+        self._post(Post(0, workflow, id, SendEvent("", type, text)), len(text))
+
+    def _post(self, post: Post, chars: int = 0) -> None:
+        self._chars += chars + len(post.value or "")
+        if self._chars > _POSTS_CHARS_MAX or len(self.posts) >= _POSTS_MAX:
+            raise UnserialisableError(
+                f"expected a step to send at most {_POSTS_MAX} records and commands of "
+                f"{_POSTS_CHARS_MAX} characters together, found more; use more steps"
+            )
+        self.posts.append(post)
 
 
 def _check(what: str, name: str, longest: int) -> None:

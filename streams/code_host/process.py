@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.errors import Disposition, HeadwaterError
 from streams.code_host.apps import AppNotLoaded
 from streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
 from streams.code_host.frames import Hello, Pipe
@@ -57,6 +58,13 @@ class Gone(msgspec.Struct, frozen=True):
     turn: int | None
 
 
+class HostKilled(HeadwaterError):
+    """A code host was killed while it loaded its app."""
+
+    disposition = Disposition.RETRY
+    code = "host_killed"
+
+
 class HostProcess:
     """A child process that hosts the workflows of one app; it is started once.
 
@@ -95,7 +103,7 @@ class HostProcess:
     async def start(self, within_s: float = START_S) -> frozenset[str]:
         """Starts the child; gives the names of its workflows.
 
-        Errors: AppNotLoaded, with the author's traceback.
+        Errors: AppNotLoaded, with the author's traceback; HostKilled.
         """
         self._hello = asyncio.get_running_loop().create_future()
         await self._launch()
@@ -113,7 +121,9 @@ class HostProcess:
             raise
         if hello.error:
             await self.stop()
-            raise AppNotLoaded(hello.error)
+            code = self._process.returncode
+            # Killed from outside, perhaps: that is no fault of the app's.
+            raise (HostKilled if code is not None and code < 0 else AppNotLoaded)(hello.error)
         self._look()
         return frozenset(hello.workflows)
 

@@ -1,0 +1,44 @@
+"""A worker that keeps house often: `python -m tests.e2e.impatient_worker APP`.
+
+So a short test has what otherwise takes minutes and many records: checkpoints and instances that
+are only bytes.
+"""
+
+import logging
+import os
+import secrets
+import sys
+
+import uvloop
+
+from streams.clock import now_ms
+from streams.workflow_worker import Pace, WorkflowWorker
+
+
+def _told(name: str, otherwise: float) -> float:
+    return float(os.environ.get(f"IMPATIENT_{name}", otherwise))
+
+
+async def main() -> None:
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    pace = Pace(
+        housekeeping_s=_told("HOUSEKEEPING_S", 0.1),
+        checkpoint_records=int(_told("CHECKPOINT_RECORDS", 1)),
+        checkpoint_s=_told("CHECKPOINT_S", 60),
+        idle_ms=int(_told("IDLE_MS", 50)),
+    )
+    worker = WorkflowWorker(
+        bootstrap=os.environ["HEADWATER_KAFKA"],
+        app=sys.argv[1],
+        clock=now_ms,
+        draw_seed=lambda: secrets.token_hex(8),
+        name=f"impatient-{os.getpid()}",
+        member=os.environ.get("HEADWATER_MEMBER") or None,
+        pace=pace,
+    )
+    await worker.run()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

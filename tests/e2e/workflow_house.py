@@ -1,0 +1,441 @@
+"""Workers of workflows for one test: a real broker, workers as processes to be killed, one reader.
+
+The reader folds the history as everybody has to, and remembers when the broker took each record:
+the topic stamps records by the broker's clock, so "after its completion was in the log" can be
+decided by comparing times of one machine.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from processors.replay.state import CodeRun
+from processors.replay.views import RunView, runs
+from processors.runs.claims import Claims
+from processors.runs.state import RunStatus
+from schemas.codec import decode
+from schemas.errors import BrokerUnavailable, HeadwaterError
+from schemas.history import (
+    NO_CAUSE,
+    Command,
+    CommandRejected,
+    CommandSent,
+    EntryRolledBack,
+    HistoryAppended,
+    PartitionClaimed,
+    PostsSent,
+    ReplySent,
+    RunStarted,
+    StepCompleted,
+    instance_key,
+)
+from schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
+from streams.clock import now_ms
+from streams.embedded import EmbeddedKafka
+from streams.restore import read_whole
+from streams.topics import create_topics
+from streams.workflow_client import OutcomeUnknown, WorkflowClient
+from tests.e2e.workflow_app import PUBLISHED, TRAIL
+
+PARTITIONS = 4
+ROOT = Path(__file__).parents[2]
+EXIT_CRASHED = os.EX_SOFTWARE
+_PATIENCE_S = 60.0
+_ENDED = {RunStatus.COMPLETE, RunStatus.ERRORED, RunStatus.TERMINATED}
+
+Instance: TypeAlias = str
+
+
+@dataclass(frozen=True)
+class Told:
+    """A record of the history, where it lies, and when the broker took it."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    record: HistoryAppended
+    counts: bool
+
+    @property
+    def key(self) -> Instance:
+        return instance_key(self.record.workflow, self.record.instance_id)
+
+
+@dataclass
+class Story:
+    """The history as far as it was read."""
+
+    told: list[Told] = field(default_factory=list)
+    by_instance: dict[Instance, list[Told]] = field(default_factory=lambda: defaultdict(list))
+    views: dict[Instance, dict[int, RunView]] = field(default_factory=dict)
+    claims: dict[int, Claims] = field(default_factory=lambda: defaultdict(Claims))
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    reader: "asyncio.Task[None]" = field(init=False)
+
+    def hear(self, partition: int, offset: int, at_ms: int, record: HistoryAppended) -> None:
+        counts = self.claims[partition].admit(offset, record)
+        told = Told(partition, offset, at_ms, record, counts)
+        self.told.append(told)
+        if counts:
+            self.by_instance[told.key].append(told)
+            view = self._view(told)
+            if view is not None:
+                view.apply(record)
+
+    def _view(self, told: Told) -> RunView | None:
+        """The view of the run that a record belongs to; `runs` of `views`, record by record."""
+        views = self.views.setdefault(told.key, {})
+        record = told.record
+        if isinstance(record.events[0], RunStarted):
+            before = views.get(record.run_number - 1)
+            views[record.run_number] = RunView(before.state if before else None)
+        return views.get(record.run_number)
+
+    def run(self, key: Instance) -> RunView | None:
+        """The current run of an instance."""
+        views = self.views.get(key)
+        return views[max(views)] if views else None
+
+    def status(self, key: Instance) -> RunStatus | None:
+        return self.state(key).status if self.run(key) else None
+
+    def ended(self, key: Instance) -> bool:
+        return self.status(key) in _ENDED
+
+    def state(self, key: Instance) -> CodeRun:
+        view = self.run(key)
+        assert view, f"{key} is not in the log"
+        assert view.state
+        return view.state
+
+    def output(self, key: Instance) -> object:
+        state = self.state(key)
+        if state.status is RunStatus.COMPLETE:
+            return json.loads(state.output or "null")
+        return (state.status, state.failure and state.failure.name)
+
+    def records(self, key: Instance) -> list[HistoryAppended]:
+        return [each.record for each in self.by_instance[key]]
+
+    # -- what must be true of every history
+
+    def check(self, commands: dict[int, list[int]]) -> None:
+        """Every law of the log; commands are the readable ones, offsets by partition."""
+        for key in self.by_instance:
+            self._sequences(key)
+            # The fold from the beginning, by the function that readers use.
+            assert {n: v.state for n, v in runs(self.records(key)).items()} == {
+                n: v.state for n, v in self.views[key].items()
+            }
+        self._outcomes(commands)
+        twice = {place: n for place, n in self.completions().items() if n > 1}
+        assert not twice, f"completed more than once: {twice}"
+
+    def _sequences(self, key: Instance) -> None:
+        run, expected = -1, 0
+        for told in self.by_instance[key]:
+            for event in told.record.events:
+                if isinstance(event, RunStarted):
+                    assert told.record.run_number == run + 1, f"{key} at {told.offset}"
+                    run, expected = run + 1, 0
+                assert told.record.run_number == run or run < 0, f"{key} at {told.offset}"
+                if event is told.record.events[0] and run >= 0:
+                    assert told.record.sequence == expected, f"{key} at {told.offset}: {told}"
+                if not isinstance(event, PostsSent | CommandRejected):
+                    expected += 1
+
+    def _outcomes(self, commands: dict[int, list[int]]) -> None:
+        causes: dict[int, list[int]] = defaultdict(list)
+        for told in self.told:
+            if told.counts and told.record.cause != NO_CAUSE:
+                causes[told.partition].append(told.record.cause)
+        for partition, offsets in commands.items():
+            # Behind them there may be more by now, from those who sent again what they had sent.
+            known = causes[partition][: len(offsets)]
+            assert known == offsets, f"outcomes of partition {partition}: {known} of {offsets}"
+
+    def completions(self) -> Counter[tuple[Instance, int, str]]:
+        return Counter(
+            (told.key, told.record.run_number, event.key)
+            for told in self.told
+            if told.counts
+            for event in told.record.events
+            if isinstance(event, StepCompleted)
+        )
+
+    def done_at(self) -> dict[tuple[Instance, int, str], int]:
+        """When the completion of each step, and of each rollback, was in the log."""
+        found: dict[tuple[Instance, int, str], int] = {}
+        for told in self.told:
+            for event in told.record.events if told.counts else ():
+                if isinstance(event, StepCompleted):
+                    found[told.key, told.record.run_number, event.key] = told.at_ms
+                elif isinstance(event, EntryRolledBack):
+                    found[told.key, told.record.run_number, f"undo {event.key}"] = told.at_ms
+        return found
+
+    def void(self) -> list[Told]:
+        """Records that count for nobody."""
+        return [
+            told
+            for told in self.told
+            if not told.counts and not isinstance(told.record.events[0], PartitionClaimed)
+        ]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The beginning of a callback."""
+
+    at_ns: int
+    pid: int
+    instance: Instance
+    run: int
+    key: str
+
+
+class WorkflowHouse:
+    """A broker and workers, in a directory."""
+
+    def __init__(self, directory: Path, app: str = "tests.e2e.workflow_app") -> None:
+        self.directory = directory
+        self.app = app
+        self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print)
+        self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        self.bootstrap = ""
+        self.trail = directory / "trail"
+        self.trail.touch()
+
+    def open(self) -> None:
+        self.bootstrap = self.broker.start()
+        asyncio.run(self._make_topics())
+
+    async def _make_topics(self) -> None:
+        await create_topics(self.bootstrap, partitions=PARTITIONS, replication=1)
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        try:
+            await admin.create_topics([NewTopic(PUBLISHED, PARTITIONS, 1)])
+            stamped = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+            stamped["max.message.bytes"] = str(11 * 1024 * 1024)
+            await admin.alter_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, WORKFLOW_HISTORY, configs=stamped)]
+            )
+        finally:
+            await admin.close()
+
+    def close(self) -> None:
+        for name in list(self.parts):
+            self.stop(name)
+        self.broker.stop()
+
+    # -- workers
+
+    def start(self, name: str, *, member: bool = True, **impatience: str) -> None:
+        """Starts a worker as a user would; with impatience, one that forgets and notes sooner.
+
+        Shape:  a member keeps its partitions if it is back within the session.
+        """
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "HEADWATER_KAFKA": self.bootstrap,
+            "HEADWATER_MEMBER": name if member else "",
+            TRAIL: str(self.trail),
+        }
+        argv = [sys.executable, "-m", "gateway", "worker", "--app", self.app]
+        if impatience:
+            argv = [sys.executable, "-m", "tests.e2e.impatient_worker", self.app]
+            env |= {f"IMPATIENT_{key.upper()}": value for key, value in impatience.items()}
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.parts[name] = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log)
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        part = self.parts.pop(name)
+        part.kill()
+        part.wait()
+
+    def kill_host(self, name: str) -> bool:
+        """kill -9 of the child that runs authors' code; tells whether there was one."""
+        pid = self.host_of(name)
+        if pid is None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return True
+
+    def host_of(self, name: str) -> int | None:
+        """The process id of a worker's code host."""
+        parent = self.parts[name].pid
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError, ValueError):
+                if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                    command = (stat.parent / "cmdline").read_bytes()
+                    if b"streams.code_host.child" in command:
+                        return int(stat.parent.name)
+        return None
+
+    def stop(self, name: str) -> None:
+        part = self.parts.pop(name)
+        part.send_signal(signal.SIGCONT)
+        part.send_signal(signal.SIGTERM)
+        try:
+            part.wait(20)
+        except subprocess.TimeoutExpired:
+            part.kill()
+            part.wait()
+
+    def mind(self) -> None:
+        """Starts again whoever has ended as a worker may; fails if it may not."""
+        for name, part in list(self.parts.items()):
+            code = part.poll()
+            if code == EXIT_CRASHED:
+                self.start(name)
+            elif code is not None:
+                raise AssertionError(f"{name} ended with {code}: {self.log(name)}")
+
+    def log(self, name: str, characters: int = 3_000) -> str:
+        return (self.directory / f"{name}.log").read_text()[-characters:]
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {each.name}\n{self.log(each.stem)}" for each in self._log_files())
+
+    def _log_files(self) -> list[Path]:
+        return sorted(self.directory.glob("*.log"))
+
+    # -- reading
+
+    def marks(self) -> list[Mark]:
+        return [Mark(**json.loads(line)) for line in self.trail.read_text().splitlines()]
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Story]:
+        """The history, read as it grows."""
+        story = Story()
+        story.reader = asyncio.create_task(self._read(story))
+        try:
+            yield story
+        finally:
+            story.reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await story.reader
+
+    async def _read(self, story: Story) -> None:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+        )
+        await consumer.start()
+        try:
+            places = [TopicPartition(WORKFLOW_HISTORY, n) for n in range(PARTITIONS)]
+            consumer.assign(places)
+            await consumer.seek_to_beginning(*places)
+            while True:
+                for where, found in (await consumer.getmany(timeout_ms=200)).items():
+                    for each in found:
+                        record = decode(each.value, HistoryAppended)
+                        story.hear(where.partition, each.offset, each.timestamp, record)
+                    story.moved.set()
+        finally:
+            await consumer.stop()
+
+    async def until(
+        self, story: Story, done: Callable[[], bool], what: str, patience_s: float = _PATIENCE_S
+    ) -> None:
+        deadline = time.monotonic() + patience_s
+        while not done():
+            self.mind()
+            if story.reader.done():
+                story.reader.result()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {patience_s} s for {what}\n{self.logs()}")
+            story.moved.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await story.moved.wait()
+
+    async def commands(self) -> dict[int, list[int]]:
+        """The offsets of the readable commands, by partition."""
+        found: dict[int, list[int]] = {}
+        for partition in range(PARTITIONS):
+            found[partition] = []
+            async for record in read_whole(self.bootstrap, [WORKFLOW_COMMANDS], partition):
+                with suppress(HeadwaterError):
+                    decode(record.value, CommandSent)
+                    found[partition].append(record.offset)
+        return found
+
+    async def published(self) -> list[tuple[bytes, str, Any]]:
+        """Number, key and value of what steps have published."""
+        return [
+            (dict(record.headers)["headwater-id"], record.key.decode(), json.loads(record.value))
+            for partition in range(PARTITIONS)
+            async for record in read_whole(self.bootstrap, [PUBLISHED], partition)
+        ]
+
+    # -- sending
+
+    @asynccontextmanager
+    async def client(self, name: str = "tests") -> AsyncIterator["Sender"]:
+        client = WorkflowClient(
+            bootstrap=self.bootstrap,
+            client_id=name,
+            timeout_s=_PATIENCE_S,
+            clock=now_ms,
+            new_id=lambda: os.urandom(8).hex(),
+        )
+        await client.start()
+        try:
+            yield Sender(client)
+        finally:
+            await client.stop()
+
+
+class Sender:
+    """A client that tries again until it is answered."""
+
+    def __init__(self, client: WorkflowClient) -> None:
+        self.client = client
+
+    async def ready(self) -> None:
+        while not self.client.ready:  # noqa: ASYNC110, it has no event
+            await asyncio.sleep(0.05)
+
+    async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
+        return await self.patiently(lambda: self.client.send(workflow, instance_id, command))
+
+    async def patiently(self, ask: Callable[[], Awaitable[ReplySent]]) -> ReplySent:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return await ask()
+            except (BrokerUnavailable, OutcomeUnknown):
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+
+@contextmanager
+def opened(house: WorkflowHouse) -> Iterator[WorkflowHouse]:
+    try:
+        house.open()
+        yield house
+    finally:
+        house.close()

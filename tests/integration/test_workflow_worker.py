@@ -1,0 +1,419 @@
+"""The workflow worker on a real broker: what it refuses and remembers, and what wakes it up."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from processors.runs.state import RunStatus
+from schemas.codec import decode, encode
+from schemas.history import (
+    Command,
+    CommandRejected,
+    CommandSent,
+    HistoryAppended,
+    PauseRun,
+    ReplySent,
+    RestartRun,
+    ResumeRun,
+    RunStarted,
+    SendEvent,
+    SnapshotTaken,
+    StartRun,
+    TerminateRun,
+    instance_key,
+)
+from schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
+from streams.clock import now_ms
+from streams.records import partition_of
+from streams.restore import read_whole
+from streams.takeover import CHECKPOINT, take_over
+from streams.workflow_log import WorkflowLog
+from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
+
+HOUR = "3600000"
+GARBAGE = b"no command"
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path) -> Iterator[WorkflowHouse]:
+    directory = scratch / "workflow-worker"
+    directory.mkdir()
+    with opened(WorkflowHouse(directory)) as house:
+        yield house
+
+
+@dataclass
+class Scene:
+    house: WorkflowHouse
+    story: Story
+    client: Sender
+
+    async def create(self, workflow: str, name: str, params: str = "null") -> str:
+        reply = await self.client.send(workflow, name, StartRun(params))
+        assert not reply.code, reply
+        return instance_key(workflow, name)
+
+    async def ask(self, key: str, command: Command) -> ReplySent:
+        workflow, _, name = key.partition("/")
+        return await self.client.send(workflow, name, command)
+
+    async def event(self, key: str, type_: str = "go", payload: str = "1") -> None:
+        reply = await self.ask(key, SendEvent(f"{key}-{now_ms()}", type_, payload))
+        assert not reply.code, reply
+
+    async def until(self, done: Callable[[], bool], what: str, patience_s: float = 30) -> None:
+        await self.house.until(self.story, done, what, patience_s)
+
+    async def status(self, key: str, status: RunStatus) -> None:
+        await self.until(lambda: self.story.status(key) is status, f"{key} to be {status}")
+
+    async def ends(self, key: str, patience_s: float = 20) -> object:
+        await self.until(lambda: self.story.ended(key), f"{key} to end", patience_s)
+        return self.story.output(key)
+
+    async def after_the_waits(self, keys: list[str]) -> None:
+        """Lets the time pass that `patient` instances wait."""
+        deadline_ms = max(self.story.state(key).entries["wait"].wake_at_ms or 0 for key in keys)
+        await asyncio.sleep(max(deadline_ms - now_ms() + 1, 0) / 1_000)
+
+    async def written_down(self, *keys: str) -> None:
+        """Waits until all that the history says of instances is behind a checkpoint."""
+        async with asyncio.timeout(10):
+            for key in keys:
+                partition = partition_of(key.encode(), PARTITIONS)
+                position = -1
+                while position <= self.story.by_instance[key][-1].offset:
+                    mark = (await snapshots(self.house, partition)).get(CHECKPOINT)
+                    position = -1 if mark is None else mark.position
+
+
+async def snapshots(house: WorkflowHouse, partition: int) -> dict[bytes, SnapshotTaken]:
+    log = a_log(house)
+    return {
+        key: snapshot
+        async for key, snapshot in log.read_snapshots(partition)
+        if snapshot is not None
+    }
+
+
+def a_log(house: WorkflowHouse) -> WorkflowLog:
+    return WorkflowLog(bootstrap=house.bootstrap, client_id="test", clock=now_ms)
+
+
+@asynccontextmanager
+async def scene(house: WorkflowHouse) -> AsyncIterator[Scene]:
+    async with house.reading() as story, house.client() as client:
+        await client.ready()
+        yield Scene(house, story, client)
+
+
+def play(house: WorkflowHouse, act: Callable[[Scene], Awaitable[None]]) -> None:
+    async def acts() -> None:
+        async with scene(house) as ready:
+            await act(ready)
+            commands = await house.commands()
+            await ready.until(
+                lambda: all(
+                    not offsets or ready.story.claims[n].cause >= offsets[-1]
+                    for n, offsets in commands.items()
+                ),
+                "the outcomes of all commands",
+            )
+            ready.story.check(commands)
+
+    asyncio.run(acts())
+
+
+def work(house: WorkflowHouse, **impatience: str) -> None:
+    """Has one worker at work that keeps house often."""
+    if "one" not in house.parts:
+        house.start("one", checkpoint_records="1", **impatience)
+
+
+# -- commands
+
+
+def test_refusals_have_their_codes(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        async def code(workflow: str, name: str, command: Command) -> str:
+            return (await scene.client.send(workflow, name, command)).code
+
+        sleeper = await scene.create("sleeper", "refused", HOUR)
+        assert await code("sleeper", "refused", StartRun("1")) == "INSTANCE_ID_ALREADY_EXISTS"
+        assert await code("nobody", "refused", StartRun("1")) == "WORKFLOW_NOT_FOUND"
+        assert await code("sleeper", "-", StartRun("1")) == "INVALID_INSTANCE_ID"
+        large = f'"{"x" * 1_100_000}"'
+        assert await code("sleeper", "large", StartRun(large)) == "WORKFLOW_PARAMS_INVALID"
+        missing = SendEvent("e", "go", "1")
+        assert await code("sleeper", "missing", missing) == "INSTANCE_NOT_FOUND"
+        for command in (PauseRun(), ResumeRun(), TerminateRun(), RestartRun()):
+            assert await code("sleeper", "missing", command) == "INSTANCE_NOT_FOUND"
+        assert await code("sleeper", "refused", SendEvent("e", "no type", "1")) == (
+            "INVALID_EVENT_TYPE"
+        )
+        assert await code("sleeper", "refused", SendEvent("e", "go", large)) == (
+            "INVALID_EVENT_PAYLOAD"
+        )
+        assert await code("sleeper", "refused", ResumeRun()) == "NOT_PAUSED"
+        assert await code("sleeper", "refused", PauseRun()) == ""
+        assert await code("sleeper", "refused", PauseRun()) == "ALREADY_PAUSED"
+        assert await code("sleeper", "refused", TerminateRun("enough")) == ""
+        for command in (PauseRun(), TerminateRun(), SendEvent("e", "go", "1")):
+            assert await code("sleeper", "refused", command) == "INSTANCE_TERMINAL"
+        assert scene.story.output(sleeper) == (RunStatus.TERMINATED, None)
+
+    work(house)
+    play(house, act)
+
+
+def test_of_many_creates_of_one_id_one_is_accepted(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        replies = await asyncio.gather(
+            *(scene.client.send("sleeper", "wanted", StartRun(HOUR)) for _ in range(50))
+        )
+        codes = sorted(reply.code for reply in replies)
+        assert codes == ["", *["INSTANCE_ID_ALREADY_EXISTS"] * 49]
+        assert {reply.run_number for reply in replies} == {0}
+
+    work(house)
+    play(house, act)
+
+
+def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
+    house: WorkflowHouse,
+):
+    async def act(scene: Scene) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=house.bootstrap)
+        await producer.start()
+        for partition in range(PARTITIONS):
+            await producer.send_and_wait(
+                WORKFLOW_COMMANDS, GARBAGE, key=b"sleeper/x", partition=partition
+            )
+        await producer.stop()
+        for number in range(8):
+            await scene.create("sleeper", f"behind-{number}", HOUR)
+        letters: list[bytes] = []
+        while letters.count(GARBAGE) < PARTITIONS:
+            letters = [
+                record.value
+                for partition in range(PARTITIONS)
+                async for record in read_whole(house.bootstrap, [DEAD_LETTERS], partition)
+            ]
+
+    work(house)
+    play(house, act)
+
+
+def test_an_outcome_whose_owner_died_before_it_told_anybody_is_told_by_the_next(
+    house: WorkflowHouse,
+):
+    """The owner that dies is this test: it writes outcomes, and neither replies nor commits."""
+
+    async def act(scene: Scene) -> None:
+        parent = await scene.create("parent", "bereaved")
+        await scene.status(parent, RunStatus.COMPLETE)
+        log = a_log(house)
+        await log.start()
+        names = [f"untold-{n}" for n in range(8)]
+        house.stop("one")
+        asked = [
+            asyncio.create_task(scene.client.send("sleeper", name, StartRun(HOUR)))
+            for name in names
+        ]
+        again = [
+            asyncio.create_task(scene.client.send("sleeper", name, StartRun(HOUR)))
+            for name in names
+        ]
+        sent = await _unanswered(scene, 16)
+        for partition in {partition for partition, _, _ in sent}:
+            epoch = await log.claim(partition, "dies")
+            mine = [(offset, command) for number, offset, command in sent if number == partition]
+            begun: set[str] = set()
+            records = []
+            for offset, command in mine:
+                key = instance_key(command.workflow, command.instance_id)
+                records.append((key.encode(), _outcome(epoch, offset, command, key in begun)))
+                begun.add(key)
+            await log.append({partition: records})
+        await log.stop()
+        work(house)
+        replies = await asyncio.gather(*asked, *again)
+        codes = sorted(reply.code for reply in replies)
+        assert codes == [*[""] * 8, *["INSTANCE_ID_ALREADY_EXISTS"] * 8]
+        assert all(reply.position >= 0 for reply in replies)
+        for name in names:
+            await scene.status(f"sleeper/{name}", RunStatus.WAITING)
+
+    work(house)
+    play(house, act)
+
+
+async def _unanswered(scene: Scene, count: int) -> list[tuple[int, int, CommandSent]]:
+    """The last commands, once there are as many that have no outcome."""
+    while True:
+        found = [
+            (partition, record.offset, decode(record.value, CommandSent))
+            for partition in range(PARTITIONS)
+            async for record in read_whole(scene.house.bootstrap, [WORKFLOW_COMMANDS], partition)
+            if record.offset > scene.story.claims[partition].cause and record.value != GARBAGE
+        ]
+        if len(found) >= count:
+            return found
+
+
+def _outcome(epoch: int, offset: int, command: CommandSent, exists: bool) -> HistoryAppended:
+    event = CommandRejected("INSTANCE_ID_ALREADY_EXISTS", "it is there")
+    return HistoryAppended(
+        workflow=command.workflow,
+        instance_id=command.instance_id,
+        run_number=0,
+        sequence=1 if exists else 0,
+        epoch=epoch,
+        cause=offset,
+        at_ms=now_ms(),
+        events=(event if exists else RunStarted(HOUR, "seed"),),
+    )
+
+
+# -- taking over
+
+
+def test_what_sleeps_on_as_bytes_is_woken_by_time_by_events_and_by_restarts(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        timely = await scene.create("sleeper", "timely", "5000")
+        waiting = await scene.create("waiting", "cold")
+        ended = await scene.create("ten", "cold")
+        paused = await scene.create("sleeper", "paused", "500")
+        assert not (await scene.ask(paused, PauseRun())).code
+        await scene.ends(ended)
+        await scene.status(waiting, RunStatus.WAITING)
+        await _replace_worker(scene, timely, waiting, ended, paused)
+        assert await scene.ends(timely) == "awake"
+        slept_ms = scene.story.state(timely).updated_at_ms - scene.story.state(timely).created_at_ms
+        assert 5_000 <= slept_ms < 8_000
+        await scene.event(waiting, payload="1")
+        await scene.event(waiting, payload="2")
+        assert await scene.ends(waiting) == [1, 2]
+        assert (await scene.ask(ended, RestartRun())).run_number == 1
+        assert await scene.ends(ended) == 45
+        assert not (await scene.ask(paused, ResumeRun())).code
+        assert await scene.ends(paused) == "awake"
+
+    work(house)
+    play(house, act)
+
+
+def test_what_is_at_work_as_bytes_goes_on(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        def begun() -> int:
+            return sum(mark.instance == slow for mark in house.marks())
+
+        slow = await scene.create("slow", "cold", "60000")
+        silent = await scene.create("announcer", "cold", '"not-yet-there"')
+        await scene.ends(silent)
+        await scene.until(lambda: begun() == 1, "the step to begin")
+        await _replace_worker(scene, slow, silent)
+        await scene.until(lambda: begun() == 2, "the step to be begun again")
+        heard: list[bytes | None] = []
+        while not heard:
+            heard = [
+                record.key async for record in read_whole(house.bootstrap, ["not-yet-there"], 0)
+            ]
+        assert heard == [b"cold"]
+        assert not (await scene.ask(slow, TerminateRun())).code
+
+    work(house)
+    play(house, act)
+
+
+async def _replace_worker(scene: Scene, *keys: str) -> None:
+    """Kills the worker once instances are written down; the next one has them as bytes."""
+    await scene.written_down(*keys)
+    scene.house.kill("one")
+    await _make_topic(scene.house, "not-yet-there")
+    await _compare_takeover(scene, keys)
+    work(scene.house)
+
+
+async def _make_topic(house: WorkflowHouse, name: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=house.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(name, 1, 1)])
+    await admin.close()
+
+
+async def _compare_takeover(scene: Scene, keys: tuple[str, ...]) -> None:
+    """What a takeover comes to, from the checkpoint on, is what the whole history says."""
+    log = a_log(scene.house)
+    await log.start()
+    for key in keys:
+        partition = partition_of(key.encode(), PARTITIONS)
+        epoch = await log.claim(partition, "compares")
+        taken = await take_over(log, partition, epoch, 0)
+        assert taken.start > scene.story.by_instance[key][0].offset
+        hand = taken.instances.find(key)
+        state = scene.story.state(key)
+        assert hand, key
+        if state.ended:
+            hand.run.entries, hand.run.open = state.entries, state.open
+            hand.run.mailbox = state.mailbox
+        assert hand.run == state
+    await log.stop()
+
+
+def test_snapshots_of_an_unknown_format_are_passed_over(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        waiting = await scene.create("waiting", "unknown")
+        await scene.status(waiting, RunStatus.WAITING)
+        await scene.written_down(waiting)
+        house.stop("one")
+        partition = partition_of(waiting.encode(), PARTITIONS)
+        producer = AIOKafkaProducer(bootstrap_servers=house.bootstrap)
+        await producer.start()
+        found = await snapshots(house, partition)
+        for key in (waiting.encode(), b"waiting/of-the-future"):
+            old = found[waiting.encode()]
+            new = SnapshotTaken(
+                format=99,
+                epoch=old.epoch,
+                position=old.position,
+                cause=old.cause,
+                wake_at_ms=0,
+                state=b"from the future",
+            )
+            await producer.send_and_wait(
+                WORKFLOW_SNAPSHOTS, encode(new), key=key, partition=partition
+            )
+        await producer.stop()
+        work(house)
+        await scene.event(waiting, payload="1")
+        await scene.event(waiting, payload="2")
+        assert await scene.ends(waiting) == [1, 2]
+
+    work(house)
+    play(house, act)
+
+
+# -- time
+
+
+def test_an_event_that_was_sent_in_time_counts_though_no_worker_was_there(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        keys = [await scene.create("patient", f"in-time-{n}", "1500") for n in range(8)]
+        for key in keys:
+            await scene.status(key, RunStatus.WAITING)
+        house.stop("one")
+        asked = [asyncio.create_task(scene.event(key)) for key in keys]
+        await scene.after_the_waits(keys)
+        work(house)
+        await asyncio.gather(*asked)
+        assert [await scene.ends(key) for key in keys] == [1] * len(keys)
+
+    work(house)
+    play(house, act)

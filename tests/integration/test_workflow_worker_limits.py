@@ -1,0 +1,90 @@
+"""What used to stop the workflow worker: values that are large together, a topic that is not there,
+and time that passes while it does not.
+"""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processors.runs.state import RunStatus
+from tests.e2e.workflow_house import WorkflowHouse, opened
+from tests.integration.test_workflow_worker import Scene, play, work
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path) -> Iterator[WorkflowHouse]:
+    directory = scratch / "workflow-worker-limits"
+    directory.mkdir()
+    with opened(WorkflowHouse(directory)) as house:
+        yield house
+
+
+def test_a_topic_that_is_not_there_holds_up_nobody_else(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        await scene.ends(await scene.create("announcer", "lost", '"no-such-topic"'))
+        key = await scene.create("creator", "unhindered")
+        assert await scene.ends(key) == "unhindered-x"
+        await scene.until(
+            lambda: scene.story.ended("created/unhindered-x"), "what it has created to end", 10
+        )
+
+    work(house)
+    play(house, act)
+
+
+def test_an_event_that_was_sent_in_time_counts_though_the_worker_was_suspended(
+    house: WorkflowHouse,
+):
+    async def act(scene: Scene) -> None:
+        for attempt in range(5):
+            for n in range(30):
+                await scene.create("looping", f"busy-{attempt}-{n}")
+            keys = [
+                await scene.create("patient", f"stalled-{attempt}-{n}", "1000") for n in range(4)
+            ]
+            for key in keys:
+                await scene.status(key, RunStatus.WAITING)
+            house.parts["one"].send_signal(signal.SIGSTOP)
+            # What the worker had asked the broker for before has been answered when it wakes up.
+            await asyncio.sleep(0.2)
+            asked = [asyncio.create_task(scene.event(key)) for key in keys]
+            await scene.after_the_waits(keys)
+            house.parts["one"].send_signal(signal.SIGCONT)
+            await asyncio.gather(*asked, return_exceptions=True)
+            assert [await scene.ends(key) for key in keys] == [1] * len(keys), attempt
+
+    work(house)
+    play(house, act)
+
+
+def test_a_state_that_is_too_large_for_a_snapshot_spoils_no_checkpoint(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        key = await scene.create("hoarder", "large")
+        await scene.status(key, RunStatus.WAITING)
+        await scene.written_down(key)
+
+    work(house)
+    play(house, act)
+
+
+def test_many_large_events_that_are_taken_at_once_fit(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        key = await scene.create("greedy", "at-once")
+        await asyncio.gather(*(scene.event(key, "line", f'"{"x" * 1_000_000}"') for _ in range(16)))
+        await scene.event(key, "begin")
+        assert 1 <= await scene.ends(key) <= 16
+
+    work(house)
+    play(house, act)
+
+
+def test_large_results_that_come_at_once_fit(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        key = await scene.create("bulky", "at-once", "[16, 1000000]")
+        assert await scene.ends(key) == 16_000_000
+
+    work(house)
+    play(house, act)
