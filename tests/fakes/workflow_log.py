@@ -283,7 +283,9 @@ class WorkflowLogContract:
     def test_snapshots_are_read_back_and_forgotten(self, run: Run):
         async def scenario(place: Place) -> None:
             log, partition = place.log(), place.partition
-            taken = SnapshotTaken(format=1, epoch=2, position=7, cause=3, wake_at_ms=-1, state=b"state")
+            taken = SnapshotTaken(
+                format=1, epoch=2, position=7, cause=3, wake_at_ms=-1, state=b"state"
+            )
             refused = await lost(log.write_snapshots({partition: [(b"a", taken)]}))
             assert refused.partitions == {partition}
             await log.claim(partition, "worker-1")
