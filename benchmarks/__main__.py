@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from benchmarks import ingest, pipeline, tables
+from benchmarks import ingest, pipeline, tables, workflows
 from benchmarks.children import BenchmarkFailed
 from benchmarks.house import say
 from benchmarks.machine import facts
@@ -22,30 +22,32 @@ _TOP: Final = 25
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("which", type=click.Choice(["ingest", "pipeline"]), required=False)
+@click.argument("which", type=click.Choice(["ingest", "pipeline", "workflows"]), required=False)
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each. Default: 5; quick, 2.")
-@click.option("--quick", is_flag=True, help="A minute rather than five; figures vary more.")
+@click.option("--quick", is_flag=True, help="A few minutes rather than ten; figures vary more.")
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON to FILE."
 )
 @click.option(
     "--profile",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Record py-spy profiles of worker and projector into this folder (pipeline only).",
+    help="Record py-spy profiles of the workers into this folder (pipeline and workflows).",
 )
 def main(
     which: str | None, rounds: int | None, quick: bool, file: Path | None, profile: Path | None
 ) -> None:
-    """Measure Headwater beside the least that anybody could do; both unless WHICH says one."""
+    """Measure Headwater beside the least that anybody could do; all unless WHICH says one."""
     signal.signal(signal.SIGTERM, _end)
     machine = facts()
     recorder = profiler(profile) if profile and which != "ingest" else None
     comparisons: list[Comparison] = []
     try:
-        if which != "ingest":
+        if which in {None, "pipeline"}:
             comparisons.append(_pipeline(quick, rounds, recorder))
-        if which != "pipeline":
+        if which in {None, "ingest"}:
             comparisons.append(_ingest(quick, rounds))
+        if which in {None, "workflows"}:
+            comparisons += _workflows(quick, rounds, recorder)
     except BenchmarkFailed as failure:
         raise click.ClickException(str(failure)) from failure
     document = {
@@ -74,6 +76,13 @@ def _ingest(quick: bool, rounds: int | None) -> Comparison:
     if rounds:
         sizes = dataclasses.replace(sizes, rounds=rounds)
     return ingest.run(sizes)
+
+
+def _workflows(quick: bool, rounds: int | None, recorder: Profiler | None) -> list[Comparison]:
+    sizes = workflows.QUICK if quick else workflows.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return workflows.run(sizes, recorder)
 
 
 def _deliver(document: dict[str, Any], file: Path | None) -> None:

@@ -115,6 +115,11 @@ class Child:
         """Lets the process run on."""
         self._process.send_signal(signal.SIGCONT)
 
+    def kill(self) -> None:
+        """Ends the process as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
     def ask_to_stop(self) -> None:
         """Tells the process to end, without waiting for it."""
         if self._process.poll() is None:

@@ -12,14 +12,22 @@ from benchmarks.results import Comparison, Target
 
 #: Values shown beside the measure, with their headings.
 _SHOWN: Final = {
+    "workflows_s": "workflows/s",
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
     "busy": "generator's core",
     "worker_s": "worker's last batch s",
+    "host_bytes_each": "of these the host's",
     "seconds": "seconds",
     "others": "others' cores",
 }
-_MEASURES: Final = {"events_s": "events/s", "requests_s": "requests/s"}
+_MEASURES: Final = {
+    "events_s": "events/s",
+    "requests_s": "requests/s",
+    "steps_s": "steps/s",
+    "bytes_each": "bytes each",
+    "takeover_s": "seconds",
+}
 
 
 def show(comparisons: list[Comparison], machine: Mapping[str, Any]) -> None:
@@ -35,6 +43,8 @@ def show(comparisons: list[Comparison], machine: Mapping[str, Any]) -> None:
         console.print(_table(comparison))
         for ratio in comparison.ratios():
             console.print(f"  {comparison.subject}: {ratio}")
+        if comparison.limit():
+            console.print(f"  {comparison.subject}: {comparison.limit()}")
 
 
 def show_profile(top: Mapping[str, list[tuple[str, float]]]) -> None:
@@ -72,8 +82,13 @@ def _table(comparison: Comparison) -> Table:
 def _cells(target: Target, measure: str, shown: list[str]) -> list[str]:
     medians, cpu = target.medians(), target.cpu_medians()
     return [
-        f"{medians[measure]:,.0f}",
-        " ".join(f"{taken.values[measure]:,.0f}" for taken in target.rounds),
+        _shown(medians[measure]),
+        " ".join(_shown(taken.values[measure]) for taken in target.rounds),
         *(f"{medians[name]:.2f}" if name in medians else "" for name in shown),
         ", ".join(f"{part} {used:.0f}" for part, used in cpu.items()),
     ]
+
+
+def _shown(value: float) -> str:
+    """A figure with as many digits as mean something."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"

@@ -1,0 +1,231 @@
+"""A process that starts workflows, and sees in the log how they end.
+
+`python -m benchmarks.workflow_load BOOTSTRAP` reports `ready`, then does what each line on its
+standard input says, a JSON object with `do`, and reports it:
+
+- `run`: COUNT workflows of ten steps, CONCURRENCY at a time; reports `steps_s`
+- `follow`: reads TOPIC along, from `following` until nothing comes any more; reports `followed`
+- `sleep`: COUNT instances that sleep, CONCURRENCY commands at a time; reports `asleep`
+- `end`: one sleeping instance of each partition, to see when its owner answers; reports `answered`
+- `checkpoints`: waits until each partition has one; reports `checkpoints`
+"""
+
+import asyncio
+import itertools
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
+
+import uvloop
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from benchmarks.reporting import report
+from benchmarks.workflow_app import ENDED, TEN
+from schemas.history import Command, StartRun, TerminateRun, instance_key
+from schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY, WORKFLOW_SNAPSHOTS
+from streams.appender import Appender
+from streams.clock import now_ms
+from streams.records import partition_of
+from streams.takeover import CHECKPOINT
+from streams.workflow_client import WorkflowClient
+
+#: Longer than any takeover that is measured, and bounded: a worker that is stuck fails the run.
+_PATIENCE_S: Final = 120.0
+_ENDED: Final = ENDED.encode()
+_LOOK_S: Final = 0.02
+_QUIET_MS: Final = 500
+
+
+class Load:
+    """The client, and the reader of the history beside it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._client = WorkflowClient(
+            bootstrap=bootstrap,
+            client_id="bench-load",
+            timeout_s=_PATIENCE_S,
+            clock=now_ms,
+            new_id=lambda: secrets.token_hex(8),
+        )
+        # Of its own, so that runs on one log never meet.
+        self._name = secrets.token_hex(4)
+        self._numbers = itertools.count()
+        self._waiting: dict[bytes, asyncio.Future[None]] = {}
+        self._sleepers: dict[int, list[str]] = {}
+        self._partitions = 0
+
+    async def start(self) -> None:
+        """Connects."""
+        await self._client.start()
+        appender = Appender(bootstrap=self._bootstrap, client_id="bench-load-topics")
+        self._partitions = await appender.partitions(WORKFLOW_COMMANDS)
+        await appender.stop()
+        while not self._client.ready:  # noqa: ASYNC110, it has no event for this
+            await asyncio.sleep(_LOOK_S)
+
+    # -- workflows of ten steps
+
+    async def run(self, count: int, concurrency: int) -> dict[str, Any]:
+        """Runs workflows, each task the next one as soon as its last one has ended."""
+        consumer = await self._consumer(WORKFLOW_HISTORY)
+        places = sorted(consumer.assignment())
+        await consumer.seek_to_end(*places)
+        first = [await consumer.position(place) for place in places]
+        latencies: list[float] = []
+        ids = iter([self._new_id() for _ in range(count)])
+        cpu, began = time.process_time(), time.perf_counter()
+        # A group, so that a reader that fails ends the run at once.
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(self._read_ends(consumer))
+            await _shared(concurrency, lambda: self._one_after_another(ids, latencies))
+            took, busy = time.perf_counter() - began, time.process_time() - cpu
+            reader.cancel()
+        last = [await consumer.position(place) for place in places]
+        await consumer.stop()
+        return {
+            "steps_s": round(count * TEN / took, 1),
+            "workflows_s": round(count / took, 1),
+            **percentiles(latencies),
+            "records": sum(last) - sum(first),
+            "seconds": round(took, 3),
+            "busy": round(busy / took, 2),
+            "range": {
+                place.partition: [a, b] for place, a, b in zip(places, first, last, strict=True)
+            },
+        }
+
+    async def _one_after_another(self, ids: Iterator[str], latencies: list[float]) -> None:
+        loop = asyncio.get_running_loop()
+        for name in ids:
+            key = instance_key("ten", name).encode()
+            ended = self._waiting[key] = loop.create_future()
+            began = time.perf_counter()
+            await self._send("ten", name, StartRun("null"))
+            await ended
+            latencies.append(time.perf_counter() - began)
+
+    async def _read_ends(self, consumer: AIOKafkaConsumer) -> None:
+        waiting = self._waiting
+        while True:
+            for records in (await consumer.getmany(timeout_ms=1_000)).values():
+                for record in records:
+                    if record.value and _ENDED in record.value:
+                        ended = waiting.pop(record.key or b"", None)
+                        if ended is not None:
+                            ended.set_result(None)
+
+    async def follow(self, topic: str) -> dict[str, Any]:
+        """Reads a topic while somebody else writes it."""
+        consumer = await self._consumer(topic)
+        places = sorted(consumer.assignment())
+        await consumer.seek_to_end(*places)
+        for place in places:
+            await consumer.position(place)
+        report(following=True)
+        followed = 0
+        while True:
+            found = await consumer.getmany(timeout_ms=_QUIET_MS)
+            if followed and not found:
+                break
+            followed += sum(map(len, found.values()))
+        await consumer.stop()
+        return {"followed": followed}
+
+    # -- sleeping instances
+
+    async def sleep(self, count: int, concurrency: int) -> dict[str, Any]:
+        """Starts instances that sleep."""
+        ids = [self._new_id() for _ in range(count)]
+        queue = iter(ids)
+
+        async def some() -> None:
+            for name in queue:
+                await self._send("sleeper", name, StartRun("null"))
+
+        began = time.perf_counter()
+        await _shared(concurrency, some)
+        for name in ids:
+            partition = partition_of(instance_key("sleeper", name).encode(), self._partitions)
+            self._sleepers.setdefault(partition, []).append(name)
+        return {"asleep": count, "seconds": round(time.perf_counter() - began, 3)}
+
+    async def end(self) -> dict[str, Any]:
+        """Ends one instance of each partition; with none asleep, starts one instead."""
+
+        async def one(partition: int) -> None:
+            if self._sleepers.get(partition):
+                await self._send("sleeper", self._sleepers[partition].pop(), TerminateRun())
+                return
+            while True:
+                name = self._new_id()
+                if (
+                    partition_of(instance_key("sleeper", name).encode(), self._partitions)
+                    == partition
+                ):
+                    await self._send("sleeper", name, StartRun("null"))
+                    return
+
+        await asyncio.gather(*(one(partition) for partition in range(self._partitions)))
+        return {"answered": self._partitions}
+
+    async def checkpoints(self) -> dict[str, Any]:
+        """Waits until each partition has a checkpoint."""
+        consumer = await self._consumer(WORKFLOW_SNAPSHOTS)
+        await consumer.seek_to_beginning()
+        found: set[int] = set()
+        async with asyncio.timeout(_PATIENCE_S):
+            while len(found) < self._partitions:
+                for place, records in (await consumer.getmany(timeout_ms=200)).items():
+                    if any(record.key == CHECKPOINT for record in records):
+                        found.add(place.partition)
+        await consumer.stop()
+        return {"checkpoints": len(found)}
+
+    # -- both
+
+    async def _send(self, workflow: str, instance_id: str, command: Command) -> None:
+        reply = await self._client.send(workflow, instance_id, command)
+        if reply.code:
+            raise RuntimeError(f"a command was refused: {reply.code}, {reply.message}")
+
+    async def _consumer(self, topic: str) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, enable_auto_commit=False)
+        await consumer.start()
+        consumer.assign([TopicPartition(topic, number) for number in range(self._partitions)])
+        return consumer
+
+    def _new_id(self) -> str:
+        return f"{self._name}-{next(self._numbers)}"
+
+
+async def _shared(concurrency: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Shares work among tasks."""
+    async with asyncio.timeout(_PATIENCE_S), asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """The median and the 99th percentile, in milliseconds."""
+    ranked = sorted(seconds)
+    return {
+        "p50_ms": round(ranked[len(ranked) // 2] * 1e3, 2),
+        "p99_ms": round(ranked[int(len(ranked) * 0.99)] * 1e3, 2),
+    }
+
+
+async def _main(bootstrap: str) -> None:
+    load = Load(bootstrap)
+    await load.start()
+    report(ready=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        asked: dict[str, Any] = json.loads(line)
+        report(**await getattr(load, asked.pop("do"))(**asked))
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(sys.argv[1]))

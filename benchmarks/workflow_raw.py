@@ -1,0 +1,99 @@
+"""The limit: the records of workflows appended by a plain producer, and nothing else done.
+
+`python -m benchmarks.workflow_raw BOOTSTRAP TOPIC` reports `ready`. For each line on its standard
+input, a JSON object with `range` (offsets by partition) and `concurrency`, it reads these records
+of `workflow-history`, reports `read`, waits for another line, and appends them to TOPIC: as many
+tasks as `concurrency`, each the records of one instance after the other, a record once the one
+before is acknowledged; all of them again until a while has passed. Then it reports `steps_s`, where
+an append counts for a step.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from itertools import cycle
+from typing import Any, Final, TypeAlias
+
+import uvloop
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from benchmarks.reporting import report
+from benchmarks.workflow_load import percentiles
+from schemas.topics import WORKFLOW_HISTORY
+
+_PATIENCE_S: Final = 120.0
+#: Long enough that no single stall of the machine decides.
+_AT_LEAST_S: Final = 1.0
+
+#: Partition, key and value of each record of one instance.
+_Instance: TypeAlias = list[tuple[int, bytes, bytes]]
+
+
+async def _read(bootstrap: str, ranges: dict[int, tuple[int, int]]) -> list[_Instance]:
+    """The records of each instance, in the order in which the instances began."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+    await consumer.start()
+    ends = {TopicPartition(WORKFLOW_HISTORY, number): end for number, (_, end) in ranges.items()}
+    consumer.assign(list(ends))
+    for place in ends:
+        consumer.seek(place, ranges[place.partition][0])
+    instances: dict[bytes, _Instance] = {}
+    began: dict[bytes, int] = {}
+    async with asyncio.timeout(_PATIENCE_S):
+        while [place for place, end in ends.items() if await consumer.position(place) < end]:
+            for place, records in (await consumer.getmany(timeout_ms=200)).items():
+                for record in records:
+                    if record.offset < ends[place] and record.key and record.value:
+                        known = instances.setdefault(record.key, [])
+                        known.append((place.partition, record.key, record.value))
+                        began.setdefault(record.key, record.timestamp)
+    await consumer.stop()
+    return [instances[key] for key in sorted(instances, key=began.__getitem__)]
+
+
+async def _append(
+    producer: AIOKafkaProducer, topic: str, instances: list[_Instance], concurrency: int
+) -> dict[str, Any]:
+    latencies: list[float] = []
+    counts: list[int] = []
+    queue = cycle(instances)
+    began = time.perf_counter()
+
+    async def some() -> None:
+        while (start := time.perf_counter()) - began < _AT_LEAST_S:
+            instance = next(queue)
+            for partition, key, value in instance:
+                await producer.send_and_wait(topic, value, key, partition)
+            latencies.append(time.perf_counter() - start)
+            counts.append(len(instance))
+
+    await asyncio.gather(*(some() for _ in range(concurrency)))
+    took = time.perf_counter() - began
+    count = sum(counts)
+    return {
+        "steps_s": round(count / took, 1),
+        "workflows_s": round(len(counts) / took, 1),
+        **percentiles(latencies),
+        "records": count,
+        "seconds": round(took, 3),
+    }
+
+
+async def _main(bootstrap: str, topic: str) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True)
+    await producer.start()
+    await producer.partitions_for(topic)
+    report(ready=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        asked = json.loads(line)
+        ranges = {int(number): tuple(ends) for number, ends in asked["range"].items()}
+        instances = await _read(bootstrap, ranges)
+        report(read=len(instances))
+        await asyncio.to_thread(sys.stdin.readline)
+        report(**await _append(producer, topic, instances, asked["concurrency"]))
+    await producer.stop()
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,45 @@
+"""The worker of `headwater worker --app`, which can be told whether to write checkpoints.
+
+`python -m benchmarks.workflow_worker BOOTSTRAP APP MEMBER often|never`: often is once a second, if
+there is news; never leaves the whole log to whoever takes over.
+"""
+
+import asyncio
+import gc
+import secrets
+import signal
+import sys
+from typing import Final
+
+import uvloop
+
+from streams.clock import now_ms
+from streams.workflow_worker import Pace, WorkflowWorker
+
+_PACES: Final = {
+    "often": Pace(checkpoint_records=1),
+    "never": Pace(checkpoint_records=sys.maxsize, checkpoint_s=float("inf")),
+}
+
+
+async def _main(bootstrap: str, app: str, member: str, checkpoints: str) -> None:
+    worker = WorkflowWorker(
+        bootstrap=bootstrap,
+        app=app,
+        clock=now_ms,
+        draw_seed=lambda: secrets.token_hex(8),
+        name="bench-worker",
+        member=member,
+        pace=_PACES[checkpoints],
+    )
+    task = asyncio.ensure_future(worker.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+if __name__ == "__main__":
+    gc.freeze()
+    gc.set_threshold(50_000)
+    uvloop.run(_main(*sys.argv[1:]))

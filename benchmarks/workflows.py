@@ -1,0 +1,182 @@
+"""Durable workflows: steps a second beside the least that they could cost, and what they weigh.
+
+Method. `headwater worker --app` runs with its code host, as production runs it. A generator in a
+process of its own starts workflows of ten steps that do nothing, as many at once as `concurrency`,
+and takes each for ended when it reads so in `workflow-history`: acknowledged, durable. In the same
+round another process appends the very records that this has led to, one by one, with as many
+appends under way as there were workflows: whoever makes every step durable by a record of its own
+cannot be faster. They are appended until a second has passed, first with nobody reading them, then
+with the generator reading along as it reads the history: a reader that waits at the end of a topic
+makes each single append dearer, ours too.
+
+The generator shares the machine with what it measures: `busy` is the share of a core it used.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
+
+from benchmarks import sleepers, workflow_steps
+from benchmarks.children import BenchmarkFailed, Child
+from benchmarks.house import House, opened, say
+from benchmarks.profiles import Profiler
+from benchmarks.results import Comparison, Round, Target, turns
+
+APP: Final = "benchmarks.workflow_app"
+HEADWATER: Final = "headwater"
+RAW: Final = "raw appends"
+READ: Final = "raw appends, read"
+_RAW_TOPIC: Final = "bench-history"
+_PATIENCE_S: Final = 120.0
+#: Workflows before the first round: connections are made, code is imported and specialised.
+_WARM: Final = 300
+
+_WHAT: Final = {
+    HEADWATER: "ten steps that do nothing, each durable before the next begins",
+    RAW: "the same records, one append each; an append counts for a step",
+    READ: "the same, while the generator reads them as it reads the history",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Rounds; workflows of a round by how many run at once; and those of the other parts."""
+
+    rounds: int
+    workflows: dict[int, int]
+    #: Steps of each measurement in memory.
+    steps: int
+    sleepers: sleepers.Sizes
+
+
+FULL: Final = Sizes(
+    rounds=5,
+    workflows={1: 200, 50: 2_000, 500: 4_000},
+    steps=9_000,
+    sleepers=sleepers.Sizes(rounds=3, instances=100_000),
+)
+QUICK: Final = Sizes(
+    rounds=2,
+    workflows={1: 100, 50: 800, 500: 1_500},
+    steps=3_000,
+    sleepers=sleepers.Sizes(rounds=1, instances=10_000),
+)
+
+
+class Course:
+    """The worker, the generator and the raw producer."""
+
+    def __init__(self, house: House, stack: ExitStack) -> None:
+        self._house = house
+        self.worker = stack.enter_context(house.part("worker", app=APP, member="bench"))
+        self._load = stack.enter_context(
+            house.child("workflow load", "benchmarks.workflow_load", house.bootstrap)
+        )
+        self._raw = stack.enter_context(
+            house.child("raw appends", "benchmarks.workflow_raw", house.bootstrap, _RAW_TOPIC)
+        )
+        for child in (self._load, self._raw):
+            child.expect("ready", within_s=_PATIENCE_S)
+
+    def warm_up(self) -> None:
+        """Runs a few workflows, however long the start takes."""
+        _ask(self._load, do="run", count=_WARM, concurrency=50)
+        self._append_again(self._load.expect("steps_s", within_s=_PATIENCE_S)[1], 50)
+        self._raw.expect("steps_s", within_s=_PATIENCE_S)
+
+    def round(self, count: int, concurrency: int, profiler: Profiler | None) -> dict[str, Round]:
+        """Measures workflows, then the appends of their records."""
+        house = self._house
+        before = house.meter(worker=self.worker)
+        with self._profiled(profiler, concurrency):
+            _ask(self._load, do="run", count=count, concurrency=concurrency)
+            _, found = self._load.expect("steps_s", within_s=_PATIENCE_S)
+        after = house.meter(worker=self.worker)
+        others = before.others(after, also_ours=found["busy"] * found["seconds"])
+        records, steps = found["records"], count * 10
+        if records < steps:
+            raise BenchmarkFailed(f"expected at least {steps} records, found {records}")
+        ours = Round(values=_numbers(found, others), cpu_us=before.each(after, steps))
+
+        raw = self._raw_round(found, concurrency)
+        _ask(self._load, do="follow", topic=_RAW_TOPIC)
+        self._load.expect("following", within_s=_PATIENCE_S)
+        read = self._raw_round(found, concurrency)
+        self._load.expect("followed", within_s=_PATIENCE_S)
+        return {HEADWATER: ours, RAW: raw, READ: read}
+
+    def _raw_round(self, found: dict[str, Any], concurrency: int) -> Round:
+        self._append_again(found, concurrency)
+        before = self._house.meter(raw=self._raw)
+        _, appended = self._raw.expect("steps_s", within_s=_PATIENCE_S)
+        after = self._house.meter(raw=self._raw)
+        return Round(
+            values=_numbers(appended, before.others(after)),
+            cpu_us=before.each(after, appended["records"]),
+        )
+
+    def _append_again(self, found: dict[str, Any], concurrency: int) -> None:
+        _ask(self._raw, range=found["range"], concurrency=concurrency)
+        self._raw.expect("read", within_s=_PATIENCE_S)
+        self._raw.tell("go")
+
+    @contextmanager
+    def _profiled(self, profiler: Profiler | None, concurrency: int) -> Iterator[None]:
+        if profiler is None:
+            yield
+            return
+        (host,) = psutil.Process(self.worker.pid).children()
+        pids = {"worker": self.worker.pid, "host": host.pid}
+        with profiler.watching({f"{name} at {concurrency}": pids[name] for name in pids}):
+            yield
+
+
+def run(sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
+    """Measures all parts."""
+    with opened() as house:
+        throughput = _throughput(house, sizes, profiler)
+        steps = workflow_steps.run(house, sizes.rounds, sizes.steps)
+    return [*throughput, *steps, *sleepers.run(sizes.sleepers)]
+
+
+def _throughput(house: House, sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
+    house.make_topics(_RAW_TOPIC)
+    rounds: dict[int, dict[str, list[Round]]] = {
+        concurrency: {name: [] for name in _WHAT} for concurrency in sizes.workflows
+    }
+    with ExitStack() as stack:
+        course = Course(house, stack)
+        say("Warming up")
+        course.warm_up()
+        for number in range(sizes.rounds):
+            for concurrency in turns(list(sizes.workflows), number):
+                taken = course.round(sizes.workflows[concurrency], concurrency, profiler)
+                for name, measured in taken.items():
+                    rounds[concurrency][name].append(measured)
+                rates = ", ".join(f"{n} {r.values['steps_s']:,.0f}" for n, r in taken.items())
+                say(f"Round {number + 1}, {concurrency} at once: {rates} steps/s")
+    return [
+        Comparison(
+            name=f"workflows {concurrency}",
+            title=f"Workflows of ten steps that do nothing, {concurrency:,} at once",
+            measure="steps_s",
+            subject=HEADWATER,
+            targets={
+                name: Target(what=_WHAT[name], rounds=rounds[concurrency][name]) for name in _WHAT
+            },
+        )
+        for concurrency in sizes.workflows
+    ]
+
+
+def _ask(child: Child, **what: object) -> None:
+    child.tell(json.dumps(what))
+
+
+def _numbers(found: dict[str, Any], others: float) -> dict[str, float]:
+    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {**numbers, "others": others}
