@@ -137,7 +137,11 @@ class Appender:
         Errors: BrokerUnavailable; the producer is of no more use then, `stop` it.
         """
         try:
-            metadata = await asyncio.gather(*(batch.acknowledged for batch in sent))
+            if len(sent) == 1:
+                # The usual case of a quiet log: a `gather` would cost another turn of the loop.
+                metadata = [await sent[0].acknowledged]
+            else:
+                metadata = await asyncio.gather(*(batch.acknowledged for batch in sent))
         except (KafkaError, OSError) as error:
             count = sum(batch.records for batch in sent)
             raise self._unavailable(count, error) from error

@@ -109,13 +109,13 @@ async def _read_snapshots(log: HistoryReader, partition: int, taken: Taken) -> d
     """
     found: dict[bytes, SnapshotTaken] = {}
     newest, late = -1, None
-    async for key, snapshot in log.read_snapshots(partition):
+    async for name, snapshot in log.read_snapshots(partition):
         if snapshot is None or snapshot.format not in (FORMAT, COMPRESSED):
             return {}
         if snapshot.epoch < newest and (late is None or snapshot.position < late.position):
             late = snapshot
         newest = max(newest, snapshot.epoch)
-        found[key] = snapshot
+        found[name] = snapshot
     checkpoint = found.pop(CHECKPOINT, None)
     if checkpoint is None:
         return {}
@@ -123,13 +123,16 @@ async def _read_snapshots(log: HistoryReader, partition: int, taken: Taken) -> d
         checkpoint = late
     taken.start = checkpoint.position
     taken.claims = Claims(epoch=checkpoint.epoch, cause=checkpoint.cause)
-    for key, snapshot in found.items():
+    read_from: dict[str, int] = {}
+    for name, snapshot in found.items():
+        key = name.decode()
         packed = snapshot.format == COMPRESSED
         state = zlib.decompress(snapshot.state) if packed else snapshot.state
-        taken.instances.add_cold(key.decode(), state)
+        taken.instances.add_cold(key, state)
+        read_from[key] = snapshot.position
         if snapshot.wake_at_ms >= 0:
-            taken.wakes.append((snapshot.wake_at_ms, key.decode()))
-    return {key.decode(): snapshot.position for key, snapshot in found.items()}
+            taken.wakes.append((snapshot.wake_at_ms, key))
+    return read_from
 
 
 def _outcome(instances: Instances, offset: int, record: HistoryAppended) -> Outcome:

@@ -206,16 +206,11 @@ class WorkflowWorker:
         settled, self._settled = self._settled, []
         partitions = self._ownership.partitions
         for owned in partitions.values():
-            owner = owned.owner
-            for offset, command in owned.commands:
-                self._receive(owned, offset, command, now_ms)
-            owned.commands.clear()
-            owner.hear(said.get(owned.number, []), now_ms)
             for each in gone:
-                owner.host_gone(each.reason, now_ms, turn=each.turn)
-            owner.wake(now_ms, min(owned.reached_ms, now_ms))
-            if self._host is not None and not self._host.full:
-                owner.dispatch(now_ms)
+                # Behind what it said: that comes first.
+                owned.owner.hear(said.pop(owned.number, []), now_ms)
+                owned.owner.host_gone(each.reason, now_ms, turn=each.turn)
+            self._serve(owned, said.get(owned.number), now_ms)
         for key, through in sent:
             sender = partitions.get(partition_of(key.encode(), self._count))
             if sender is not None:
@@ -224,8 +219,22 @@ class WorkflowWorker:
             if partitions.get(owned.number) is owned:
                 owned.owner.recover(commit, now_ms)
                 owned.step_rows.append((owned.owner.batch_number, commit.id))
-        batches = [(owned, owned.owner.take()) for owned in partitions.values()]
-        self._fly([(owned, batch) for owned, batch in batches if batch])
+        staged = [owned for owned in partitions.values() if owned.owner.has_work(ready=False)]
+        self._fly([(owned, owned.owner.take()) for owned in staged])
+
+    def _serve(self, owned: OwnedPartition, said: list[FromHost] | None, now_ms: int) -> None:
+        """Gives an owner what has come for it."""
+        owner = owned.owner
+        for offset, command in owned.commands:
+            self._receive(owned, offset, command, now_ms)
+        owned.commands.clear()
+        if said:
+            owner.hear(said, now_ms)
+        due_ms = owner.next_due_ms()
+        if due_ms is not None and due_ms <= owned.reached_ms:
+            owner.wake(now_ms, min(owned.reached_ms, now_ms))
+        if self._host is not None and not self._host.full:
+            owner.dispatch(now_ms)
 
     def _sort_said(self) -> dict[int, list[FromHost]]:
         """What the host said, by partition; SQL of steps is begun, and heard of later."""

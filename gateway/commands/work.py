@@ -19,6 +19,7 @@ from gateway.settings import Settings
 from projections.step_commits import StepCommits
 from streams.code_host.apps import AppNotLoaded
 from streams.code_host.process import HostProcess
+from streams.scheduling import run_as_batch
 from streams.workflow_worker import WorkflowWorker
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int]) -> None:
 
     Errors: AppWrong; Exit with 70 after a crash, which the log tells of.
     """
+    run_as_batch()
     # As in the pipeline: what a turn makes and drops is seldom in cycles.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from functools import lru_cache
 from math import inf
 from typing import Final, TypeAlias
 
@@ -42,6 +43,8 @@ def milliseconds(duration: Duration) -> int:
     return round(number)
 
 
+# Code is full of a few durations that never change.
+@lru_cache(maxsize=1_000)
 def _text_ms(duration: str) -> int:
     found = _TEXT.fullmatch(duration)
     if found is None:

@@ -154,7 +154,12 @@ class Activation:
         self.unawaited.clear()
         for task in tuple(self.loop.tasks):
             _end(task)
-        self.loop.tasks.clear()
+        # A task and the future that it waits for hold each other: without this they would stay
+        # until a collection of the oldest generation, once in some hundred thousand runs.
+        futures: list[asyncio.Future[Any]] = [*self._pending.values(), *self.commits.values()]
+        for future in futures:
+            future.cancel()
+        self.loop.forget()
         self._pending.clear()
         self._recorded.clear()
 

@@ -31,6 +31,7 @@ from streams.code_host.frames import Hello, Pipe, frames_of
 from streams.code_host.host import Host
 from streams.code_host.protocol import FromHost, ToHost
 from streams.code_host.threads import Threads
+from streams.scheduling import run_as_batch
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ def _settle_in(box: BlackBox) -> None:
     """Sees that the process ends when it should, and that authors' prints go to the log."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    run_as_batch()
     # Ctrl-C and a service manager's SIGTERM reach the whole group: it is for the parent to end us.
     # A handler, because what is ignored would also be ignored by programs that authors start.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -58,6 +58,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         finally:
             asyncio._set_running_loop(outside)  # noqa: SLF001
 
+    def forget(self) -> None:
+        """Lets go of everything: nothing runs here any more."""
+        self._ready.clear()
+        self.tasks.clear()
+
     @override
     def call_soon(  # type: ignore[override]
         self,
