@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from psycopg import AsyncConnection, sql
@@ -18,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from projections.cursors import pack, unpack
 from projections.errors import InvalidCursor, RecordRefused, store_edge
+from projections.pooled import Pooled
 from projections.statements import filled, read_columns, statement
 from schemas.tables import TABLES
 
@@ -179,59 +179,36 @@ class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     offset: int
 
 
-class Reader:
+class Reader(Pooled[AsyncConnection[DictRow]]):
     """Reads the projections through a pool of connections.
 
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._pool: AsyncConnectionPool[AsyncConnection[DictRow]] | None = None
-
-    async def open(self) -> Self:
-        """Opens the pool; does not wait for Postgres, which may come later."""
-        self._pool = AsyncConnectionPool(
-            self._dsn,
-            connection_class=AsyncConnection[DictRow],
-            kwargs={
-                "autocommit": True,
-                "row_factory": dict_row,
-                "connect_timeout": int(_CONNECT_TIMEOUT_S),
-                "application_name": "headwater-reader",
-            },
-            min_size=1,
-            max_size=_CONNECTIONS_MAX,
-            timeout=_CONNECT_TIMEOUT_S,
-            reconnect_timeout=_RECONNECT_TIMEOUT_S,
-            configure=_configure,
-            check=AsyncConnectionPool.check_connection,
-            open=False,
+        super().__init__(
+            AsyncConnectionPool(
+                dsn,
+                connection_class=AsyncConnection[DictRow],
+                kwargs={
+                    "autocommit": True,
+                    "row_factory": dict_row,
+                    "connect_timeout": int(_CONNECT_TIMEOUT_S),
+                    "application_name": "headwater-reader",
+                },
+                min_size=1,
+                max_size=_CONNECTIONS_MAX,
+                timeout=_CONNECT_TIMEOUT_S,
+                reconnect_timeout=_RECONNECT_TIMEOUT_S,
+                configure=_configure,
+                check=AsyncConnectionPool.check_connection,
+                open=False,
+            )
         )
-        await self._pool.open(wait=False)
-        return self
-
-    async def close(self) -> None:
-        """Closes the pool."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
         """A connection for several queries, its errors translated."""
-        assert self._pool is not None, "open the reader first"  # noqa: S101
         with store_edge("answer a query"):
             async with asyncio.timeout(_ANSWER_TIMEOUT_S), self._pool.connection() as connection:
                 yield connection

@@ -16,8 +16,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import psycopg
@@ -28,6 +27,7 @@ from psycopg_pool import AsyncConnectionPool
 from processors.replay.commands import StepReturned
 from processors.replay.step_commits import StepCommit, StepId, refusal, settled
 from projections.errors import RecordRefused, store_edge
+from projections.pooled import Pooled
 from projections.statements import statement
 from schemas.errors import InvariantViolation, StoreUnavailable, Superseded, UndecodableRecord
 from schemas.history import Failure, Json
@@ -58,56 +58,33 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(StepReturned)
 
 
-class StepCommits:
+class StepCommits(Pooled[_Connection]):
     """The SQL of steps, through a small pool of connections; a `streams.step_commits.StepDatabase`.
 
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
 
     def __init__(self, dsn: str, *, connections: int = _CONNECTIONS_MAX) -> None:
-        self._dsn = dsn
-        self._connections = connections
-        self._pool: AsyncConnectionPool[_Connection] | None = None
-        self._under_way: Counter[StepId] = Counter()
-
-    async def open(self) -> Self:
-        """Opens the pool; does not wait for Postgres, which may come later."""
-        self._pool = AsyncConnectionPool(
-            self._dsn,
-            connection_class=AsyncConnection[tuple[Any, ...]],
-            kwargs={
-                "autocommit": True,
-                "client_encoding": "utf8",
-                "connect_timeout": _CONNECT_TIMEOUT_S,
-                "application_name": "headwater-steps",
-            },
-            min_size=1,
-            max_size=self._connections,
-            timeout=_TURN_TIMEOUT_S,
-            reconnect_timeout=_TURN_TIMEOUT_S,
-            configure=_configure,
-            check=AsyncConnectionPool.check_connection,
-            open=False,
+        super().__init__(
+            AsyncConnectionPool(
+                dsn,
+                connection_class=AsyncConnection[tuple[Any, ...]],
+                kwargs={
+                    "autocommit": True,
+                    "client_encoding": "utf8",
+                    "connect_timeout": _CONNECT_TIMEOUT_S,
+                    "application_name": "headwater-steps",
+                },
+                min_size=1,
+                max_size=connections,
+                timeout=_TURN_TIMEOUT_S,
+                reconnect_timeout=_TURN_TIMEOUT_S,
+                configure=_configure,
+                check=AsyncConnectionPool.check_connection,
+                open=False,
+            )
         )
-        await self._pool.open(wait=False)
-        return self
-
-    async def close(self) -> None:
-        """Closes the pool."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+        self._under_way: Counter[StepId] = Counter()
 
     async def claim(self, partition: int, epoch: int) -> list[StepCommit]:
         """Shuts out older epochs; gives what was committed and may not be in the log.
@@ -175,7 +152,6 @@ class StepCommits:
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[_Connection]:
-        assert self._pool is not None, "open the database first"  # noqa: S101
         async with self._pool.connection() as connection:
             try:
                 yield connection

@@ -17,7 +17,13 @@ from typing_extensions import override
 
 from processors.replay.step_commits import StepId
 from schemas.codec import decode
-from schemas.errors import HeadwaterError, UndecodableRecord, UnknownSchema
+from schemas.errors import (
+    BrokerUnavailable,
+    HeadwaterError,
+    StoreUnavailable,
+    UndecodableRecord,
+    UnknownSchema,
+)
 from schemas.history import CommandSent
 from schemas.topics import WORKFLOW_COMMANDS
 from streams.owner import Owner
@@ -36,6 +42,7 @@ _COMMANDS_MAX: Final = 2_000
 _SESSION_MS: Final = 10_000
 _METADATA_AGE_MS: Final = 3_000
 _RETRY_S: Final = 1.0
+_RETRY_AFTER_FAULT_S: Final = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -256,9 +263,13 @@ class Ownership:
                 owned = await self._taken(number, committed or 0)
                 self._consumer.seek(where, owned.replied)
                 self._consumer.resume(where)
-            except Exception as error:  # noqa: BLE001, whatever it is: who else would own it?
-                log.warning("partition %s cannot be taken over yet: %r", number, error)
+            except (BrokerUnavailable, StoreUnavailable, KafkaError, OSError) as error:
+                log.warning("partition %s cannot be taken over yet: %s", number, error)
                 await asyncio.sleep(_RETRY_S)
+            except Exception:
+                # A bug, or a record that nobody can read: seldom better a second later.
+                log.exception("partition %s cannot be taken over", number)
+                await asyncio.sleep(_RETRY_AFTER_FAULT_S)
             else:
                 self._takeovers.pop(number, None)
                 self.partitions[number] = owned

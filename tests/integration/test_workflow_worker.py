@@ -205,6 +205,7 @@ def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
                 for partition in range(PARTITIONS)
                 async for record in read_whole(house.bootstrap, [DEAD_LETTERS], partition)
             ]
+        assert letters.count(GARBAGE) == PARTITIONS, "each is parked once"
 
     work(house)
     play(house, act)

@@ -1,0 +1,87 @@
+"""Checkpoints: what is written of a partition, and when nothing may be."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from processors.runs.claims import Claims
+from schemas.history import CommandSent, SnapshotTaken, StartRun
+from streams.checkpoints import Checkpoints
+from streams.instances import COMPRESSED, FORMAT, Instances
+from streams.owner import Owner
+from streams.ownership import OwnedPartition
+from streams.takeover import CHECKPOINT
+
+
+class Written:
+    """Takes note of what is written where the log would be."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[tuple[bytes, SnapshotTaken]] = []
+
+    async def write_snapshots(
+        self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken]]]
+    ) -> None:
+        for group in snapshots.values():
+            self.snapshots += group
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _owned(params: str) -> OwnedPartition:
+    owner = Owner(
+        0,
+        Claims(epoch=0),
+        Instances(),
+        workflows={"order"},
+        number_activations=lambda: 1,
+        draw_seed=lambda: "seed",
+    )
+    sent = CommandSent(
+        command_id="c",
+        workflow="order",
+        instance_id="o-1",
+        sent_at_ms=0,
+        reply_to=-1,
+        command=StartRun(params),
+    )
+    owner.receive(0, sent, 0)
+    owner.take()
+    return OwnedPartition(0, owner, 0, {}, position=2, replied=1, checkpoint_at_s=0, records=1)
+
+
+def _write(owned: OwnedPartition) -> list[tuple[bytes, SnapshotTaken]]:
+    log = Written()
+    checkpoints = Checkpoints(cast("Any", log), commit=_nothing)
+    asyncio.run(checkpoints.write(owned, 60))
+    return log.snapshots
+
+
+def test_the_mark_follows_the_states_that_it_speaks_of():
+    owned = _owned("1")
+    (key, state), (mark_key, mark) = _write(owned)
+    assert (key, state.format, state.position, state.wake_at_ms) == (b"order/o-1", FORMAT, 2, 0)
+    assert (mark_key, mark.position, mark.cause, mark.state) == (CHECKPOINT, 2, 0, b"")
+    assert not owned.owner.dirty
+
+
+def test_a_large_state_is_compressed():
+    (_, state), _ = _write(_owned(f'"{"x" * 1_000_000}"'))
+    assert state.format == COMPRESSED
+    assert len(state.state) < 10_000
+
+
+def test_a_state_that_no_record_could_hold_puts_the_checkpoint_off(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("streams.checkpoints._STATE_MAX", 100_000)
+    noise = random.Random(1).randbytes(300_000).hex()
+    owned = _owned(f'"{noise}"')
+    assert _write(owned) == []
+    assert owned.owner.dirty == {"order/o-1"}
+    assert "order/o-1" in caplog.text
