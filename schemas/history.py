@@ -86,12 +86,16 @@ class StartRun(Tagged, frozen=True):
 
 
 class SendEvent(Tagged, frozen=True):
-    """Put an event into an instance's mailbox; a workflow's event says whose it is."""
+    """Put an event into an instance's mailbox; one that was sent by a program says whose it is.
+
+    Shape:  start has the params of the instance that is created if there is none.
+    """
 
     event_id: str
     type: str
     payload: Json
     sender: Sender | None = None
+    start: Json | None = None
 
 
 class PauseRun(Tagged, frozen=True):
@@ -111,6 +115,15 @@ class TerminateRun(Tagged, frozen=True):
 
 class RestartRun(Tagged, frozen=True):
     """Begin a new run of the same instance."""
+
+
+class RetryRun(Tagged, frozen=True):
+    """Begin a new run of an errored instance that keeps what was done.
+
+    Shape:  from_key is the first entry that is done again; without it, the one that failed.
+    """
+
+    from_key: str | None = None
 
 
 class FinishChild(Tagged, frozen=True):
@@ -138,14 +151,18 @@ Command: TypeAlias = (
     | RestartRun
     | FinishChild
     | NoteRefusal
+    | RetryRun
 )
 
 
 class Post(Part, frozen=True):
     """What an instance has decided to send: a command, or a record for a topic.
 
-    It stays in the instance's outbox until `PostsSent`; so it may be sent twice, always under the
-    same number.
+    It stays in the instance's outbox until `PostsSent`. A command may be sent twice, always under
+    the same number, by which its receiver knows it.
+
+    Shape:  order is the place of a record among all that the partition's owners ever publish; -1
+            for a command.
     """
 
     number: int
@@ -155,17 +172,34 @@ class Post(Part, frozen=True):
     topic: str | None = None
     key: str | None = None
     value: Json | None = None
+    order: int = -1
 
 
 # -- events: the life of a run
 
 
+class Reopened(Part, frozen=True):
+    """A join, race or loop that a run has kept, and that goes on.
+
+    Shape:  iteration is that of a loop from which on its commits are forgotten.
+    """
+
+    key: str
+    iteration: int | None = None
+
+
 class RunStarted(Tagged, frozen=True):
-    """A run begins; number 0 is the creation of its instance."""
+    """A run begins; number 0 is the creation of its instance.
+
+    Shape:  kept are the keys of the entries that a retry takes over from the run before, with the
+            mailbox; None for a run from the beginning. Reopened ones are not among them.
+    """
 
     params: Json
     seed: str
     parent: Parent | None = None
+    kept: tuple[str, ...] | None = None
+    reopened: tuple[Reopened, ...] = ()
 
 
 class RunSuspended(Tagged, frozen=True):
@@ -342,9 +376,13 @@ class HostLost(Tagged, frozen=True):
 
 
 class PartitionClaimed(Tagged, frozen=True):
-    """A new owner of the partition; the offset of this record is its epoch."""
+    """A new owner of the partition; the offset of this record is its epoch.
+
+    Shape:  workflows are the names of those whose code it has.
+    """
 
     owner: str
+    workflows: tuple[str, ...] = ()
 
 
 class CommandRejected(Tagged, frozen=True):

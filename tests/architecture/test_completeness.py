@@ -34,6 +34,8 @@ GIVEN_OUT = {
     "command_sent.1": 10,
     "reply_sent.1": 11,
     "snapshot_taken.1": 12,
+    "history_appended.2": 13,
+    "command_sent.2": 14,
 }
 
 _AVRO_OF: dict[object, tuple[str, ...]] = {

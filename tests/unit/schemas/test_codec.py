@@ -85,24 +85,39 @@ def test_a_record_starts_with_a_zero_byte_and_its_schema_id():
     assert data[5:] == b"\x00\x00\x02"  # two empty arrays and a zigzag varint, nothing else
 
 
+_STEP = StepCompleted("k", "n", 1, 2, 3, 4, 5, "{}")
+_WAITS = EntryOpened("k", "n", EntryKind.WAIT, 1, event_types=("t",), child=Child("w", "i"))
+_POST = Post(number=1, command=SendEvent("e", "t", "{}"))
+_APPENDED = HistoryAppended(
+    workflow="w", instance_id="i", run_number=0, sequence=1, epoch=2, cause=NO_CAUSE, at_ms=4,
+    events=(RunPaused(), _STEP, _WAITS, PostsQueued((_POST,))),
+)  # fmt: skip
+_WRITTEN = (
+    b"\x02w\x02i\x00\x02\x04\x01\x08"
+    b"\x08"  # four events
+    b"\x04"  # the third branch, no fields
+    b"\x16\x02k\x02n\x02\x04\x06\x08\x0a\x04{}\x00"
+    b"\x1a\x02k\x02n\x1cwait_for_event\x02\x00\x02\x02\x02t\x00\x00\x02\x02w\x02i\x00"
+    b"\x12\x02\x02\x00\x00\x04\x02e\x02t\x04{}\x00"
+)
+
+
 def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
     # The log is read for ever: bytes that were written once must never mean something else.
-    step = StepCompleted("k", "n", 1, 2, 3, 4, 5, "{}")
-    waits = EntryOpened("k", "n", EntryKind.WAIT, 1, event_types=("t",), child=Child("w", "i"))
-    post = Post(number=1, command=SendEvent("e", "t", "{}"))
-    record = HistoryAppended(
-        workflow="w", instance_id="i", run_number=0, sequence=1, epoch=2, cause=NO_CAUSE, at_ms=4,
-        events=(RunPaused(), step, waits, PostsQueued((post,))),
-    )  # fmt: skip
-    assert encode(record) == (
-        b"\x00\x00\x00\x00\x09\x02w\x02i\x00\x02\x04\x01\x08"
-        b"\x08"  # four events
-        b"\x04"  # the third branch, no fields
-        b"\x16\x02k\x02n\x02\x04\x06\x08\x0a\x04{}\x00"
-        b"\x1a\x02k\x02n\x1cwait_for_event\x02\x00\x02\x02\x02t\x00\x00\x02\x02w\x02i\x00"
-        b"\x12\x02\x02\x00\x00\x04\x02e\x02t\x04{}\x00\x00\x00\x00\x00"
-        b"\x00"  # and no more of them
+    no_start_no_topic_no_order = b"\x00\x00\x00\x00\x01"
+    end_of_the_posts_and_the_events = b"\x00\x00"
+    assert encode(_APPENDED) == (
+        b"\x00\x00\x00\x00\x0d"
+        + _WRITTEN
+        + no_start_no_topic_no_order
+        + end_of_the_posts_and_the_events
     )
+
+
+def test_what_an_older_version_wrote_is_read():
+    no_topic, ends = b"\x00\x00\x00", b"\x00\x00"
+    first = b"\x00\x00\x00\x00\x09" + _WRITTEN + no_topic + ends
+    assert decode(first, HistoryAppended) == _APPENDED
 
 
 def test_a_row_names_every_stamp_once():
