@@ -22,6 +22,7 @@ from processors.replay.commands import (
     Wake,
 )
 from processors.replay.decide import decide_asked, decide_command, is_stale
+from processors.replay.outbox import in_order
 from processors.replay.step_commits import StepCommit
 from processors.replay.waits import attempts_due
 from processors.runs.claims import Claims
@@ -218,6 +219,8 @@ class Owner:
             number, sequence = hand.run.run_number + 1, 0
         else:
             number, sequence = hand.run.run_number, hand.run.sequence
+        # So many records lie behind the epoch that the next epoch is greater than this.
+        events = in_order(events, self.claims.epoch + self._staging.taken)
         record = HistoryAppended(
             workflow=workflow,
             instance_id=instance_id,

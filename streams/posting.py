@@ -1,21 +1,24 @@
 """Sends what instances have queued: commands to other instances, records to topics.
 
-Posts of one instance are sent in their order, and it is told once Kafka has acknowledged them. A
-topic that cannot be written to holds up the instances that write to it, and no others.
+Commands of one instance are sent in their order, records of one instance to one topic, too; an
+instance is told how far its posts are acknowledged by Kafka. A topic that cannot be written to
+holds up no other.
 """
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.codec import encode
 from schemas.errors import BrokerUnavailable, HeadwaterError
-from schemas.history import CommandSent, Post, instance_key
+from schemas.history import Command, CommandSent, Post, instance_key
 from schemas.topics import WORKFLOW_COMMANDS
 from streams.appender import Appender
 from streams.dead_letters import dead_letter
 from streams.effects import Queued
+from streams.publishing import Publishing
 from streams.records import Incoming, Outgoing, partition_of
 
 log = logging.getLogger(__name__)
@@ -23,10 +26,20 @@ log = logging.getLogger(__name__)
 _RETRY_S: Final = 2.0
 
 
+class _Waiting(NamedTuple):
+    """A command that is to be sent, the partition of its sender, and its number there."""
+
+    partition: int
+    sender: str
+    post: Post
+    command: Command
+
+
 class Posting:
     """The post office of a worker.
 
-    Shape:  `sent` is called with (instance key, number of the last post) when posts are durable.
+    Shape:  `sent` is called with (instance key, number of a post) when that one and those before it
+            are durable.
     """
 
     def __init__(
@@ -38,18 +51,28 @@ class Posting:
         sent: Callable[[str, int], None],
     ) -> None:
         self._appender = Appender(bootstrap=bootstrap, client_id=client_id)
+        self._publishing = Publishing(bootstrap=bootstrap, sent=self._done)
         self._clock = clock
         self._sent = sent
-        self._waiting: dict[str, list[Post]] = {}
-        #: What is being sent, by the topics that it goes to, and whose it is.
-        self._lanes: dict[frozenset[str], asyncio.Task[None]] = {}
-        self._busy: set[str] = set()
+        self._waiting: list[_Waiting] = []
+        #: Numbers of posts and whether they are durable, by partition and instance.
+        self._open: dict[int, dict[str, dict[int, bool]]] = defaultdict(dict)
         self._letters: list[Outgoing] = []
         self._stirred = asyncio.Event()
 
-    def queue(self, queued: Queued) -> None:
+    def queue(self, partition: int, queued: Queued) -> None:
         """Takes posts of an instance."""
-        self._waiting.setdefault(queued.key, []).extend(queued.posts)
+        self._open[partition].setdefault(queued.key, {}).update(
+            (post.number, False) for post in queued.posts
+        )
+        records = [post for post in queued.posts if post.command is None]
+        if records:
+            self._publishing.queue(partition, queued.key, records)
+        self._waiting += [
+            _Waiting(partition, queued.key, post, post.command)
+            for post in queued.posts
+            if post.command is not None
+        ]
         self._stirred.set()
 
     async def deliver(self, commands: Sequence[CommandSent]) -> None:
@@ -57,7 +80,7 @@ class Posting:
 
         Errors: BrokerUnavailable.
         """
-        await self._append([await self._command(command) for command in commands])
+        await self._append([await self._record(command) for command in commands])
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
         """Takes a command that cannot be read, for the dead letters."""
@@ -72,10 +95,11 @@ class Posting:
         self._letters.append(letter)
         self._stirred.set()
 
-    def forget(self, keys: Callable[[str], bool]) -> None:
-        """Drops the posts of instances that have another owner now, who will send them."""
-        for key in [key for key in self._waiting if keys(key)]:
-            del self._waiting[key]
+    def forget(self, partition: int) -> None:
+        """Drops the posts of a partition that has another owner now, who will send them."""
+        self._open.pop(partition, None)
+        self._waiting = [each for each in self._waiting if each.partition != partition]
+        self._publishing.forget(partition)
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
@@ -85,47 +109,41 @@ class Posting:
                 self._stirred.clear()
                 await self._round()
         finally:
-            for lane in self._lanes.values():
-                lane.cancel()
-            await asyncio.gather(*self._lanes.values(), return_exceptions=True)
+            await self._publishing.stop()
             await self._appender.stop(within_s=_RETRY_S)
 
     async def _round(self) -> None:
         letters, self._letters = self._letters, []
+        waiting, self._waiting = self._waiting, []
         try:
-            await self._append(letters)
+            commands = [await self._record(self._command(each)) for each in waiting]
+            await self._append(letters + commands)
         except BrokerUnavailable as error:
             self._letters = letters + self._letters
-            log.warning("dead letters have to wait: %s", error)
-            asyncio.get_running_loop().call_later(_RETRY_S, self._stirred.set)
-        by_topics: dict[frozenset[str], dict[str, list[Post]]] = {}
-        for key in [key for key in self._waiting if key not in self._busy]:
-            topics = frozenset(post.topic or WORKFLOW_COMMANDS for post in self._waiting[key])
-            if topics not in self._lanes:
-                by_topics.setdefault(topics, {})[key] = self._waiting.pop(key)
-        for topics, group in by_topics.items():
-            self._busy.update(group)
-            self._lanes[topics] = asyncio.create_task(self._send_group(topics, group))
-
-    async def _send_group(self, topics: frozenset[str], group: dict[str, list[Post]]) -> None:
-        """Sends posts that go to the same topics; an instance has one group under way."""
-        try:
-            records = [
-                await self._record(key, post) for key, posts in group.items() for post in posts
-            ]
-            await self._append(records)
-        except BrokerUnavailable as error:
-            for key, posts in group.items():
-                self._waiting[key] = posts + self._waiting.get(key, [])
+            # Those of partitions that were given up meanwhile are sent twice, which does no harm.
+            self._waiting = waiting + self._waiting
             log.warning("what workflows send has to wait: %s", error)
             await asyncio.sleep(_RETRY_S)
-        else:
-            for key, posts in group.items():
-                self._sent(key, posts[-1].number)
-        finally:
-            self._busy.difference_update(group)
-            del self._lanes[topics]
             self._stirred.set()
+        else:
+            for each in waiting:
+                self._done(each.partition, each.sender, each.post.number)
+
+    def _done(self, partition: int, key: str, number: int) -> None:
+        """Takes note of a durable post; the instance is told when all before it are, too."""
+        posts = self._open[partition].get(key, {})
+        if number in posts:
+            posts[number] = True
+        through = None
+        for first, durable in list(posts.items()):
+            if not durable:
+                break
+            through = first
+            del posts[first]
+        if not posts:
+            self._open[partition].pop(key, None)
+        if through is not None:
+            self._sent(key, through)
 
     async def _append(self, records: Sequence[Outgoing]) -> None:
         try:
@@ -135,26 +153,18 @@ class Posting:
             await self._appender.stop(within_s=_RETRY_S)
             raise
 
-    async def _command(self, command: CommandSent) -> Outgoing:
+    def _command(self, waiting: _Waiting) -> CommandSent:
+        post = waiting.post
+        return CommandSent(
+            command_id=f"{waiting.sender}#{post.number}",
+            workflow=post.workflow or "",
+            instance_id=post.instance_id or "",
+            sent_at_ms=self._clock(),
+            reply_to=-1,
+            command=waiting.command,
+        )
+
+    async def _record(self, command: CommandSent) -> Outgoing:
         key = instance_key(command.workflow, command.instance_id).encode()
         count = await self._appender.partitions(WORKFLOW_COMMANDS)
         return Outgoing(WORKFLOW_COMMANDS, partition_of(key, count), key, encode(command))
-
-    async def _record(self, sender: str, post: Post) -> Outgoing:
-        if post.command is not None:
-            return await self._command(
-                CommandSent(
-                    command_id=f"{sender}#{post.number}",
-                    workflow=post.workflow or "",
-                    instance_id=post.instance_id or "",
-                    sent_at_ms=self._clock(),
-                    reply_to=-1,
-                    command=post.command,
-                )
-            )
-        topic = post.topic or ""
-        count = await self._appender.partitions(topic)
-        key = None if post.key is None else post.key.encode()
-        headers = [("headwater-id", f"{sender}#{post.number}".encode())]
-        place = partition_of(key or sender.encode(), count)
-        return Outgoing(topic, place, key, (post.value or "null").encode(), headers)

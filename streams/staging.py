@@ -29,6 +29,8 @@ class Staging:
 
     def __init__(self) -> None:
         self._batch = Batch()
+        #: Records of the batches that were given out.
+        self.taken = 0
         #: Instances that may have a record which more events can join.
         self._open: list[Hand] = []
 
@@ -48,6 +50,7 @@ class Staging:
     def take(self) -> Batch:
         """Gives the batch, and begins the next."""
         batch, self._batch = self._batch, Batch(self._batch.number + 1)
+        self.taken += len(batch.records)
         for hand in self._open:
             hand.tail = None
         self._open.clear()

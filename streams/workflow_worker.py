@@ -328,7 +328,7 @@ class WorkflowWorker:
             if isinstance(effect, Answer):
                 answers.append(effect)
             elif isinstance(effect, Queued):
-                self._posting.queue(effect)
+                self._posting.queue(owned.number, effect)
             elif isinstance(effect, CommandSent):
                 backs.append(effect)
             elif effect.activation > self._before_host:
@@ -440,7 +440,7 @@ class WorkflowWorker:
         return owned
 
     def _dropped(self, owned: OwnedPartition) -> None:
-        self._posting.forget(lambda key: partition_of(key.encode(), self._count) == owned.number)
+        self._posting.forget(owned.number)
         if self._host is not None:
             self._host.send([Forget(each) for each in owned.owner.activations()])
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from processors.replay.state import CodeRun
 from schemas.history import Parent, Post, PostsQueued, RunEvent, Sender, SendEvent, TerminateRun
 
@@ -25,6 +27,25 @@ def _numbered(run: CodeRun, post: Post, number: int) -> Post:
         sender = Sender(run.workflow, run.instance_id, run.run_number, number)
         command = SendEvent(event_id, command.type, command.payload, sender)
     return Post(number, post.workflow, post.instance_id, command, post.topic, post.key, post.value)
+
+
+def in_order(events: list[RunEvent], order: int) -> list[RunEvent]:
+    """Gives the records among posts their place among all that their partition publishes.
+
+    Shape:  (events, the place) -> events; those that are decided together may share a place.
+    """
+    if not any(type(event) is PostsQueued for event in events):
+        return events
+    return [_placed(event, order) if isinstance(event, PostsQueued) else event for event in events]
+
+
+def _placed(event: PostsQueued, order: int) -> PostsQueued:
+    return PostsQueued(
+        tuple(
+            post if post.topic is None else msgspec.structs.replace(post, order=order)
+            for post in event.posts
+        )
+    )
 
 
 def end_children(run: CodeRun, keys: Iterable[str], reason: str) -> list[Post]:

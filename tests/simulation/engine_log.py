@@ -53,6 +53,8 @@ class Reader:
     done: set[Place] = field(default_factory=set)
     opened: set[Place] = field(default_factory=set)
     undone: set[Place] = field(default_factory=set)
+    #: The place of the last record that was given to be published.
+    published: int = -1
     void: int = 0
 
     def read(self, offset: int, record: HistoryAppended) -> bool:
@@ -67,6 +69,8 @@ class Reader:
             self._place(record, before)
         for event in record.events:
             self._note(key, record, event)
+            if isinstance(event, PostsQueued):
+                self._ordered(offset, event)
         after = fold(before, record)
         if after is not None:
             self.states[key] = after
@@ -136,6 +140,18 @@ class Reader:
             ):
                 raise Violation(f"expected the posts of {key} to be numbered, found {post}")
             self.posts[key, post.number] = post
+
+    def _ordered(self, offset: int, event: PostsQueued) -> None:
+        """What is published has its place behind all that was before, whoever owned the log."""
+        for post in event.posts:
+            if post.topic is None:
+                continue
+            if not max(self.published, self.claims.epoch) <= post.order <= offset:
+                raise Violation(
+                    f"expected an order of {self.published}, {self.claims.epoch} or more and at "
+                    f"most {offset}, found {post}"
+                )
+            self.published = post.order
 
 
 class Partition:

@@ -1,0 +1,177 @@
+"""Goal: what steps publish is in its topic once, whoever dies between sending it and noting that.
+
+Method: publishers of one partition that follow each other on a real broker, as owners do, with the
+posts that each of them would be handed by the log.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
+
+from schemas.history import Post
+from streams.publishing import Publisher, Publishing
+from streams.topics import create_topics
+
+PARTITIONS = 2
+_NAMES = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: str) -> str:
+    """The address of a broker that has the topics of the catalogue."""
+    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
+    return kafka
+
+
+async def a_topic(bootstrap: str) -> str:
+    name = f"published-{next(_NAMES)}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, PARTITIONS, 1)])
+    finally:
+        await admin.close()
+    return name
+
+
+async def found_in(bootstrap: str, topic: str) -> list[tuple[str, str]]:
+    """Number and value of every record that is committed, in the order of each partition."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
+    await consumer.start()
+    try:
+        places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        ends = await consumer.end_offsets(places)
+        found = []
+        while [place for place in places if await consumer.position(place) < ends[place]]:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                found += [(dict(each.headers)["headwater-id"], each.value) for each in records]
+        return [(number.decode(), str(value or b"", "utf-8")) for number, value in found]
+    finally:
+        await consumer.stop()
+
+
+def posts(topic: str, *places: tuple[int, int]) -> list[Post]:
+    """Records of one instance, from (number, order)."""
+    return [
+        Post(number, topic=topic, key="k", value=str(number), order=at) for number, at in places
+    ]
+
+
+class Told:
+    """Whose posts are durable."""
+
+    def __init__(self) -> None:
+        self.posts: list[tuple[str, int]] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, key: str, number: int) -> None:
+        self.posts.append((key, number))
+        self._news.set()
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.posts) < count:
+                await self._news.wait()
+                self._news.clear()
+
+
+async def publish(bootstrap: str, topic: str, handed: list[tuple[str, list[Post]]]) -> Told:
+    """Lets an owner of partition 0 publish, to the end."""
+    told = Told()
+    publisher = Publisher(bootstrap=bootstrap, partition=0, topic=topic, sent=told)
+    for key, group in handed:
+        publisher.queue(key, group)
+    running = asyncio.create_task(publisher.run())
+    try:
+        await told.until(sum(len(group) for _, group in handed))
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return told
+
+
+def play(bootstrap: str, scene: Callable[[str, str], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        await scene(bootstrap, await a_topic(bootstrap))
+
+    asyncio.run(whole())
+
+
+def test_records_of_an_instance_keep_their_order(topics: str):
+    async def scene(bootstrap: str, topic: str) -> None:
+        told = await publish(bootstrap, topic, [("a", posts(topic, (0, 5), (1, 5), (3, 9)))])
+        assert told.posts == [("a", 0), ("a", 1), ("a", 3)]
+        assert await found_in(bootstrap, topic) == [("a#0", "0"), ("a#1", "1"), ("a#3", "3")]
+
+    play(topics, scene)
+
+
+def test_what_was_published_is_not_sent_again_by_the_next_owner(topics: str):
+    async def scene(bootstrap: str, topic: str) -> None:
+        first = [("a", posts(topic, (0, 5))), ("b", posts(topic, (0, 7)))]
+        await publish(bootstrap, topic, first)
+        # That they are sent was lost with the owner: the log hands them over again.
+        left = [("b", posts(topic, (0, 7))), ("a", posts(topic, (0, 5), (1, 8)))]
+        told = await publish(bootstrap, topic, left)
+        assert sorted(told.posts) == [("a", 0), ("a", 1), ("b", 0)]
+        assert sorted(await found_in(bootstrap, topic)) == [
+            ("a#0", "0"),
+            ("a#1", "1"),
+            ("b#0", "0"),
+        ]
+
+    play(topics, scene)
+
+
+def test_an_open_transaction_of_the_owner_before_is_undone(
+    topics: str, monkeypatch: pytest.MonkeyPatch
+):
+    async def scene(bootstrap: str, topic: str) -> None:
+        zombie = Publisher(bootstrap=bootstrap, partition=0, topic=topic, sent=Told())
+        sending, goes_on = asyncio.Event(), asyncio.Event()
+        producer = await zombie._begin()
+        commit = producer.commit_transaction
+
+        async def suspended() -> None:
+            sending.set()
+            await goes_on.wait()
+            await commit()
+
+        monkeypatch.setattr(producer, "commit_transaction", suspended)
+        zombie.queue("a", posts(topic, (0, 5), (1, 5)))
+        late = asyncio.create_task(zombie._transact(producer, list(zombie._waiting)))
+        await sending.wait()
+        await publish(bootstrap, topic, [("a", posts(topic, (0, 5), (1, 5), (2, 12)))])
+        goes_on.set()
+        with pytest.raises(KafkaError):
+            await late
+        await zombie._end_producer()
+        assert await found_in(bootstrap, topic) == [("a#0", "0"), ("a#1", "1"), ("a#2", "2")]
+
+    play(topics, scene)
+
+
+def test_a_topic_that_is_not_there_holds_up_no_other(topics: str):
+    async def scene(bootstrap: str, topic: str) -> None:
+        told = Told()
+        publishing = Publishing(
+            bootstrap=bootstrap, sent=lambda partition, key, number: told(key, number)
+        )
+        here, nowhere = posts(topic, (1, 5)), posts("nowhere", (0, 5))
+        publishing.queue(0, "a", [*nowhere, *here])
+        try:
+            await told.until(1)
+        finally:
+            await publishing.stop()
+        assert told.posts == [("a", 1)]
+        assert await found_in(bootstrap, topic) == [("a#1", "1")]
+
+    play(topics, scene)
