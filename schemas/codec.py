@@ -18,6 +18,7 @@ from schemas.conversions import Conversion, from_plain, to_plain
 from schemas.errors import UndecodableRecord, UnknownSchema
 from schemas.records import RECORD_TYPES, Record, Stamp
 from schemas.tables import TABLES, UNSET, Row, Table
+from schemas.writers import Writer, writer_of
 
 R = TypeVar("R", bound=Record)
 
@@ -36,6 +37,10 @@ _PREFIX: Final[dict[str, bytes]] = {
 }
 _NAME_BY_TYPE: Final[dict[type[msgspec.Struct], str]] = {
     kind: name for name, kind in RECORD_TYPES.items()
+}
+_WRITERS: Final[dict[type[msgspec.Struct], Writer]] = {
+    kind: writer_of(json.loads(schema_text(NEWEST[name])), kind, _PREFIX[name])
+    for name, kind in RECORD_TYPES.items()
 }
 _TO_PLAIN: Final[dict[type[msgspec.Struct], Conversion]] = {
     kind: to_plain(kind) for kind in RECORD_TYPES.values()
@@ -101,7 +106,11 @@ def encode(record: Record) -> bytes:
             event that the catalogue does not know.
     """
     kind = type(record)
-    return _write(_NAME_BY_TYPE[kind], _TO_PLAIN[kind](record))
+    try:
+        return _WRITERS[kind](record)
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
+        # The library says what is wrong, or takes it after all.
+        return _write(_NAME_BY_TYPE[kind], _TO_PLAIN[kind](record))
 
 
 def decode(data: bytes | None, kind: type[R]) -> R:
