@@ -1,8 +1,8 @@
 """Reading `workflow-history`: which of its records count, and what they hold.
 
-Records that do not count (claims, and what a superseded owner wrote) are dropped before anything is
-planned. Whether one counts follows from the log alone, so it is decided once, from the claims that
-Postgres keeps beside the offset at which reading began.
+Records that do not count, which a superseded owner wrote, are dropped before anything is planned.
+Whether one counts follows from the log alone, so it is decided once, from the claims that Postgres
+keeps beside the offset at which reading began. Claims always count: they say who the owners are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import msgspec
 from processors.runs.claims import Claims
 from projections.rows import UNREADABLE, LogRecord
 from schemas.codec import decode
-from schemas.history import HistoryAppended
+from schemas.history import HistoryAppended, PartitionClaimed
 
 __all__ = ["HistoryRecord", "read_history"]
 
@@ -51,7 +51,7 @@ def _counting(records: Sequence[LogRecord], claims: Claims) -> Iterator[LogRecor
             continue
         if not appended.events:
             yield _unread(record, "expected at least one event, found none")
-        elif claims.admit(record.offset, appended):
+        elif claims.admit(record.offset, appended) or _claims(appended):
             yield _read(record, appended)
         elif appended.epoch > claims.epoch:
             yield _unread(
@@ -59,6 +59,10 @@ def _counting(records: Sequence[LogRecord], claims: Claims) -> Iterator[LogRecor
                 f"expected an epoch up to {claims.epoch}, the offset of the latest claim, found "
                 f"{appended.epoch}; usual cause: a claim that this release cannot read",
             )
+
+
+def _claims(appended: HistoryAppended) -> bool:
+    return isinstance(appended.events[0], PartitionClaimed)
 
 
 def _read(record: LogRecord, appended: HistoryAppended | None, error: str = "") -> HistoryRecord:

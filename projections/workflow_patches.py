@@ -1,10 +1,15 @@
 """What will have become of the rows that a batch of histories is about: patches, merged by row.
 
-A handful of statements writes all of it, and none reads more than the rows that it writes. Their
-order: first what loops forget, because steps of this batch that were forgotten within it are not
-among the rows any more; then rows and changes, though of each row there is but one of the two; last
-the instances, one run after the other where an instance was restarted within the batch, because the
-row of a run that begins saves that of the run before.
+A handful of statements writes all of it, and none reads more than the rows that it writes, but for
+retries, which copy rows of the run before them. Their order: first what loops forget, because steps
+of this batch that were forgotten within it are not among the rows any more; then rows and changes,
+though of each row there is but one of the two; last the instances, one run after the other where an
+instance was restarted within the batch, because the row of a run that begins saves that of the run
+before.
+
+A retry copies rows as they are then. So what is told of an instance's steps and events before a
+retry and after it are two stages, and all of the first are written before those of the second. A
+batch has one more stage than the retries of the instance that has the most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +27,8 @@ from projections.workflow_rows import (
     InstanceChange,
     InstanceRow,
     LogRow,
+    OwnerRow,
+    Retry,
     StepChange,
     StepRow,
     Trim,
@@ -29,6 +36,7 @@ from projections.workflow_rows import (
 
 __all__ = ["Patches", "Told"]
 
+_Key: TypeAlias = tuple[str, str]
 _Run: TypeAlias = tuple[str, str, int]
 _Instance: TypeAlias = InstanceRow | InstanceChange
 _Step: TypeAlias = StepRow | StepChange
@@ -60,19 +68,60 @@ class Told(msgspec.Struct, gc=False):
         return (self.workflow_name, self.instance_id, self.run_number)
 
 
+class _Stage:
+    """What is told of steps and events between two retries."""
+
+    def __init__(self) -> None:
+        self.retries: list[Retry] = []
+        self.steps: dict[_Run, dict[str, _Step]] = {}
+        #: The furthest of each loop: Postgres has only what was there before the stage.
+        self.trims: dict[tuple[_Run, str], Trim] = {}
+        self.events: dict[tuple[_Run, str], EventRow | Delivery] = {}
+
+    def works(self) -> Iterator[Work]:
+        """The statements, in the order to run them."""
+        steps = [step for of_run in self.steps.values() for step in of_run.values()]
+        events = list(self.events.values())
+        yield from _works("workflow_retries", self.retries)
+        yield from _works("workflow_step_trims", list(self.trims.values()))
+        yield from _works("workflow_step", [s for s in steps if isinstance(s, StepRow)])
+        yield from _works("workflow_step_changes", [s for s in steps if isinstance(s, StepChange)])
+        yield from _works("workflow_event", [e for e in events if isinstance(e, EventRow)])
+        yield from _works("workflow_deliveries", [e for e in events if isinstance(e, Delivery)])
+
+
 class Patches:
     """The patches of one batch, while it is told event by event."""
 
     def __init__(self) -> None:
         #: Run after run of each instance; only of the last something is still told.
-        self._instances: dict[tuple[str, str], list[_Instance]] = {}
-        self._steps: dict[_Run, dict[str, _Step]] = {}
-        #: The furthest of each loop: Postgres has only what was there before the batch.
-        self._trims: dict[tuple[_Run, str], Trim] = {}
-        self._events: dict[tuple[_Run, str], EventRow | Delivery] = {}
+        self._instances: dict[_Key, list[_Instance]] = {}
+        self._stages: list[_Stage] = [_Stage()]
+        #: In which stage an instance is, if not in the first.
+        self._stage_of: dict[_Key, int] = {}
         self._logs: list[LogRow] = []
+        #: The latest claim of each partition.
+        self._owners: dict[int, OwnerRow] = {}
         #: Entries that nobody is shown, so that their ends are not looked for in Postgres.
         self._hidden: set[tuple[_Run, str]] = set()
+
+    def own(self, row: OwnerRow) -> None:
+        """A partition has another owner."""
+        self._owners[row.partition] = row
+
+    def retry(self, row: Retry) -> None:
+        """A run takes over what the one before it has done so far."""
+        key = (row.workflow_name, row.instance_id)
+        number = self._stage_of[key] = self._stage_of.get(key, 0) + 1
+        if number == len(self._stages):
+            self._stages.append(_Stage())
+        self._stages[number].retries.append(row)
+
+    def _stage(self, told: Told) -> _Stage:
+        if not self._stage_of:
+            return self._stages[0]
+        number = self._stage_of.get((told.workflow_name, told.instance_id), 0)
+        return self._stages[number]
 
     # --- instances ----------------------------------------------------------------------------
 
@@ -104,7 +153,7 @@ class Patches:
 
     def put_step(self, told: Told, row: StepRow) -> None:
         """A step is now this, whatever it was; the first that showed it gives it its sequence."""
-        steps = self._steps.setdefault(told.run, {})
+        steps = self._stage(told).steps.setdefault(told.run, {})
         before = steps.get(row.step_key)
         if isinstance(before, StepRow):
             row.sequence = before.sequence
@@ -116,7 +165,7 @@ class Patches:
 
     def step(self, told: Told, step_key: str) -> _Step | None:
         """A step, to be told what happens to it; None for one that is not shown."""
-        steps = self._steps.setdefault(told.run, {})
+        steps = self._stage(told).steps.setdefault(told.run, {})
         found = steps.get(step_key)
         if found is None and (told.run, step_key) not in self._hidden:
             found = steps[step_key] = StepChange(
@@ -125,40 +174,47 @@ class Patches:
                 run_number=told.run_number,
                 step_key=step_key,
                 updated_at_ms=told.at_ms,
+                offset=told.offset,
             )
+        if found is not None:
+            found.offset = told.offset
         return found
 
     def trim(self, told: Told, step_key: str, before: int) -> None:
         """A loop forgets the steps of its iterations before one."""
         trim = Trim(*told.run, step_key, before)
-        steps = self._steps.get(told.run, {})
+        stage = self._stage(told)
+        steps = stage.steps.get(told.run, {})
         for key in [key for key in steps if trim.covers(key)]:
             del steps[key]
-        furthest = self._trims.get((told.run, step_key))
+        furthest = stage.trims.get((told.run, step_key))
         if furthest is None or furthest.trim_before < before:
-            self._trims[told.run, step_key] = trim
+            stage.trims[told.run, step_key] = trim
 
     # --- events and lines ---------------------------------------------------------------------
 
     def put_event(self, told: Told, row: EventRow) -> None:
         """An event has arrived."""
-        self._events[told.run, row.id] = row
+        self._stage(told).events[told.run, row.id] = row
 
     def deliver(self, told: Told, event_id: str, step_key: str) -> None:
         """A step takes an event."""
-        found = self._events.get((told.run, event_id))
+        events = self._stage(told).events
+        found = events.get((told.run, event_id))
         if found is None:
-            self._events[told.run, event_id] = Delivery(
+            events[told.run, event_id] = Delivery(
                 workflow_name=told.workflow_name,
                 instance_id=told.instance_id,
                 run_number=told.run_number,
                 id=event_id,
                 delivered_at_ms=told.at_ms,
                 consumed_by_step_key=step_key,
+                offset=told.offset,
             )
         else:
             found.delivered_at_ms = told.at_ms
             found.consumed_by_step_key = step_key
+            found.offset = told.offset
 
     def log(self, row: LogRow) -> None:
         """A line was written."""
@@ -168,13 +224,9 @@ class Patches:
 
     def works(self) -> Iterator[Work]:
         """The statements, in the order to run them."""
-        steps = [step for of_run in self._steps.values() for step in of_run.values()]
-        events = list(self._events.values())
-        yield from _works("workflow_step_trims", list(self._trims.values()))
-        yield from _works("workflow_step", [s for s in steps if isinstance(s, StepRow)])
-        yield from _works("workflow_step_changes", [s for s in steps if isinstance(s, StepChange)])
-        yield from _works("workflow_event", [e for e in events if isinstance(e, EventRow)])
-        yield from _works("workflow_deliveries", [e for e in events if isinstance(e, Delivery)])
+        yield from _works("workflow_owner", list(self._owners.values()))
+        for stage in self._stages:
+            yield from stage.works()
         yield from _works("workflow_log", self._logs)
         for runs in zip_longest(*self._instances.values()):
             yield from _works("workflow_instance", [i for i in runs if isinstance(i, InstanceRow)])
@@ -202,8 +254,11 @@ def _payload(rows: Sequence[msgspec.Struct]) -> str:
 def _without_nul(row: msgspec.Struct) -> SqlRow:
     fields = msgspec.structs.asdict(row)
     return {
-        name: value.replace(_NUL, _REPLACEMENT)
-        if isinstance(value, str) and name not in AUTHORS_JSON
-        else value
-        for name, value in fields.items()
+        name: value if name in AUTHORS_JSON else _replaced(value) for name, value in fields.items()
     }
+
+
+def _replaced(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace(_NUL, _REPLACEMENT)
+    return tuple(map(_replaced, value)) if isinstance(value, tuple) else value

@@ -4,8 +4,8 @@ Theory of operation: most events change a row that only Postgres knows. So they 
 the other, to the batch's patches, and what they say of the same row is merged there. Batches may be
 cut anywhere: whatever the cut, the rows are those that come of all events one by one.
 
-What the log holds for its writer alone (claims, rejections) leads to no row, and `step.now()` to
-none that is shown.
+What the log holds for its writer alone (rejections) leads to no row, and `step.now()` to none that
+is shown.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,6 +26,8 @@ from projections.workflow_rows import (
     EventRow,
     InstanceRow,
     LogRow,
+    OwnerRow,
+    Retry,
     StepRow,
 )
 from schemas.history import (
@@ -57,8 +59,10 @@ __all__ = ["plan_history"]
 
 #: Kinds that wait for something outside the code; the others wait for what lies beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
-#: What is in the log for its writer, and belongs to no run.
-_NOTES: Final = frozenset({PartitionClaimed, CommandRejected})
+#: What does not happen to an instance that is there: a run begins, or none is spoken of.
+_APART: Final = frozenset({RunStarted, PartitionClaimed, CommandRejected})
+#: What takes no sequence.
+_UNNUMBERED: Final = frozenset({PostsSent, PartitionClaimed, CommandRejected})
 
 
 def plan_history(records: Iterable[LogRecord]) -> Plan:
@@ -89,15 +93,27 @@ def _tell(patches: Patches, record: HistoryRecord, appended: HistoryAppended) ->
     )
     for told.index, event in enumerate(appended.events):
         kind = type(event)
-        if kind in _NOTES:
-            continue
-        if kind is not RunStarted:
+        if kind not in _APART:
             patches.instance(told)
         tell = _TELL.get(kind)
         if tell is not None:
             tell(patches, told, event)
-        if kind is not PostsSent:
+        if kind not in _UNNUMBERED:
             told.sequence += 1
+
+
+# --- owners -------------------------------------------------------------------------------------
+
+
+def _partition_claimed(patches: Patches, told: Told, event: PartitionClaimed) -> None:
+    row = OwnerRow(
+        partition=told.partition,
+        epoch=told.offset,
+        owner=event.owner,
+        workflows=event.workflows,
+        claimed_at_ms=told.at_ms,
+    )
+    patches.own(row)
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -113,10 +129,25 @@ def _run_started(patches: Patches, told: Told, event: RunStarted) -> None:
         updated_at_ms=told.at_ms,
         partition=told.partition,
         offset=told.offset,
+        retries=event.kept is not None,
     )
     row.force("active")
     row.belong(event.parent)
     patches.begin(row)
+    if event.kept is not None:
+        patches.retry(_retry(told, event, event.kept))
+
+
+def _retry(told: Told, event: RunStarted, kept: tuple[str, ...]) -> Retry:
+    return Retry(
+        workflow_name=told.workflow_name,
+        instance_id=told.instance_id,
+        run_number=told.run_number,
+        kept=kept,
+        reopened=tuple(each.key for each in event.reopened),
+        started_at_ms=told.at_ms,
+        offset=told.offset,
+    )
 
 
 def _run_suspended(patches: Patches, told: Told, _: RunSuspended) -> None:
@@ -162,6 +193,7 @@ def _step(told: Told, event: StepCompleted | StepFailed, status: str) -> StepRow
         sequence=told.sequence,
         created_at_ms=event.reached_at_ms,
         updated_at_ms=told.at_ms,
+        offset=told.offset,
     )
 
 
@@ -203,6 +235,7 @@ def _entry_opened(patches: Patches, told: Told, event: EntryOpened) -> None:
         sequence=told.sequence,
         created_at_ms=told.at_ms,
         updated_at_ms=told.at_ms,
+        offset=told.offset,
     )
     patches.put_step(told, row)
 
@@ -243,6 +276,9 @@ def _entries_cancelled(patches: Patches, told: Told, event: EntriesCancelled) ->
 def _loop_advanced(patches: Patches, told: Told, event: LoopAdvanced) -> None:
     if event.trim_before > 0:
         patches.trim(told, event.key, event.trim_before)
+        step = patches.step(told, event.key)
+        if step is not None:
+            step.trim(event.trim_before, told.at_ms)
 
 
 def _entry_rolled_back(patches: Patches, told: Told, event: EntryRolledBack) -> None:
@@ -264,6 +300,7 @@ def _event_received(patches: Patches, told: Told, event: EventReceived) -> None:
         payload=event.payload,
         sequence=told.sequence,
         created_at_ms=event.sent_at_ms,
+        offset=told.offset,
     )
     patches.put_event(told, row)
 
@@ -289,6 +326,7 @@ def _log_written(patches: Patches, told: Told, event: LogWritten) -> None:
 
 #: Events that are not named say of rows only that something happened to the instance.
 _TELL: Final[dict[type, Callable[[Patches, Told, Any], None]]] = {
+    PartitionClaimed: _partition_claimed,
     RunStarted: _run_started,
     RunSuspended: _run_suspended,
     RunPaused: _run_paused,

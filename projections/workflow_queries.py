@@ -1,13 +1,13 @@
 """What can be asked of workflows: instances, their runs, and the history of a run.
 
-JSON of authors comes as the text that it is: to parse it here would alter numbers and spaces.
 Pages follow the order in which things happened, which no clock has a say in but for instances, and
-a cursor names the last row that was seen: rows that come meanwhile move nothing.
+a cursor names the last row that was seen: rows that come meanwhile move nothing. Who follows a run
+asks for its changes instead, which come in the order of the log.
 """
 
 from datetime import datetime
 from functools import cache
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from psycopg import sql
@@ -17,10 +17,25 @@ from projections.errors import InvalidCursor, RecordRefused
 from projections.projection import WORKFLOWS
 from projections.queries import Reader, Row, bounded
 from projections.statements import filled, statement
-from schemas.history import Json
+from projections.workflow_answers import (
+    Changed,
+    Changes,
+    CurrentStep,
+    Event,
+    Instance,
+    InstanceListed,
+    LogLine,
+    Page,
+    Run,
+    RunKey,
+    Step,
+)
 from schemas.topics import WORKFLOW_HISTORY
 
 __all__ = [
+    "CHANGES_MAX",
+    "Changed",
+    "Changes",
     "CurrentStep",
     "Event",
     "Instance",
@@ -38,124 +53,21 @@ Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)
 P = TypeVar("P", bound=msgspec.Struct)
 
-#: The largest number that Postgres's bigint can hold.
+#: The numbers that Postgres's bigint can hold.
+_NUMBER_MIN: Final = -(2**63)
 _NUMBER_MAX: Final = 2**63 - 1
+#: Offsets have 15 digits in the ids of lines, which is enough for ever.
+_OFFSET_MAX: Final = 10**15 - 2
+#: Rows of one answer to who follows a run.
+CHANGES_MAX: Final = 500
 
-
-class RunKey(msgspec.Struct, frozen=True):
-    """Which run."""
-
-    workflow_name: str
-    instance_id: str
-    run_number: int
-
-
-class Page(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
-    """Rows; `cursor` continues behind them in the same order, None when there are no more."""
-
-    rows: tuple[R, ...]
-    cursor: str | None
-
-
-class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stands."""
-
-    run_number: int
-    status: str
-    output: Json | None
-    error_name: str | None
-    error_message: str | None
-    error_detail: Json | None
-    updated_at: datetime
-    started_at: datetime
-    completed_at: datetime | None
-
-
-class Run(_Outcome, frozen=True, kw_only=True):
-    """A run of an instance."""
-
-    params: Json
-
-
-class InstanceListed(_Outcome, frozen=True, kw_only=True):
-    """An instance in its current run; the position is that of the last record applied."""
-
-    workflow_name: str
-    instance_id: str
-    created_at: datetime
-    partition: int
-    offset: int
-
-
-class CurrentStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run stands at."""
-
-    step_key: str
-    name: str
-    type: str
-    status: str
-    attempts: int
-    max_attempts: int | None
-    timeout_ms: int | None
-    next_retry_at: datetime | None
-    wake_at: datetime | None
-    wait_event_type: str | None
-    error_name: str | None
-    error_message: str | None
-
-
-class Instance(InstanceListed, frozen=True, kw_only=True):
-    """An instance in its current run, whole."""
-
-    params: Json
-    parent_workflow_name: str | None
-    parent_instance_id: str | None
-    parent_run_number: int | None
-    parent_step_key: str | None
-    current_step: CurrentStep | None
-
-
-class Step(CurrentStep, frozen=True, kw_only=True):
-    """An entry of a run's history."""
-
-    run_number: int
-    child_workflow_name: str | None
-    child_instance_id: str | None
-    result: Json | None
-    error_detail: Json | None
-    ordinal: int
-    sequence: int
-    created_at: datetime
-    updated_at: datetime
-    rolled_back_at: datetime | None
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that a run has received."""
-
-    run_number: int
-    id: str
-    type: str
-    payload: Json | None
-    sequence: int
-    created_at: datetime
-    delivered_at: datetime | None
-    consumed_by_step_key: str | None
-
-
-class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a run has written."""
-
-    run_number: int
-    id: str
-    step_key: str | None
-    attempt: int | None
-    level: str
-    category: str
-    message: str
-    data: Json | None
-    is_replay: bool
-    created_at: datetime
+#: What rows of `workflow_changes` are, by their rank within a record.
+_RANKS: Final[dict[int, type[Step | Event | LogLine | InstanceListed]]] = {
+    1: Step,
+    2: Event,
+    3: LogLine,
+    4: InstanceListed,
+}
 
 
 # --- places: what a cursor holds, named as the query's parameters -------------------------------
@@ -186,10 +98,10 @@ _BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
         "desc": {"created_at": "infinity", "instance_id": ""},
     },
     _OfStep: {
-        "asc": {"ordinal": -1, "sequence": -1},
+        "asc": {"ordinal": -1, "sequence": _NUMBER_MIN},
         "desc": {"ordinal": _NUMBER_MAX, "sequence": _NUMBER_MAX},
     },
-    _OfEvent: {"asc": {"sequence": -1}, "desc": {"sequence": _NUMBER_MAX}},
+    _OfEvent: {"asc": {"sequence": _NUMBER_MIN}, "desc": {"sequence": _NUMBER_MAX}},
     _OfLine: {"asc": {"id": ""}, "desc": {"id": "~"}},
 }
 
@@ -203,6 +115,11 @@ class Workflows:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+
+    async def names(self) -> tuple[str, ...]:
+        """The names of the workflows that the owners of partitions have the code of."""
+        rows = await self._reader.answers(statement("workflow_names"))
+        return tuple(row["name"] for row in rows)
 
     async def instances(
         self,
@@ -280,6 +197,41 @@ class Workflows:
         )
         return rows[0]["next_offset"] if rows else 0
 
+    async def next_offsets(self) -> dict[int, int]:
+        """The first offset of each partition of `workflow-history` that is not applied yet.
+
+        Shape:  partitions that no projector has seen yet are missing.
+        """
+        rows = await self._reader.answers(
+            statement("next_offsets"), projection=WORKFLOWS.name, topic=WORKFLOW_HISTORY
+        )
+        return {row["partition"]: row["next_offset"] for row in rows}
+
+    async def changes(
+        self, workflow_name: str, instance_id: str, after: int, *, limit: int = CHANGES_MAX
+    ) -> Changes | None:
+        """What changed in the current run since the record at an offset; None without an instance.
+
+        Shape:  after -1 all of the run is told. At most `limit` rows, and the instance, unless a
+                single record has changed more: records are not divided.
+        """
+        found = await self._reader.answers(
+            statement("workflow_changes"),
+            workflow_name=workflow_name,
+            instance_id=instance_id,
+            after=min(max(after, -1), _OFFSET_MAX),
+            limit=bounded(limit),
+        )
+        if not found:
+            return None
+        first = found[0]
+        return Changes(
+            run_number=first["run_number"],
+            rows=tuple(_changed(row) for row in found if row["row"] is not None),
+            offset=first["through"],
+            more=first["more"],
+        )
+
     async def _page(
         self, query: bytes, bound: Row, row: type[R], place: type[P], limit: int
     ) -> Page[R]:
@@ -296,6 +248,12 @@ class Workflows:
         last = [shown[-1][name] for name in place.__struct_fields__] if more else None
         rows = tuple(msgspec.convert(each, row) for each in shown)
         return Page(rows=rows, cursor=None if last is None else pack(last))
+
+
+def _changed(row: Row) -> Changed:
+    return Changed(
+        offset=row["offset"], row=msgspec.json.decode(row["row"], type=_RANKS[row["rank"]])
+    )
 
 
 def _place(place: type[P], order: Order, after: str | None) -> dict[str, object]:

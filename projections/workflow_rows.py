@@ -26,6 +26,8 @@ __all__ = [
     "InstanceChange",
     "InstanceRow",
     "LogRow",
+    "OwnerRow",
+    "Retry",
     "StepChange",
     "StepRow",
     "Trim",
@@ -90,9 +92,13 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
-    """An instance whose run begins in this batch: what was before does not matter."""
+    """An instance whose run begins in this batch.
+
+    Shape:  what was before does not matter, but that a run which `retries` one began when that did.
+    """
 
     params: Json
+    retries: bool = False
     parent_workflow_name: str | None = None
     parent_instance_id: str | None = None
     parent_run_number: int | None = None
@@ -134,6 +140,8 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     error_detail: Json | None = None
     updated_at_ms: int
     rolled_back_at_ms: int | None = None
+    trimmed_before: int | None = None
+    offset: int
 
     def settle(self, status: str, result: Json | None, failure: Failure | None, at_ms: int) -> None:
         """Ends the step."""
@@ -148,6 +156,11 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     def resolve(self, status: str, at_ms: int) -> None:
         """Ends the step with the result or error that it has."""
         self.status = status
+        self.updated_at_ms = at_ms
+
+    def trim(self, before: int, at_ms: int) -> None:
+        """Notes that iterations before one are forgotten."""
+        self.trimmed_before = max(before, self.trimmed_before or 0)
         self.updated_at_ms = at_ms
 
     def roll_back(self, at_ms: int) -> None:
@@ -211,6 +224,18 @@ class Trim(msgspec.Struct, frozen=True, gc=False):
         return bool(slash) and numbered and int(number) < self.trim_before
 
 
+class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a run takes over from the one before it: steps by key, events that nobody took."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    kept: tuple[str, ...]
+    reopened: tuple[str, ...]
+    started_at_ms: int
+    offset: int
+
+
 class EventRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """An event that arrived in this batch."""
 
@@ -224,6 +249,7 @@ class EventRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     created_at_ms: int
     delivered_at_ms: int | None = None
     consumed_by_step_key: str | None = None
+    offset: int
 
 
 class Delivery(msgspec.Struct, kw_only=True, gc=False):
@@ -235,6 +261,7 @@ class Delivery(msgspec.Struct, kw_only=True, gc=False):
     id: str
     delivered_at_ms: int
     consumed_by_step_key: str
+    offset: int
 
 
 class LogRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -252,3 +279,13 @@ class LogRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     data: Json | None
     is_replay: bool
     created_at_ms: int
+
+
+class OwnerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Who has claimed a partition."""
+
+    partition: int
+    epoch: int
+    owner: str
+    workflows: tuple[str, ...]
+    claimed_at_ms: int

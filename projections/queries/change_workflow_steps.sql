@@ -7,11 +7,14 @@ set status = coalesce(r.status, s.status),
     error_message = case when r.settled then r.error_message else s.error_message end,
     error_detail = case when r.settled then r.error_detail::json else s.error_detail end,
     rolled_back_at = coalesce(to_timestamp(r.rolled_back_at_ms / 1000), s.rolled_back_at),
-    updated_at = to_timestamp(r.updated_at_ms / 1000)
+    trimmed_before = greatest(r.trimmed_before, s.trimmed_before),
+    updated_at = to_timestamp(r.updated_at_ms / 1000),
+    "offset" = r."offset"
 from json_to_recordset(%(rows)s::json) as r (
     workflow_name text, instance_id text, run_number integer, step_key text, status text,
     settled boolean, result text, error_name text, error_message text, error_detail text,
-    rolled_back_at_ms double precision, updated_at_ms double precision
+    rolled_back_at_ms double precision, trimmed_before bigint, updated_at_ms double precision,
+    "offset" bigint
 )
 where s.workflow_name = r.workflow_name
   and s.instance_id = r.instance_id

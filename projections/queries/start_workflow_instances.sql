@@ -1,11 +1,12 @@
--- A run begins: what the row says of the run before it goes to workflow_run.
+-- A run begins: what the row says of the run before it goes to workflow_run. A retry goes on with that
+-- run, and has begun when it did.
 with started as materialized (
     select * from json_to_recordset(%(rows)s::json) as r (
         workflow_name text, instance_id text, run_number integer, status text, params text,
         output text, error_name text, error_message text, error_detail text,
         parent_workflow_name text, parent_instance_id text, parent_run_number integer,
         parent_step_key text, started_at_ms double precision, completed_at_ms double precision,
-        updated_at_ms double precision, partition integer, "offset" bigint
+        updated_at_ms double precision, partition integer, "offset" bigint, retries boolean
     )
 ),
 superseded as (
@@ -35,8 +36,15 @@ select
     r.error_name, r.error_message, r.error_detail::json, r.parent_workflow_name,
     r.parent_instance_id, r.parent_run_number, r.parent_step_key,
     to_timestamp(r.started_at_ms / 1000), to_timestamp(r.updated_at_ms / 1000),
-    to_timestamp(r.started_at_ms / 1000), to_timestamp(r.completed_at_ms / 1000),
-    r.partition, r."offset"
+    coalesce(
+        case when r.retries then (
+            select i.started_at
+            from workflow_instance i
+            where i.workflow_name = r.workflow_name and i.instance_id = r.instance_id
+        ) end,
+        to_timestamp(r.started_at_ms / 1000)
+    ),
+    to_timestamp(r.completed_at_ms / 1000), r.partition, r."offset"
 from started r
 on conflict (workflow_name, instance_id) do update set
     run_number = excluded.run_number,

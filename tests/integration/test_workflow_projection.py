@@ -34,6 +34,7 @@ from schemas.history import (
     LoopAdvanced,
     Parent,
     PostsSent,
+    Reopened,
     RunCompleted,
     RunErrored,
     RunPaused,
@@ -55,6 +56,7 @@ TABLES = {
     "workflow_step": ("workflow_name", "instance_id", "run_number", "step_key"),
     "workflow_event": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_log": ("workflow_name", "instance_id", "run_number", "id"),
+    "workflow_owner": ("partition",),
 }
 SHOWN_AS = {"json": "{0}::text", "timestamptz": "(extract(epoch from {0}) * 1000)::bigint"}
 
@@ -195,17 +197,25 @@ INSTANCES = st.sampled_from(sorted(PARTITION_OF))
 STARTS = st.builds(
     RunStarted, VALUES, st.just("seed"), st.none() | st.builds(Parent, TEXTS, TEXTS, NUMBERS, TEXTS)
 )
+#: What a retry takes over, and what of that goes on.
+RETRIES = st.builds(
+    lambda params, keys, reopened: RunStarted(
+        params, "seed", None, tuple(keys[reopened:]), tuple(map(Reopened, keys[:reopened]))
+    ),
+    *(VALUES, st.lists(KEYS, unique=True, max_size=8), st.integers(0, 2)),
+)
 BATCHES = st.lists(EVENTS, min_size=1, max_size=4).map(tuple)
 #: Runs begin, go on, are told of late; owners change, and old ones write after their time.
 MOVES = st.one_of(
     st.tuples(st.just("start"), INSTANCES, st.tuples(STARTS)),
-    st.tuples(st.just("start"), INSTANCES, st.tuples(STARTS)),
+    st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES)),
+    st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES, EVENTS)),
     st.tuples(st.just("tell"), INSTANCES, BATCHES),
     st.tuples(st.just("tell"), INSTANCES, BATCHES),
     st.tuples(st.just("tell"), INSTANCES, BATCHES),
     st.tuples(st.just("late"), INSTANCES, BATCHES),
     st.tuples(st.just("void"), INSTANCES, BATCHES),
-    st.tuples(st.just("claim"), INSTANCES, st.just(())),
+    st.tuples(st.just("claim"), INSTANCES, st.lists(TEXTS, max_size=2).map(tuple)),
 )
 
 
@@ -218,7 +228,7 @@ def written(moves: list[Any]) -> Log:
         run = max(runs[instance], 0)
         match move:
             case "claim":
-                epochs[number].append(log.claim(number))
+                epochs[number].append(log.claim(number, workflows=events))
             case "start":
                 runs[instance] += 1
                 log.write(instance, *events, run_number=runs[instance], partition=number)
@@ -317,6 +327,72 @@ def test_older_runs_stay_visible(migrated: str):
     assert (instance["run_number"], instance["output"]) == (2, '"done"')
     assert instance["created_at"] < instance["started_at"] < instance["completed_at"]
     assert [row["run_number"] for row in found["workflow_step"]] == [0, 1]
+
+
+RETRIED = RunStarted("{}", "s", None, ("a", "wait", "~now"), (Reopened("all"), Reopened("loop")))
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_retry_goes_on_with_what_the_run_before_had_done(migrated: str, size: int):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), *(LogWritten("info", "c", "m"), step("a")))
+    for number in range(4):
+        log.write("x", EventReceived(f"e{9 - number}", "paid", f" {number}", START_MS))
+    log.write("x", EntryOpened("all", "all", EntryKind.JOIN, 3), step("all/left", 3))
+    log.write("x", EntryOpened("loop", "loop", EntryKind.LOOP, 3))
+    log.write("x", EntryOpened("wait", "wait", EntryKind.WAIT, 2, START_MS, ("paid",)))
+    log.write("x", EntryCompleted("wait", "1", ("e8",)), LoopAdvanced("loop", 3, "1", 2))
+    failed = StepFailed("b", "b", 4, START_MS, 1, 1, 1, Failure("E", "m"))
+    log.write("x", failed, EntryErrored("all", Failure("E", "m")), RunErrored(Failure("E", "m")))
+    log.write("x", RETRIED, step("a2", 3), run_number=1)
+    log.write("x", EntryCompleted("all", "2", ("e7",)), run_number=1)
+    project(migrated, log, size)
+    found = rows_of(migrated)
+    new = [row for row in found["workflow_step"] if row["run_number"] == 1]
+    assert {row["step_key"]: (row["status"], row["sequence"]) for row in new} == {
+        "a": ("completed", -4),
+        "wait": ("completed", -3),
+        "all": ("completed", -2),
+        "loop": ("pending", -1),
+        "a2": ("completed", 1),
+    }
+    assert {row["step_key"]: row["offset"] for row in new} == {
+        **dict.fromkeys(("a", "wait", "loop", "a2"), 11),
+        "all": 12,
+    }
+    assert [row["trimmed_before"] for row in new if row["step_key"] == "loop"] == [2]
+    events = [row for row in found["workflow_event"] if row["run_number"] == 1]
+    assert {row["id"]: (row["sequence"], row["delivered_at"] is None) for row in events} == {
+        "e9": (-3, True),
+        "e7": (-2, False),
+        "e6": (-1, True),
+    }
+    [run] = found["workflow_run"]
+    [instance] = found["workflow_instance"]
+    assert (run["status"], instance["status"]) == ("errored", "active")
+    assert instance["started_at"] == run["started_at"] == instance["created_at"]
+    assert {row["run_number"] for row in found["workflow_log"]} == {0}
+    assert found == log.fold().rows()
+
+
+def test_a_retry_of_a_retry_keeps_the_order_and_a_restart_keeps_nothing(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), step("b"), step("a"))
+    log.write("x", RunStarted("{}", "s", None, ("a", "b")), step("c"), run_number=1)
+    project(migrated, log, 2)
+    kept = RunStarted("{}", "s", None, ("a", "b", "c", "gone"))
+    log.write("x", kept, step("d"), run_number=2)
+    log.write("x", RunStarted("{}", "s"), run_number=3)
+    project(migrated, log)
+    found = rows_of(migrated)
+    order = {row["sequence"]: row["step_key"] for row in found["workflow_step"][5:]}
+    assert order == {-3: "b", -2: "a", -1: "c", 1: "d"}
+    assert [row["started_at"] for row in found["workflow_run"]] == [START_MS + 2_000] * 3
+    [instance] = found["workflow_instance"]
+    assert instance["started_at"] == START_MS + 5_000
+    assert found == log.fold().rows()
 
 
 def test_what_comes_late_of_an_older_run_leaves_the_instance_alone(migrated: str):

@@ -95,6 +95,47 @@ def test_an_instance_is_shown_with_what_it_stands_at(migrated: str):
         assert await workflows.instance("order", "\x00") is None
         assert await workflows.next_offset(0) == 3
         assert await workflows.next_offset(7) == 0
+        assert await workflows.next_offsets() == {0: 3}
+
+    asking(migrated, log, scenario)
+
+
+def test_the_workflows_are_those_that_owners_have_the_code_of(migrated: str):
+    log = Log([[], [], []])
+    for number, names in enumerate([("order", "old"), ("order", "Invoice"), ()]):
+        log.claim(number, workflows=names)
+    log.claim(owner="newer", workflows=("order", "ä"))
+
+    async def scenario(workflows: Workflows) -> None:
+        assert await workflows.names() == ("Invoice", "order", "ä")
+        assert await workflows.next_offsets() == {0: 2, 1: 1, 2: 1}
+
+    async def nobody(workflows: Workflows) -> None:
+        assert await workflows.names() == ()
+        assert await workflows.next_offsets() == {}
+
+    asking(migrated, Log([]), nobody)
+    asking(migrated, log, scenario)
+
+
+def test_what_a_retry_took_over_comes_first_in_pages(migrated: str):
+    log = Log()
+    log.claim()
+    received = [EventReceived(f"e{n}", "paid", str(n), START_MS) for n in range(3)]
+    log.write("x", RunStarted("{}", "s"), *received, step("a", 0), step("b", 0))
+    retry = RunStarted("{}", "s", None, ("a", "b"))
+    log.write("x", retry, EventReceived("e9", "paid", "9", 0), step("c", 0), run_number=1)
+
+    async def scenario(workflows: Workflows) -> None:
+        run = RunKey("order", "x", 1)
+        for order in ("asc", "desc"):
+            steps = await pages(lambda c, o=order: workflows.steps(run, order=o, limit=1, after=c))
+            events = await pages(
+                lambda c, o=order: workflows.events(run, order=o, limit=1, after=c)
+            )
+            turned = slice(None, None, 1 if order == "asc" else -1)
+            assert [each.step_key for each in steps][turned] == ["a", "b", "c"]
+            assert [each.payload for each in events][turned] == ["0", "1", "2", "9"]
 
     asking(migrated, log, scenario)
 
@@ -285,9 +326,9 @@ def crowded(postgres: str) -> Iterator[str]:
         connection.execute(
             """
             insert into workflow_step (workflow_name, instance_id, run_number, step_key, name, type,
-                status, attempts, ordinal, sequence, created_at, updated_at)
+                status, attempts, ordinal, sequence, created_at, updated_at, "offset")
             select 'order', 'i' || n %% 10, 0, 's' || n, '', 'do', 'completed', 1, n, n,
-                now(), now()
+                now(), now(), n
             from generate_series(1, %(many)s) n
             """,
             {"many": MANY},
@@ -295,8 +336,8 @@ def crowded(postgres: str) -> Iterator[str]:
         connection.execute(
             """
             insert into workflow_event (workflow_name, instance_id, run_number, id, type, sequence,
-                created_at)
-            select 'order', 'i' || n %% 10, 0, 'e' || n, 'paid', n, now()
+                created_at, "offset")
+            select 'order', 'i' || n %% 10, 0, 'e' || n, 'paid', n, now(), n
             from generate_series(1, %(many)s) n
             """,
             {"many": MANY},
@@ -305,7 +346,8 @@ def crowded(postgres: str) -> Iterator[str]:
             """
             insert into workflow_log (workflow_name, instance_id, run_number, id, level, category,
                 message, is_replay, created_at)
-            select 'order', 'i' || n %% 10, 0, lpad(n::text, 10, '0'),
+            select 'order', 'i' || n %% 10, 0,
+                '00000-' || lpad(n::text, 15, '0') || '-000000',
                 case when n %% 100 < 10 then 'error' else 'info' end,
                 case when n %% 100 < 10 then 'system' else 'mine' end, '', false, now()
             from generate_series(1, %(many)s) n
@@ -334,9 +376,19 @@ INSTANCE = {"workflow_name": "order", "instance_id": "i1", "run_number": 0, "lim
         ),
         ("workflow_steps", {}, {"ordinal": 200, "sequence": 200}, "workflow_step_history"),
         ("workflow_events", {}, {"sequence": 200}, "workflow_event_history"),
-        ("workflow_logs", {}, {"id": "0000015000"}, "workflow_log_pkey"),
-        ("workflow_logs", {"level": "error"}, {"id": "0000015000"}, "workflow_log_level"),
-        ("workflow_logs", {"category": "system"}, {"id": "0000015000"}, "workflow_log_category"),
+        ("workflow_logs", {}, {"id": "00000-000000000015000"}, "workflow_log_pkey"),
+        (
+            "workflow_logs",
+            {"level": "error"},
+            {"id": "00000-000000000015000"},
+            "workflow_log_level",
+        ),
+        (
+            "workflow_logs",
+            {"category": "system"},
+            {"id": "00000-000000000015000"},
+            "workflow_log_category",
+        ),
     ],
 )
 def test_pages_are_read_from_an_index_in_its_order(
@@ -353,6 +405,18 @@ def test_pages_are_read_from_an_index_in_its_order(
     plan = "\n".join(line for (line,) in found)
     assert f"using {index}" in plan or f"on {index}" in plan, plan
     assert "Sort" not in plan, plan
+    assert "Seq Scan" not in plan, plan
+
+
+@pytest.mark.parametrize("after", [0, MANY - 100])
+def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, after: int):
+    query = b"explain (costs off) " + statement("workflow_changes")
+    with psycopg.connect(crowded) as connection:
+        found = connection.execute(query, {**INSTANCE, "after": after, "limit": 500}).fetchall()
+    plan = "\n".join(line for (line,) in found)
+    assert plan.count("using workflow_step_changed on") == 2, plan
+    assert plan.count("using workflow_event_changed on") == 2, plan
+    assert plan.count("using workflow_log_pkey on") == 2, plan
     assert "Seq Scan" not in plan, plan
 
 

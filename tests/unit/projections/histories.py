@@ -48,7 +48,9 @@ class Log:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     seconds: int = 0
 
-    def claim(self, partition: int = 0, owner: str = "me") -> int:
+    def claim(
+        self, partition: int = 0, owner: str = "me", workflows: tuple[str, ...] = (WORKFLOW,)
+    ) -> int:
         """A new owner; returns its epoch."""
         epoch = self.epochs[partition] = len(self.partitions[partition])
         claim = HistoryAppended(
@@ -59,7 +61,7 @@ class Log:
             epoch=epoch,
             cause=NO_CAUSE,
             at_ms=self._next_ms(),
-            events=(PartitionClaimed(owner),),
+            events=(PartitionClaimed(owner, workflows),),
         )
         self.partitions[partition].append(claim)
         return epoch

@@ -26,6 +26,7 @@ from schemas.history import (
     LoopAdvanced,
     Parent,
     PostsSent,
+    Reopened,
     RunCompleted,
     RunErrored,
     RunPaused,
@@ -66,11 +67,11 @@ def planned(*events: LogEvent, sequence: int = 0) -> Plan:
     log = Log()
     log.claim()
     log.sequences["x", 0] = sequence
-    return planned_of(log.write("x", *events).records())
+    return planned_of(log.write("x", *events).records(start=1), Claims(epoch=0))
 
 
-def planned_of(records: Sequence[Appended]) -> Plan:
-    return WORKFLOWS.plan(WORKFLOWS.read(records, Claims()))
+def planned_of(records: Sequence[Appended], claims: Claims | None = None) -> Plan:
+    return WORKFLOWS.plan(WORKFLOWS.read(records, claims or Claims()))
 
 
 def rows(plan: Plan, table: str) -> list[Row]:
@@ -179,7 +180,9 @@ def test_runs_of_one_instance_are_written_one_after_the_other():
     log.write("x", STARTED, run_number=2)
     plan = planned_of(log.records())
     told = [
-        (work.table, [row["run_number"] for row in json.loads(work.rows)]) for work in plan.works
+        (work.table, [row["run_number"] for row in json.loads(work.rows)])
+        for work in plan.works
+        if work.table.startswith("workflow_instance")
     ]
     assert told == [
         ("workflow_instance", [0]),
@@ -189,8 +192,80 @@ def test_runs_of_one_instance_are_written_one_after_the_other():
     ]
 
 
-def test_rejections_and_claims_change_nothing():
+def test_a_rejection_changes_nothing():
     assert planned(CommandRejected("INSTANCE_TERMINAL", "it has ended")).works == ()
+
+
+def test_the_latest_claim_of_a_partition_names_its_owner():
+    log = Log([[], []])
+    log.claim(owner="first")
+    log.claim(1, owner="other", workflows=())
+    log.claim(owner="la\x00st", workflows=("order", "invoice"))
+    plan = planned_of([*log.records(0), *log.records(1)])
+    assert rows(plan, "workflow_owner") == [
+        {
+            "partition": 0,
+            "epoch": 1,
+            "owner": "la\ufffdst",
+            "workflows": ["order", "invoice"],
+            "claimed_at_ms": START_MS + 3_000,
+        },
+        {
+            "partition": 1,
+            "epoch": 0,
+            "owner": "other",
+            "workflows": [],
+            "claimed_at_ms": START_MS + 2_000,
+        },
+    ]
+
+
+# --- retries --------------------------------------------------------------------------------
+
+
+def retried(*kept: str, reopened: tuple[str, ...] = ()) -> RunStarted:
+    return RunStarted("{}", "seed", None, kept, tuple(map(Reopened, reopened)))
+
+
+def test_a_retry_copies_what_was_told_before_it_and_not_what_comes_after():
+    log = Log()
+    log.claim()
+    log.write("x", completed("early"), EventReceived("e1", "paid", "1", 5))
+    log.write("x", retried("early", "la\x00te", reopened=("loop",)), run_number=1)
+    log.write("x", EntryCompleted("loop", "2", ("e1",)), run_number=1).write("x", completed("late"))
+    log.write("y", retried(), completed("y"), run_number=1)
+    plan = planned_of(log.records())
+    assert [work.table for work in plan.works][:7] == [
+        "workflow_owner",
+        *("workflow_step", "workflow_event"),
+        *("workflow_retries", "workflow_step", "workflow_step_changes", "workflow_deliveries"),
+    ]
+    assert rows(plan, "workflow_retries") == [
+        {
+            "workflow_name": WORKFLOW,
+            "instance_id": instance_id,
+            "run_number": 1,
+            "kept": kept,
+            "reopened": reopened,
+            "started_at_ms": START_MS + 1_000 * (offset + 1),
+            "offset": offset,
+        }
+        for instance_id, kept, reopened, offset in (
+            ("x", ["early", "la\ufffdte"], ["loop"], 2),
+            ("y", [], [], 5),
+        )
+    ]
+    assert [row["step_key"] for row in rows(plan, "workflow_step")] == ["early", "late", "y"]
+    assert [row["retries"] for row in rows(plan, "workflow_instance")] == [True, True]
+
+
+def test_many_retries_take_no_more_statements_than_one():
+    log = Log()
+    log.claim()
+    for number in range(100):
+        log.write(f"i{number}", completed("a"), RunErrored(FAILURE))
+        log.write(f"i{number}", retried("a"), completed("b"), run_number=1)
+    assert len(planned_of(log.records()).works) == 6
 
 
 # --- steps ----------------------------------------------------------------------------------
@@ -210,6 +285,7 @@ def test_a_completed_step_is_a_row():
         "sequence": 7,
         "created_at_ms": START_MS,
         "updated_at_ms": AT_MS,
+        "offset": 1,
     }
 
 
@@ -275,6 +351,7 @@ def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
         "sequence": 0,
         "created_at_ms": AT_MS,
         "updated_at_ms": AT_MS,
+        "offset": 1,
         **expected,
     }
 
@@ -290,7 +367,7 @@ def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
 )
 def test_what_happens_to_an_entry_changes_a_row_that_was_there(event: LogEvent, expected: Row):
     row = the_row(planned(event), "workflow_step_changes")
-    assert row == {"step_key": "a", "updated_at_ms": AT_MS, **expected}
+    assert row == {"step_key": "a", "updated_at_ms": AT_MS, "offset": 1, **expected}
     assert rows(planned(event), "workflow_step") == []
 
 
@@ -337,7 +414,12 @@ def test_what_a_loop_forgets_is_deleted_and_not_written():
         "pages/~x/a",
         "pages/~0/a",
     ]
-    assert rows(plan, "workflow_step_changes") == []
+    assert the_row(plan, "workflow_step_changes") == {
+        "step_key": "pages",
+        "trimmed_before": 10,
+        "updated_at_ms": AT_MS,
+        "offset": 1,
+    }
     assert rows(planned(LoopAdvanced("pages", 1, "null")), "workflow_step_trims") == []
 
 
@@ -352,9 +434,10 @@ def test_an_event_is_a_row_until_a_wait_takes_it():
         "payload": '{"by": "me"}',
         "sequence": 3,
         "created_at_ms": 5,
+        "offset": 1,
     }
     assert the_row(planned(received, sequence=3), "workflow_event") == row
-    taken = {"delivered_at_ms": AT_MS, "consumed_by_step_key": "a"}
+    taken = {"delivered_at_ms": AT_MS, "consumed_by_step_key": "a", "offset": 1}
     takes = EntryCompleted("a", "null", ("e1",))
     plan = planned(received, takes, sequence=3)
     assert the_row(plan, "workflow_event") == {**row, **taken}

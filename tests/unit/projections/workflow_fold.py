@@ -23,6 +23,7 @@ from schemas.history import (
     HistoryAppended,
     LogWritten,
     LoopAdvanced,
+    PartitionClaimed,
     PostsSent,
     RunCompleted,
     RunErrored,
@@ -55,6 +56,7 @@ class Fold:
                 "workflow_step",
                 "workflow_event",
                 "workflow_log",
+                "workflow_owner",
             )
         }
 
@@ -65,7 +67,17 @@ class Fold:
     def add(self, partition: int, offset: int, record: HistoryAppended) -> None:
         """Adds the record at a position."""
         claims = self.claims.setdefault(partition, Claims())
-        if not claims.admit(offset, record):
+        counts = claims.admit(offset, record)
+        claim = record.events[0]
+        if isinstance(claim, PartitionClaimed):
+            self.tables["workflow_owner"][partition,] = {
+                "partition": partition,
+                "epoch": offset,
+                "owner": claim.owner,
+                "workflows": list(claim.workflows),
+                "claimed_at": record.at_ms,
+            }
+        if not counts:
             return
         sequence = record.sequence
         for index, event in enumerate(record.events):
@@ -124,10 +136,35 @@ class Telling:
             "parent_run_number": parent and parent.run_number,
             "parent_step_key": parent and parent.key,
             "created_at": before["created_at"] if before else self.at,
-            "started_at": self.at,
+            "started_at": before["started_at"] if before and event.kept is not None else self.at,
             "completed_at": None,
             "retention_until": None,
         }
+        if event.kept is not None:
+            self.take_over(event.kept, [each.key for each in event.reopened])
+
+    def take_over(self, kept: Iterable[str], reopened: Iterable[str]) -> None:
+        """A retry: what the run before has done is this run's, too."""
+        steps = self.tables["workflow_step"]
+        before = (*self.instance_key, self.run["run_number"] - 1)
+        ended = {"status": "pending", "updated_at": self.at, "rolled_back_at": None}
+        again = {**ended, "result": None, "next_retry_at": None, **error(None)}
+        found = [{**steps[*before, key], **self.run} for key in kept if (*before, key) in steps]
+        found += [
+            {**steps[*before, key], **self.run, **again}
+            for key in reopened
+            if (*before, key) in steps
+        ]
+        found.sort(key=lambda row: (row["ordinal"], row["sequence"]))
+        for number, row in enumerate(found, -len(found)):
+            row.update(sequence=number, offset=self.offset)
+            steps.setdefault((*self.run_key, row["step_key"]), row)
+        events = self.tables["workflow_event"]
+        lying = [e for k, e in events.items() if k[:3] == before and e["delivered_at"] is None]
+        lying.sort(key=lambda row: row["sequence"])
+        for number, row in enumerate(lying, -len(lying)):
+            taken = {**row, **self.run, "sequence": number, "offset": self.offset}
+            events.setdefault((*self.run_key, row["id"]), taken)
 
     def moved(self, instance: Row, event: object) -> None:
         match event:
@@ -219,15 +256,21 @@ class Telling:
             "sequence": before["sequence"] if before else self.sequence,
             "updated_at": self.at,
             "rolled_back_at": None,
+            "trimmed_before": None,
+            "offset": self.offset,
             **told,
         }
 
     def change(self, step_key: str, told: Row) -> None:
         row = self.tables["workflow_step"].get((*self.run_key, step_key))
         if row is not None:
-            row.update(updated_at=self.at, **told)
+            row.update(updated_at=self.at, offset=self.offset, **told)
 
     def trim(self, event: LoopAdvanced) -> None:
+        loop = self.tables["workflow_step"].get((*self.run_key, event.key))
+        if loop is not None and event.trim_before:
+            before = max(event.trim_before, loop["trimmed_before"] or 0)
+            self.change(event.key, {"trimmed_before": before})
         iteration = re.compile(re.escape(event.key) + r"/~([0-9]{1,18})/")
         for key in list(self.tables["workflow_step"]):
             found = iteration.match(str(key[3]))
@@ -247,12 +290,17 @@ class Telling:
                     "created_at": event.sent_at_ms,
                     "delivered_at": None,
                     "consumed_by_step_key": None,
+                    "offset": self.offset,
                 }
             case EntryCompleted():
                 for event_id in event.consumed:
                     row = events.get((*self.run_key, event_id))
                     if row is not None:
-                        row.update(delivered_at=self.at, consumed_by_step_key=event.key)
+                        row.update(
+                            delivered_at=self.at,
+                            consumed_by_step_key=event.key,
+                            offset=self.offset,
+                        )
             case LogWritten():
                 self.line(event)
 

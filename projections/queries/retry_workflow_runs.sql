@@ -1,0 +1,60 @@
+-- A retry takes over entries of the run before it, as they are: those that it reopens without their ends,
+-- and the events that nobody has taken. Numbers below 0 keep their order before all that is to come.
+with retried as materialized (
+    select * from json_to_recordset(%(rows)s::json) as r (
+        workflow_name text, instance_id text, run_number integer, kept text[], reopened text[],
+        started_at_ms double precision, "offset" bigint
+    )
+),
+named as (
+    select r.workflow_name, r.instance_id, r.run_number, k.step_key, false as reopened,
+           r.started_at_ms, r."offset"
+    from retried r cross join lateral unnest(r.kept) as k (step_key)
+    union all
+    select r.workflow_name, r.instance_id, r.run_number, k.step_key, true, r.started_at_ms,
+           r."offset"
+    from retried r cross join lateral unnest(r.reopened) as k (step_key)
+),
+steps as (
+    insert into workflow_step (
+        workflow_name, instance_id, run_number, step_key, name, type, status, attempts,
+        max_attempts, timeout_ms, next_retry_at, wake_at, wait_event_type, child_workflow_name,
+        child_instance_id, result, error_name, error_message, error_detail, ordinal, sequence,
+        created_at, updated_at, rolled_back_at, trimmed_before, "offset"
+    )
+    select
+        s.workflow_name, s.instance_id, n.run_number, s.step_key, s.name, s.type,
+        case when n.reopened then 'pending' else s.status end, s.attempts, s.max_attempts,
+        s.timeout_ms, case when not n.reopened then s.next_retry_at end, s.wake_at,
+        s.wait_event_type, s.child_workflow_name, s.child_instance_id,
+        case when not n.reopened then s.result end,
+        case when not n.reopened then s.error_name end,
+        case when not n.reopened then s.error_message end,
+        case when not n.reopened then s.error_detail end,
+        s.ordinal, row_number() over (run order by s.ordinal, s.sequence) - 1 - count(*) over run,
+        s.created_at,
+        case when n.reopened then to_timestamp(n.started_at_ms / 1000) else s.updated_at end,
+        case when not n.reopened then s.rolled_back_at end, s.trimmed_before, n."offset"
+    from named n
+    join workflow_step s
+      on s.workflow_name = n.workflow_name
+     and s.instance_id = n.instance_id
+     and s.run_number = n.run_number - 1
+     and s.step_key = n.step_key
+    window run as (partition by s.workflow_name, s.instance_id)
+    on conflict do nothing
+)
+insert into workflow_event (
+    workflow_name, instance_id, run_number, id, type, payload, sequence, created_at, "offset"
+)
+select
+    e.workflow_name, e.instance_id, r.run_number, e.id, e.type, e.payload,
+    row_number() over (run order by e.sequence) - 1 - count(*) over run, e.created_at, r."offset"
+from retried r
+join workflow_event e
+  on e.workflow_name = r.workflow_name
+ and e.instance_id = r.instance_id
+ and e.run_number = r.run_number - 1
+ and e.delivered_at is null
+window run as (partition by e.workflow_name, e.instance_id)
+on conflict do nothing

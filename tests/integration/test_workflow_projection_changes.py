@@ -1,0 +1,293 @@
+"""Following a run: what is told in pieces is, put together, what the tables hold."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from projections.migrate import migrate
+from projections.queries import Reader
+from projections.workflow_answers import (
+    Changed,
+    Changes,
+    Event,
+    InstanceListed,
+    LogLine,
+    RunKey,
+    Step,
+)
+from projections.workflow_queries import Workflows
+from projections.workflow_rows import Trim
+from schemas.history import (
+    EntryCompleted,
+    EntryKind,
+    EntryOpened,
+    EventReceived,
+    LogWritten,
+    LoopAdvanced,
+    PostsSent,
+    RunCompleted,
+    RunStarted,
+    RunSuspended,
+    StepCompleted,
+)
+from tests.integration.test_workflow_projection import MOVES, Projecting, empty, project, written
+from tests.unit.projections.histories import START_MS, Log
+
+ALL = 10_000
+
+
+@pytest.fixture
+def migrated(fresh_database: str) -> str:
+    migrate(fresh_database, lambda _: None)
+    return fresh_database
+
+
+def step(key: str, ordinal: int = 0) -> StepCompleted:
+    return StepCompleted(key, key, ordinal, START_MS, 1, 6, 600_000, '" \\u0000 \\ud800"')
+
+
+def with_workflows(dsn: str, scenario: Callable[[Workflows], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with Reader(dsn) as reader:
+            await scenario(Workflows(reader))
+
+    asyncio.run(run())
+
+
+class Follower:
+    """Keeps a picture of a run by what it is told, as a page that stays open does."""
+
+    def __init__(self, workflows: Workflows, instance_id: str) -> None:
+        self.workflows = workflows
+        self.instance_id = instance_id
+        self.offset = -1
+        self.run_number = -1
+        self.instance: InstanceListed | None = None
+        self.steps: dict[str, Step] = {}
+        self.events: dict[str, Event] = {}
+        self.lines: dict[str, LogLine] = {}
+        self.told: set[tuple[int, type, object]] = set()
+
+    async def look(self, limit: int) -> bool:
+        """Asks once; tells whether there is more."""
+        found = await self.workflows.changes("order", self.instance_id, self.offset, limit=limit)
+        if found is None:
+            return False
+        self.check(found, limit)
+        if found.run_number != self.run_number:
+            self.run_number = found.run_number
+            self.steps, self.events, self.lines = {}, {}, {}
+        for changed in found.rows:
+            self.take(changed)
+        self.offset = found.offset
+        return found.more
+
+    def check(self, found: Changes, limit: int) -> None:
+        offsets = [each.offset for each in found.rows]
+        assert offsets == sorted(offsets)
+        assert all(self.offset < offset <= found.offset for offset in offsets)
+        assert found.offset >= self.offset
+        assert found.offset > self.offset or not found.more
+        history = [e.offset for e in found.rows if not isinstance(e.row, InstanceListed)]
+        assert len(history) <= limit or len(set(history)) == 1
+
+    def take(self, changed: Changed) -> None:
+        match changed.row:
+            case Step() as row:
+                key: object = row.step_key
+                self.trim(row)
+                self.steps[row.step_key] = row
+            case Event() as row:
+                key = row.id
+                self.events[row.id] = row
+            case LogLine() as row:
+                key = row.id
+                self.lines[row.id] = row
+            case InstanceListed() as row:
+                key = ""
+                assert row.offset == changed.offset
+                self.instance = row
+        told = (changed.offset, type(changed.row), key)
+        assert told not in self.told
+        self.told.add(told)
+
+    def trim(self, row: Step) -> None:
+        if row.trimmed_before is not None:
+            trim = Trim("", "", 0, row.step_key, row.trimmed_before)
+            for key in [key for key in self.steps if trim.covers(key)]:
+                del self.steps[key]
+
+    async def check_whole(self) -> None:
+        """The picture is what the tables hold."""
+        instance = await self.workflows.instance("order", self.instance_id)
+        if instance is None:
+            assert self.instance is None
+            return
+        assert self.run_number == instance.run_number
+        assert self.offset == instance.offset
+        shown = msgspec.to_builtins(instance)
+        assert msgspec.convert(shown, InstanceListed) == self.instance
+        run = RunKey("order", self.instance_id, self.run_number)
+        for kept, ask in (
+            (self.steps, self.workflows.steps),
+            (self.events, self.workflows.events),
+            (self.lines, self.workflows.logs),
+        ):
+            page = await ask(run, limit=ALL)
+            assert sorted(kept.values(), key=repr) == sorted(page.rows, key=repr)
+
+
+def untrimmed(move: tuple[str, str, Any]) -> tuple[str, str, Any]:
+    """Steps may come back to forgotten iterations in random histories, but in no other."""
+    kind, instance_id, events = move
+    told = [
+        msgspec.structs.replace(e, trim_before=0) if isinstance(e, LoopAdvanced) else e
+        for e in events
+    ]
+    return kind, instance_id, tuple(told)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    moves=st.lists(MOVES.map(untrimmed), max_size=40),
+    looks=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(1, 5)), max_size=12),
+    limit=st.integers(1, 9),
+)
+def test_who_follows_a_run_has_what_the_tables_hold_whenever_it_looks(
+    migrated: str, moves: list[Any], looks: list[tuple[int, int, int]], limit: int
+):
+    log = written(moves)
+
+    async def scenario(workflows: Workflows) -> None:
+        projecting = Projecting(migrated, log)
+        await projecting.seek()
+        followers = [Follower(workflows, instance_id) for instance_id in ("x", "z")]
+        for size, times, at_most in looks:
+            await projecting.step(size, size)
+            for follower in followers * times:
+                await follower.look(at_most)
+        await projecting.finish(100, 100)
+        for follower in followers:
+            while await follower.look(limit):
+                pass
+            await follower.check_whole()
+
+    empty(migrated)
+    with_workflows(migrated, scenario)
+
+
+def test_changes_come_in_the_order_of_the_log_each_row_as_it_is_now(migrated: str):
+    log = Log()
+    log.claim()
+    line = LogWritten("info", "c", "m", '" \\u0000"')
+    log.write("x", RunStarted("{}", "s"), EventReceived("e1", "paid", " 1", START_MS))
+    log.write("x", EntryOpened("w", "w", EntryKind.WAIT, 1, None, ("paid",)), line, line)
+    log.write("x", step("a", 2), step("b", 0), line)
+    log.write("x", EntryCompleted("w", "1", ("e1",)))
+    log.write("x", PostsSent(1))
+
+    async def scenario(workflows: Workflows) -> None:
+        assert await workflows.changes("order", "x", -1) is None
+        project_all = Projecting(migrated, log)
+        await project_all.finish(100)
+        whole = await workflows.changes("order", "x", -1)
+        assert whole is not None
+        assert (whole.run_number, whole.offset, whole.more) == (0, 5, False)
+        told = [
+            (each.offset, getattr(each.row, "step_key", None) or each.row.__class__.__name__)
+            for each in whole.rows
+        ]
+        assert told == [
+            *((2, "LogLine"), (2, "LogLine")),
+            *((3, "b"), (3, "a"), (3, "LogLine")),
+            *((4, "w"), (4, "Event")),
+            (5, "InstanceListed"),
+        ]
+        tail = await workflows.changes("order", "x", 3)
+        assert tail is not None
+        assert tail.rows == whole.rows[5:]
+        for after in (5, 9, 2**80):
+            nothing = await workflows.changes("order", "x", after)
+            assert nothing is not None
+            assert (nothing.rows, nothing.more) == ((), False)
+        assert await workflows.changes("order", "\x00", -1) is None
+
+    with_workflows(migrated, scenario)
+
+
+def test_a_page_ends_with_a_record_however_much_that_changed(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), step("a"), step("b"))
+    log.write("x", *[step(f"s{n}", n) for n in range(20)])
+    log.write("x", step("c"))
+    log.write("x", RunSuspended())
+    project(migrated, log)
+
+    async def scenario(workflows: Workflows) -> None:
+        after, told = -1, []
+        while True:
+            found = await workflows.changes("order", "x", after, limit=3)
+            assert found is not None
+            told.append((len(found.rows), found.offset, found.more))
+            after = found.offset
+            if not found.more:
+                break
+        assert told == [(2, 1, True), (20, 2, True), (2, 4, False)]
+
+    with_workflows(migrated, scenario)
+
+
+def test_who_follows_sees_a_loop_forget_and_a_retry_begin(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), EntryOpened("pages", "pages", EntryKind.LOOP, 0))
+
+    async def scenario(workflows: Workflows) -> None:
+        follower, projecting = Follower(workflows, "x"), Projecting(migrated, log)
+        for number in range(30):
+            log.write("x", step(f"pages/~{number}/fetch", number + 1))
+            log.write("x", LoopAdvanced("pages", number + 1, "null", max(0, number - 3)))
+            if number % 4 == 0:
+                await projecting.finish(5)
+                await follower.look(7)
+        await projecting.finish(5)
+        while await follower.look(7):
+            pass
+        assert set(follower.steps) == {"pages"} | {f"pages/~{n}/fetch" for n in range(26, 30)}
+        await follower.check_whole()
+        log.write("x", RunStarted("{}", "s", None, ("pages", "pages/~29/fetch")), run_number=1)
+        log.write("x", RunCompleted("1"), run_number=1)
+        await projecting.finish(5)
+        while await follower.look(1):
+            pass
+        assert (follower.run_number, set(follower.steps)) == (1, {"pages", "pages/~29/fetch"})
+        await follower.check_whole()
+
+    with_workflows(migrated, scenario)
+
+
+def test_rows_of_before_the_migration_are_told_to_who_begins(migrated: str):
+    log = Log()
+    log.claim()
+    log.write("x", RunStarted("{}", "s"), *[step(f"s{n}", n) for n in range(5)])
+    log.write("x", LogWritten("info", "c", "m"))
+    project(migrated, log)
+
+    async def scenario(workflows: Workflows) -> None:
+        async with Reader(migrated) as reader, reader.connection() as connection:
+            await connection.execute("set default_transaction_read_only = off")
+            await connection.execute('update workflow_step set "offset" = default')
+        follower = Follower(workflows, "x")
+        while await follower.look(2):
+            pass
+        await follower.check_whole()
+
+    with_workflows(migrated, scenario)
