@@ -280,7 +280,7 @@ class WorkflowTest:
             epoch=-1,
             cause=NO_CAUSE,
             at_ms=self.now_ms,
-            events=(PartitionClaimed(self.new_id("owner")),),
+            events=(PartitionClaimed(self.new_id("owner"), tuple(sorted(self._workflows))),),
         )
         self._history.append(write(claim))
         claims = Claims()

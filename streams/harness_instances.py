@@ -13,6 +13,7 @@ from schemas.history import (
     ReplySent,
     RestartRun,
     ResumeRun,
+    RetryRun,
     SendEvent,
     TerminateRun,
 )
@@ -80,6 +81,14 @@ class TestInstance:
     async def restart(self) -> None:
         """Begins a new run."""
         await self._send(RestartRun())
+
+    async def retry(self, from_step: str | None = None) -> None:
+        """Begins a new run that keeps what was done before the step that failed, or before another.
+
+        Shape:  from_step is a step's key, as in `history.steps[i].step_key`.
+        Errors: InstanceNotErroredError, StepNotFoundError.
+        """
+        await self._send(RetryRun(from_step))
 
     async def terminate(self) -> None:
         """Ends it for good."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from streams.code_host.protocol import Started, ToHost
 
 #: Version of the encoding of states: a change of CodeRun, Run, Entry or their parts is a new one.
-FORMAT: Final = 1
+FORMAT: Final = 3
 #: The same, compressed by zlib: what would be too large for a record otherwise.
-COMPRESSED: Final = 2
+COMPRESSED: Final = 4
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(CodeRun)
@@ -126,8 +126,8 @@ class Instances:
 
 
 def encoded(run: CodeRun) -> bytes:
-    """The bytes of a state. Of a run that is over, only what a restart needs is kept."""
-    if run.ended and run.entries:
+    """The bytes of a state. Of a run that is over, only what a restart or a retry needs is kept."""
+    if run.ended and run.status is not RunStatus.ERRORED and run.entries:
         run.entries.clear()
         run.open.clear()
         run.mailbox.clear()

@@ -30,6 +30,7 @@ from processors.runs.decisions import Decision, Rejection
 from processors.runs.state import RunStatus
 from schemas.history import (
     NO_CAUSE,
+    Command,
     CommandSent,
     EntryRolledBack,
     Failure,
@@ -45,6 +46,7 @@ from schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SendEvent,
     StartRun,
     StepCompleted,
     StepFailed,
@@ -135,6 +137,13 @@ class Owner:
         """The activations that are not over."""
         return list(self._by_activation)
 
+    def is_running(self) -> bool:
+        """Whether the code of an instance is under way, or a step of one."""
+        return any(
+            not hand.resting and hand.run.status is not RunStatus.PAUSED
+            for hand in self._by_activation.values()
+        )
+
     # -- commands
 
     def receive(self, offset: int, sent: CommandSent, now_ms: int) -> None:
@@ -145,7 +154,8 @@ class Owner:
         key = instance_key(sent.workflow, sent.instance_id)
         hand = self.instances.find(key)
         decision: Decision
-        if isinstance(sent.command, StartRun) and sent.workflow not in self._workflows:
+        creates = _creates(sent.command, hand)
+        if creates and sent.workflow not in self._workflows:
             known = ", ".join(sorted(self._workflows)) or "none"
             decision = Rejection(
                 "WORKFLOW_NOT_FOUND",
@@ -158,7 +168,7 @@ class Owner:
                 sent.command,
                 sent_at_ms=sent.sent_at_ms,
                 now_ms=now_ms,
-                seed=self._draw_seed() if isinstance(sent.command, StartRun | RestartRun) else "",
+                seed=self._draw_seed() if creates or isinstance(sent.command, RestartRun) else "",
             )
         if isinstance(decision, Rejection):
             self._reject(offset, sent, decision, hand, now_ms)
@@ -466,6 +476,13 @@ class Owner:
                 self._agenda.make_ready(hand, Priority.WAKE, now_ms)
             else:
                 self._attempt_due(hand, now_ms)
+
+
+def _creates(command: Command, hand: Hand | None) -> bool:
+    """Whether a command creates an instance if it is accepted."""
+    if isinstance(command, SendEvent):
+        return hand is None and command.start is not None
+    return isinstance(command, StartRun)
 
 
 def _lost(started: Started, failure: Failure) -> StepRaised | RollbackRaised:

@@ -35,6 +35,18 @@ class InstanceTerminalError(CommandRefusedError):
     code = "INSTANCE_TERMINAL"
 
 
+class InstanceNotErroredError(CommandRefusedError):
+    """Only an instance that has errored may be retried."""
+
+    code = "INSTANCE_NOT_ERRORED"
+
+
+class StepNotFoundError(CommandRefusedError):
+    """The instance has no such step, or no longer knows how to get there."""
+
+    code = "STEP_NOT_FOUND"
+
+
 class InvalidInstanceIdError(CommandRefusedError):
     """The id of an instance breaks the rules."""
 
@@ -72,6 +84,8 @@ _BY_CODE: Final = {
         InstanceNotFoundError,
         InstanceExistsError,
         InstanceTerminalError,
+        InstanceNotErroredError,
+        StepNotFoundError,
         InvalidInstanceIdError,
         InvalidEventTypeError,
         WorkflowParamsInvalidError,

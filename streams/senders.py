@@ -3,6 +3,7 @@
 from processors.replay.state import CodeRun
 from processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from processors.runs.decisions import Rejection
+from processors.runs.limits import PROGRAM
 from schemas.history import (
     CommandSent,
     Failure,
@@ -31,9 +32,9 @@ def back_to_sender(
         back = FinishChild(parent.run_number, parent.key, None, failure)
         workflow, instance_id = parent.workflow, parent.instance_id
     elif isinstance(command, SendEvent) and command.sender is not None:
-        if rejection.code == EVENT_ALREADY_RECEIVED:
-            return None
         sender = command.sender
+        if rejection.code == EVENT_ALREADY_RECEIVED or sender.workflow.startswith(PROGRAM):
+            return None
         message = f"the event {command.type} to {what} was dropped: {rejection.message}"
         back = NoteRefusal(sender.run_number, message)
         workflow, instance_id = sender.workflow, sender.instance_id

@@ -146,10 +146,12 @@ class WorkflowLog:
         """
         return await self._history.partitions(WORKFLOW_HISTORY)
 
-    async def claim(self, partition: int, owner: str) -> int:
+    async def claim(self, partition: int, owner: str, workflows: Iterable[str] = ()) -> int:
         """Claims a partition; returns the epoch, which is the offset of the claim.
 
         The caller reads the partition up to and including its claim before it appends anything.
+
+        Shape:  workflows are the names of those whose code the owner has.
         Errors: BrokerUnavailable; the claim may then be in the log, or come there later, and is
                 then one more claim that is not ours.
         """
@@ -161,7 +163,7 @@ class WorkflowLog:
             epoch=UNCLAIMED,
             cause=NO_CAUSE,
             at_ms=self._clock(),
-            events=(PartitionClaimed(owner),),
+            events=(PartitionClaimed(owner, tuple(sorted(workflows))),),
         )
         async with self._turn:
             self.release(partition)

@@ -20,12 +20,12 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from processors.replay.commands import StepRaised, StepReturned
 from processors.replay.step_commits import StepCommit
 from processors.runs.decisions import Rejection
-from schemas.errors import BrokerUnavailable, HeadwaterError
+from schemas.errors import BrokerUnavailable
 from schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
 from streams.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
-from streams.code_host.process import Gone, HostKilled, HostProcess
 from streams.code_host.protocol import Forget, FromHost, Said, ToHost
 from streams.effects import Answer, Batch, Queued
+from streams.hosting import Hosting
 from streams.owner import Owner
 from streams.ownership import OwnedPartition, Ownership
 from streams.posting import Posting
@@ -35,18 +35,15 @@ from streams.senders import back_to_sender
 from streams.step_commits import StepDatabase
 from streams.step_sql import StepSql
 from streams.takeover import take_over
+from streams.ticking import Ticks
 from streams.workflow_log import OwnershipLost, WorkflowLog
 
 log = logging.getLogger(__name__)
 
 #: Turns whose appends may be under way at once: one with the broker, one being made ready.
 _FLIGHTS_MAX: Final = 2
-#: Messages of the host that may wait for a turn.
-_SAID_MAX: Final = 50_000
 #: How long an instance rests before only its bytes are kept.
 IDLE_MS: Final = 5_000
-#: Starts of the first host: whoever kills it so often means it.
-_FIRST_TRIES: Final = 3
 _RETRY_S: Final = 1.0
 
 
@@ -75,7 +72,8 @@ class WorkflowWorker:
     """A worker for the workflows of one app.
 
     Shape:  app is `package.module` or `package.module:attribute`; name tells workers apart in the
-            log and is not kept; member is a name that a worker keeps over restarts.
+            log and is not kept; member is a name that a worker keeps over restarts; one that is
+            ticked runs code only then.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
@@ -89,6 +87,7 @@ class WorkflowWorker:
         database: StepDatabase | None = None,
         member: str | None = None,
         pace: Pace | None = None,
+        ticked: bool = False,
     ) -> None:
         self._app = app
         self._clock = clock
@@ -97,6 +96,7 @@ class WorkflowWorker:
         self._pace = pace or Pace()
         self._log = WorkflowLog(bootstrap=bootstrap, client_id=f"{name}-log", clock=clock)
         self._stirred = asyncio.Event()
+        self._hosting = Hosting(app, self._stirred.set)
         self._posting = Posting(
             bootstrap=bootstrap, client_id=f"{name}-posts", clock=clock, sent=self._posted
         )
@@ -119,16 +119,10 @@ class WorkflowWorker:
             records=self._pace.checkpoint_records,
             seconds=self._pace.checkpoint_s,
         )
+        self._ticks = Ticks(self._stirred.set, self._owners) if ticked else None
         self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
-        self._host: HostProcess | None = None
-        self._workflows: frozenset[str] = frozenset()
         self._strangers: set[str] = set()
         self._count = 1
-        #: The latest activation, and the latest before the present host was started.
-        self._last_activation = 0
-        self._before_host = 0
-        self._said: list[FromHost] = []
-        self._gone: list[Gone] = []
         self._sent_posts: list[tuple[str, int]] = []
         self._settled: list[tuple[OwnedPartition, StepCommit]] = []
         self._flights: deque[_Flight] = deque()
@@ -142,7 +136,7 @@ class WorkflowWorker:
         Errors: AppNotLoaded; HostKilled, when that happens again and again.
         """
         tasks: list[asyncio.Task[None]] = []
-        await self._begin_first_host()
+        await self._hosting.start()
         try:
             await self._connect()
             await self._ownership.start()
@@ -159,8 +153,15 @@ class WorkflowWorker:
             if tasks:
                 await self._ownership.stop()
             await self._log.stop()
-            if self._host is not None:
-                await self._host.stop()
+            await self._hosting.stop()
+
+    async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
+        """Has a worker that is ticked do what is due; see `Ticks.tick`."""
+        assert self._ticks is not None  # noqa: S101, whoever ticks has chosen so
+        return await self._ticks.tick(max_instances, max_steps)
+
+    def _owners(self) -> list[Owner]:
+        return [owned.owner for owned in self._ownership.partitions.values()]
 
     async def _connect(self) -> None:
         told = False
@@ -182,16 +183,10 @@ class WorkflowWorker:
         while True:
             await self._until_stirred()
             while len(self._flights) >= _FLIGHTS_MAX:
-                self._hold_host()
+                self._hosting.hold()
                 await asyncio.wait([self._flights[0].done])
-            if self._host is not None:
-                self._host.go_on()
+            self._hosting.go_on()
             self._turn()
-
-    def _hold_host(self) -> None:
-        """Hears no more of the host while what it said already has to wait for Kafka."""
-        if self._host is not None and len(self._said) > _SAID_MAX:
-            self._host.hold()
 
     async def _until_stirred(self) -> None:
         """Waits for news; the consumer stirs too, whenever it has learnt that time went on."""
@@ -200,8 +195,9 @@ class WorkflowWorker:
 
     def _turn(self) -> None:
         now_ms = self._clock()
-        said = self._sort_said()
-        gone, self._gone = self._gone, []
+        heard = self._hosting.said()
+        said = self._sort(heard)
+        gone = self._hosting.gone()
         sent, self._sent_posts = self._sent_posts, []
         settled, self._settled = self._settled, []
         partitions = self._ownership.partitions
@@ -221,6 +217,8 @@ class WorkflowWorker:
                 owned.step_rows.append((owned.owner.batch_number, commit.id))
         staged = [owned for owned in partitions.values() if owned.owner.has_work(ready=False)]
         self._fly([(owned, owned.owner.take()) for owned in staged])
+        if self._ticks is not None:
+            self._ticks.turned(sum(map(_ends_attempt, heard)))
 
     def _serve(self, owned: OwnedPartition, said: list[FromHost] | None, now_ms: int) -> None:
         """Gives an owner what has come for it."""
@@ -233,12 +231,14 @@ class WorkflowWorker:
         due_ms = owner.next_due_ms()
         if due_ms is not None and due_ms <= owned.reached_ms:
             owner.wake(now_ms, min(owned.reached_ms, now_ms))
-        if self._host is not None and not self._host.full:
-            owner.dispatch(now_ms)
+        if self._hosting.is_open:
+            if self._ticks is None:
+                owner.dispatch(now_ms)
+            else:
+                self._ticks.dispatch(owner, now_ms)
 
-    def _sort_said(self) -> dict[int, list[FromHost]]:
+    def _sort(self, said: list[FromHost]) -> dict[int, list[FromHost]]:
         """What the host said, by partition; SQL of steps is begun, and heard of later."""
-        said, self._said = self._said, []
         by_partition: dict[int, list[FromHost]] = {}
         for message in said:
             number = message.activation % self._count
@@ -293,9 +293,11 @@ class WorkflowWorker:
             flight.done.set_result(None)
         # Not reached with another error, or when cancelled: nothing may follow from records of
         # which it is not known that they count.
+        to_host: list[ToHost] = []
         for owned, batch in flight.batches:
             if self._ownership.partitions.get(owned.number) is owned:
-                self._follow(owned, batch, firsts.get(owned.number, 0))
+                to_host += self._follow(owned, batch, firsts.get(owned.number, 0))
+        self._hosting.send(to_host)
 
     async def _made_durable(self, flight: _Flight) -> dict[int, int]:
         """Appends; gives where the records begin in the partitions that are still ours."""
@@ -315,8 +317,8 @@ class WorkflowWorker:
             self._ownership.lose(list(self._ownership.partitions), error.message)
             return {}
 
-    def _follow(self, owned: OwnedPartition, batch: Batch, first: int) -> None:
-        """Lets go what follows from records that are durable."""
+    def _follow(self, owned: OwnedPartition, batch: Batch, first: int) -> list[ToHost]:
+        """Lets go what follows from records that are durable; gives what the host is told."""
         owned.acknowledged = batch.number
         if batch.records:
             owned.position = first + len(batch.records)
@@ -331,13 +333,12 @@ class WorkflowWorker:
                 self._posting.queue(owned.number, effect)
             elif isinstance(effect, CommandSent):
                 backs.append(effect)
-            elif effect.activation > self._before_host:
+            else:
                 to_host.append(effect)
-        if to_host and self._host is not None:
-            self._host.send(to_host)
         if answers:
             replies = [(each.to, _placed(each, first)) for each in answers]
             self._replies.send(owned, answers[-1].cause, replies, backs)
+        return to_host
 
     async def _landed(self) -> None:
         """Waits until no append is under way."""
@@ -354,7 +355,7 @@ class WorkflowWorker:
         said: StepReturned | StepRaised,
     ) -> None:
         if isinstance(said, StepRaised):
-            self._heard([Said(activation, said)])
+            self._hosting.hear([Said(activation, said)])
         else:
             # Its host may be gone by now, and the step has taken effect all the same.
             settled = msgspec.structs.replace(commit, returned=said)
@@ -365,64 +366,18 @@ class WorkflowWorker:
         if self._ownership.partitions.get(owned.number) is owned:
             self._ownership.lose([owned.number], why)
 
-    # -- the host
-
-    async def _begin_first_host(self) -> None:
-        for tries_left in reversed(range(_FIRST_TRIES)):
-            try:
-                await self._begin_host()
-            except HostKilled as error:
-                if not tries_left:
-                    raise
-                log.warning("%s", error)
-            else:
-                return
-
-    async def _begin_host(self) -> None:
-        host = HostProcess(self._app, heard=self._heard, gone=self._host_gone)
-        self._workflows = await host.start()
-        self._host = host
-        # What was given to the host before it concerns nobody any more.
-        self._before_host = self._last_activation
-        self._stirred.set()
-
-    def _next_activation(self, partition: int) -> int:
-        """A number that no activation had, and that says whose it is."""
-        round_ = self._last_activation // self._count + 1
-        self._last_activation = round_ * self._count + partition
-        return self._last_activation
-
-    def _heard(self, messages: list[FromHost]) -> None:
-        self._said.extend(messages)
-        self._stirred.set()
-
-    def _host_gone(self, gone: Gone) -> None:
-        log.warning("%s; it is started again", gone.reason)
-        self._host = None
-        self._gone.append(gone)
-        self._stirred.set()
-        self._in_background(self._begin_host_again())
-
-    async def _begin_host_again(self) -> None:
-        while self._host is None:
-            try:
-                await self._begin_host()
-            except HeadwaterError as error:
-                log.error("the code host cannot be started: %s", error)  # noqa: TRY400
-                await asyncio.sleep(_RETRY_S)
-
     # -- partitions
 
     async def _taken(self, number: int, replied: int) -> OwnedPartition:
-        epoch = await self._log.claim(number, self._name)
+        epoch = await self._log.claim(number, self._name, self._hosting.workflows)
         taken = await take_over(self._log, number, epoch, replied)
         owner = Owner(
             number,
             taken.claims,
             taken.instances,
             taken.wakes,
-            workflows=self._workflows,
-            number_activations=lambda: self._next_activation(number),
+            workflows=self._hosting.workflows,
+            number_activations=lambda: self._hosting.number(number, self._count),
             draw_seed=self._draw_seed,
         )
         owned = OwnedPartition(
@@ -441,8 +396,7 @@ class WorkflowWorker:
 
     def _dropped(self, owned: OwnedPartition) -> None:
         self._posting.forget(owned.number)
-        if self._host is not None:
-            self._host.send([Forget(each) for each in owned.owner.activations()])
+        self._hosting.send([Forget(each) for each in owned.owner.activations()])
 
     async def _keep_house(self) -> None:
         loop = asyncio.get_running_loop()
@@ -469,7 +423,7 @@ class WorkflowWorker:
                 "instances of %s wait: %s has no workflow of that name (it has %s)",
                 name,
                 self._app,
-                ", ".join(sorted(self._workflows)),
+                ", ".join(sorted(self._hosting.workflows)),
             )
         self._strangers |= names
 
@@ -481,6 +435,10 @@ class WorkflowWorker:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _ends_attempt(message: FromHost) -> bool:
+    return isinstance(message, Said) and isinstance(message.asked, StepReturned | StepRaised)
 
 
 def _key(record: HistoryAppended) -> bytes:

@@ -7,7 +7,9 @@ because `decide` wrote it: InvariantViolation.
 from collections.abc import Callable
 from typing import Any, Final
 
-from processors.replay.state import CodeRun, Entry, EntryStatus
+import msgspec
+
+from processors.replay.state import OPEN, UNRESOLVED, CodeRun, Entry, EntryStatus
 from processors.replay.transitions import TRANSITIONS
 from processors.runs import appliers as runs
 from processors.runs.state import RunStatus
@@ -27,6 +29,7 @@ from schemas.history import (
     LoopAdvanced,
     PostsQueued,
     PostsSent,
+    Reopened,
     RollbackFailed,
     RollbackStarted,
     RunCompleted,
@@ -48,8 +51,12 @@ _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 def begin(
     before: CodeRun | None, record: HistoryAppended, event: RunStarted, at_ms: int
 ) -> CodeRun:
-    """The state of a new run; of the run before it only the outbox and what was heard remain."""
-    return CodeRun(
+    """The state of a new run; of the run before it the outbox remains, and what was heard.
+
+    If the new run retries that one, what it keeps remains too, and the time that the code sees.
+    """
+    retries = before is not None and event.kept is not None
+    run = CodeRun(
         workflow=record.workflow,
         instance_id=record.instance_id,
         run_number=record.run_number,
@@ -59,11 +66,63 @@ def begin(
         seed=event.seed,
         parent=event.parent,
         created_at_ms=before.created_at_ms if before else at_ms,
-        started_at_ms=at_ms,
+        started_at_ms=before.started_at_ms if before and retries else at_ms,
         updated_at_ms=at_ms,
         unsent=before.unsent if before else [],
         posted=before.posted if before else 0,
         heard=before.heard if before else {},
+    )
+    if before is not None and event.kept is not None:
+        _take_over(run, before, event.kept, event.reopened)
+    return run
+
+
+def _take_over(
+    run: CodeRun, before: CodeRun, kept: tuple[str, ...], reopened: tuple[Reopened, ...]
+) -> None:
+    """Takes over entries and mailbox; before stays as it is, for whoever looks at it."""
+    again = {each.key: each for each in reopened}
+    known = {*kept, *again}
+    if not known <= before.entries.keys():
+        raise InvariantViolation(
+            f"expected run {run.run_number} of {run.workflow}/{run.instance_id} to keep entries of "
+            f"the run before it, found {', '.join(sorted(known - before.entries.keys()))}"
+        )
+    run.entries = {
+        key: _open_again(entry, again[key], run.updated_at_ms)
+        if key in again
+        else _kept(entry, before.sequence)
+        for key, entry in before.entries.items()
+        if key in known
+    }
+    run.open = {key: None for key, entry in run.entries.items() if entry.status in OPEN}
+    run.mailbox = list(before.mailbox)
+
+
+def _kept(entry: Entry, sequence: int) -> Entry:
+    """An entry in the next run, where its result comes before all that is new."""
+    resolved = entry.sequence != UNRESOLVED
+    return msgspec.structs.replace(
+        entry,
+        sequence=entry.sequence - sequence + UNRESOLVED if resolved else UNRESOLVED,
+        commits=dict(entry.commits),
+        rollback_attempts=0,
+        rollback_at_ms=0,
+    )
+
+
+def _open_again(entry: Entry, reopened: Reopened, at_ms: int) -> Entry:
+    end = reopened.iteration
+    commits = {n: state for n, state in entry.commits.items() if end is None or n < end}
+    return msgspec.structs.replace(
+        entry,
+        status=EntryStatus.PENDING,
+        sequence=UNRESOLVED,
+        result=None,
+        failure=None,
+        updated_at_ms=at_ms,
+        iteration=max(commits, default=0),
+        commits=commits,
     )
 
 

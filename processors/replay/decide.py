@@ -31,6 +31,7 @@ from processors.replay.commands import (
 from processors.replay.ends import ending, started_again
 from processors.replay.outbox import end_children, queue
 from processors.replay.retries import retry_at_ms
+from processors.replay.retrying import retry
 from processors.replay.state import OPEN, CodeRun
 from processors.replay.waits import due, met, settle
 from processors.runs import decide as runs
@@ -58,6 +59,7 @@ from schemas.history import (
     Post,
     RestartRun,
     ResumeRun,
+    RetryRun,
     RollbackFailed,
     RollbackStarted,
     RunCompleted,
@@ -82,7 +84,7 @@ _ROLLBACK_DELAY_MS: Final = 10_000
 STALE: Final = Rejection("STALE", "what this is about is over")
 
 
-def decide_command(  # noqa: PLR0911, one for each command
+def decide_command(
     run: CodeRun | None,
     instance_id: str,
     command: Command,
@@ -95,8 +97,26 @@ def decide_command(  # noqa: PLR0911, one for each command
     if isinstance(command, StartRun):
         started = runs.start(run, instance_id, command, seed)
         return started_again(run, started)
-    if run is None:
-        return runs.not_found("its workflow", instance_id)
+    if run is not None:
+        return _decide_of(run, command, sent_at_ms, seed)
+    if isinstance(command, SendEvent) and command.start is not None:
+        return runs.signal(instance_id, command, command.start, sent_at_ms, seed)
+    return runs.not_found("its workflow", instance_id)
+
+
+def _decide_of(  # noqa: PLR0911, one for each command
+    run: CodeRun,
+    command: SendEvent
+    | PauseRun
+    | ResumeRun
+    | TerminateRun
+    | RestartRun
+    | RetryRun
+    | FinishChild
+    | NoteRefusal,
+    sent_at_ms: int,
+    seed: str,
+) -> Decision:
     match command:
         case SendEvent():
             return _received(run, runs.send_event(run, command, sent_at_ms))
@@ -110,6 +130,8 @@ def decide_command(  # noqa: PLR0911, one for each command
             return refused or ending(run, RunTerminated(command.reason))
         case RestartRun():
             return started_again(run, runs.restart(run, command, seed))
+        case RetryRun():
+            return retry(run, command)
         case FinishChild():
             return _child_finished(run, command)
         case NoteRefusal():

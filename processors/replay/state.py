@@ -5,6 +5,7 @@ to it, such as `pages/~3/fetch`.
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -26,14 +27,21 @@ class EntryStatus(StrEnum):
 OPEN = frozenset({EntryStatus.PENDING, EntryStatus.WAITING})
 
 
+#: Kinds that hold others: the key of one is a beginning of the keys of what it holds.
+CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})
+
+#: The sequence of an entry without a result. What a retry has kept has one below it.
+UNRESOLVED: Final = -1
+
+
 class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """An entry.
 
     Shape:  ordinal counts entries in the order in which they were first reached; sequence is that
-            of the event that resolved it. wake_at_ms is the end of a sleep, the deadline of a wait
-            or of a child, or the time of a step's next attempt. max_attempts 0 is any number.
-            `iteration` and `commits` (state by iteration) belong to a loop, which replays from its
-            latest commit and rolls back from its earliest.
+            of the event that resolved it, by which results are given. wake_at_ms is the end of a
+            sleep, the deadline of a wait or of a child, or the time of a step's next attempt.
+            max_attempts 0 is any number. `iteration` and `commits` (state by iteration) belong to a
+            loop, which replays from its latest commit and rolls back from its earliest.
     """
 
     name: str
@@ -42,7 +50,7 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     ordinal: int
     created_at_ms: int
     updated_at_ms: int
-    sequence: int = -1
+    sequence: int = UNRESOLVED
     attempts: int = 0
     max_attempts: int = 1
     timeout_ms: int = 0

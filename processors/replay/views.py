@@ -58,6 +58,14 @@ class RunView:
                 case _:
                     pass
 
+    def untaken(self) -> dict[str, EventView]:
+        """The events that nobody has taken, for a run that retries this one."""
+        return {
+            key: msgspec.structs.replace(event)
+            for key, event in self.events.items()
+            if event.consumed_by_step_key is None
+        }
+
     def steps(self) -> list[tuple[str, Entry]]:
         """The entries that people see, in the order in which they were first reached."""
         entries = self.state.entries if self.state else {}
@@ -74,8 +82,11 @@ def runs(records: list[HistoryAppended]) -> dict[int, RunView]:
     before: CodeRun | None = None
     for record in records:
         view = found.get(record.run_number)
-        if view is None and isinstance(record.events[0], RunStarted):
+        first = record.events[0]
+        if view is None and isinstance(first, RunStarted):
             view = found[record.run_number] = RunView(before)
+            if first.kept is not None:
+                view.events = found[record.run_number - 1].untaken()
         if view is not None:
             view.apply(record)
             before = view.state

@@ -107,7 +107,7 @@ def attempts_due(run: CodeRun, now_ms: int) -> list[tuple[str, int, bool]]:
 
 def next_wake_ms(run: CodeRun, after_ms: int = 0) -> int | None:
     """When, after a time, time next moves the run, or None."""
-    if run.ended:
+    if run.ended or not (run.open or run.back_at_ms or run.rollback):
         return None
     times = [run.entries[key].wake_at_ms or 0 for key in run.open]
     times.append(run.back_at_ms)

@@ -1,5 +1,7 @@
 """Decides the commands that come from outside: create, pause, resume, terminate, restart, events.
 
+How a run is retried says `processors.replay.retrying`, because that depends on its entries.
+
 Pure: (state, command, facts) -> events or a rejection. A command that would change nothing is
 rejected too, so that its sender learns it; the codes ALREADY_PAUSED and NOT_PAUSED say that what
 was asked for is so already.
@@ -16,6 +18,7 @@ from processors.runs.limits import (
 from processors.runs.state import Run, RunStatus
 from schemas.history import (
     EventReceived,
+    Json,
     LogWritten,
     NoteRefusal,
     Parent,
@@ -110,25 +113,43 @@ def restart(run: Run, _: RestartRun, seed: str) -> Decision:
     return [RunStarted(run.params, seed, run.parent)]
 
 
+def signal(
+    instance_id: str, command: SendEvent, params: Json, sent_at_ms: int, seed: str
+) -> Decision:
+    """Creates the instance that an event is for, with the event in its mailbox."""
+    started = start(None, instance_id, StartRun(params), seed)
+    if isinstance(started, Rejection):
+        return started
+    received = _received(command, sent_at_ms)
+    return received if isinstance(received, Rejection) else [*started, received]
+
+
 def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
-    """Puts an event into the mailbox."""
-    fault = name_fault("an event type", command.type, EVENT_TYPE_MAX)
-    if fault:
-        return Rejection("INVALID_EVENT_TYPE", fault)
-    fault = value_fault("an event's payload", command.payload)
-    if fault:
-        return Rejection("INVALID_EVENT_PAYLOAD", fault)
-    if run.ended:
-        return _ended(run, "send an event to")
+    """Puts an event into the mailbox; a copy of one that was there is known for ever."""
     sender = command.sender
     if sender and run.heard.get(f"{sender.workflow}/{sender.instance_id}", -1) >= sender.number:
         return Rejection(EVENT_ALREADY_RECEIVED, f"{command.event_id} was received before")
+    received = _received(command, sent_at_ms)
+    if isinstance(received, Rejection):
+        return received
+    if run.ended:
+        return _ended(run, "send an event to")
     if len(run.mailbox) >= MAILBOX_MAX:
         return Rejection(
             "MAILBOX_FULL",
             f"expected at most {MAILBOX_MAX} events that nobody has consumed, found as many; "
             f"does {run.workflow} ever wait for {command.type}?",
         )
+    return received
+
+
+def _received(command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
+    fault = name_fault("an event type", command.type, EVENT_TYPE_MAX)
+    if fault:
+        return Rejection("INVALID_EVENT_TYPE", fault)
+    fault = value_fault("an event's payload", command.payload)
+    if fault:
+        return Rejection("INVALID_EVENT_PAYLOAD", fault)
     return EventReceived(command.event_id, command.type, command.payload, sent_at_ms)
 
 

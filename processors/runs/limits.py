@@ -12,6 +12,8 @@ EVENT_TYPE_MAX: Final = 100
 STEP_NAME_MAX: Final = 256
 LOG_MESSAGE_MAX: Final = 2_048
 LOG_CATEGORY_MAX: Final = 64
+#: Begins the name of a sender of events that is no workflow; no name of a workflow can.
+PROGRAM: Final = "~"
 #: The category of the engine's own log lines.
 SYSTEM: Final = "system"
 #: Largest JSON text of a result, payload, params, or data of a log line.

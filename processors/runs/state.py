@@ -22,7 +22,7 @@ class RunStatus(StrEnum):
     COMPLETE = "complete"
 
 
-#: A run in one of these has ended; only a restart follows.
+#: A run in one of these has ended; only a restart follows or, if it has errored, a retry.
 ENDED = frozenset({RunStatus.ERRORED, RunStatus.TERMINATED, RunStatus.COMPLETE})
 
 

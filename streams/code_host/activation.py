@@ -6,18 +6,16 @@ recorded result with the lowest sequence among those awaited is given, and so on
 the results in the order of the log, now as before the crash, and gather, races and branches take
 the same turns. When no recorded result is awaited any more, the run is live.
 
-Rolling back is a replay too: nothing new is asked for, what has no result stays without, joins,
-races and loops run their branches again; when all rests, every handler that belongs to a completed
-step is known.
+Joins, races and loops that have their results run their branches again all the same, only for what
+they visit (`retelling.py`). Rolling back (`rollback.py`) is a replay too.
 """
 
 import asyncio
-import contextlib
 import heapq
 import inspect
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from processors.replay.commands import (
     BeginRollback,
@@ -26,25 +24,27 @@ from processors.replay.commands import (
     Reached,
     RetryPolicy,
     Return,
-    RollbackRaised,
-    RolledBack,
     Suspend,
 )
 from processors.replay.errors import (
     CODE_CHANGED,
     HistoryDivergedError,
     NotAwaitedError,
-    TooManyEntriesError,
     UnserialisableError,
 )
-from processors.replay.state import OPEN, Entry, EntryStatus
-from processors.runs.limits import ENTRIES_MAX, too_many_entries
-from schemas.history import EntryKind, Failure
+from processors.replay.state import OPEN, UNRESOLVED, Entry, EntryStatus
+from schemas.history import Failure
+from streams.code_host.branches import end
 from streams.code_host.definition import Workflow, WorkflowEvent
 from streams.code_host.loop import WorkflowLoop
 from streams.code_host.outside import Call, Outside, failure_of
 from streams.code_host.protocol import Activate, Started
-from streams.code_host.values import decode, encode
+from streams.code_host.record import Record
+from streams.code_host.rollback import Rollback, to_roll_back
+from streams.code_host.values import encode
+
+if TYPE_CHECKING:
+    from streams.code_host.scope import Scope
 
 #: Rollback handlers are tried again as the owner decides.
 _NEVER: Final = RetryPolicy(0, 0, "constant")
@@ -67,13 +67,10 @@ class Activation:
         self._payload = payload
         self.outside = outside
         self._step_of = step_of
-        self.entries = begin.entries
         self.seen = begin.resolved
         self.closed = False
-        self.rolling_back = begin.rollback is not None
         self.calls: dict[str, Call] = {}
-        self._handlers_left: list[tuple[str, Callable[[Any], Any], Any]] | None = None
-        self._failure = begin.rollback
+        self._rollback = Rollback(self, begin.rollback) if begin.rollback else None
         #: What the owner will answer soon: while something is owed, the run is not suspended.
         self.owed: set[str] = set()
         self._asked_to_suspend = -1
@@ -82,22 +79,35 @@ class Activation:
     def _restart(self) -> None:
         # What is not implemented raises NotImplementedError: it needs the world outside.
         self.loop = WorkflowLoop()  # type: ignore[abstract]
-        self.ordinal = 0
+        self.record = Record(self.begin.entries)
         # The latest recorded result ends the replay, or else the first rest does.
         self._replay_until = max(
             (e.sequence for e in self.entries.values() if e.status not in OPEN), default=-1
         )
         self.replaying = self.begin.replays
         self.busy: set[str] = set()
-        self.visited: set[str] = set()
-        self.covered: list[str] = []
-        self.unawaited: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
+        self.unawaited: dict[int, tuple[Scope, str, Coroutine[Any, Any, Any]]] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {}
         self.commits: dict[str, asyncio.Future[None]] = {}
         self._ticket = 0
         self._pending: dict[str, asyncio.Future[Entry]] = {}
         self._recorded: list[tuple[int, int, asyncio.Future[Entry], Entry]] = []
         self._outcome: tuple[Any, BaseException | None] | None = None
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """What is recorded of the run."""
+        return self.record.entries
+
+    @property
+    def ordinal(self) -> int:
+        """The place of the next new entry among all."""
+        return self.record.ordinal
+
+    @property
+    def rolling_back(self) -> bool:
+        """Whether the code only runs to find rollback handlers."""
+        return self._rollback is not None
 
     # -- the life of an activation, driven by the host
 
@@ -138,8 +148,8 @@ class Activation:
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self._outcome = (None, error)
         self.replaying = False
-        if self.rolling_back:
-            self._roll_back()
+        if self._rollback is not None:
+            self._rollback.rests()
         elif self._outcome is not None:
             self._finish(*self._outcome)
         else:
@@ -149,16 +159,11 @@ class Activation:
         """Lets the run go: its code never runs again, not even to clean up, and says no more."""
         self.closed = True
         self.outside.drop(self, None)
-        for _, coroutine in self.unawaited.values():
+        for _, _, coroutine in self.unawaited.values():
             coroutine.close()
         self.unawaited.clear()
         for task in tuple(self.loop.tasks):
-            _end(task)
-        # A task and the future that it waits for hold each other: without this they would stay
-        # until a collection of the oldest generation, once in some hundred thousand runs.
-        futures: list[asyncio.Future[Any]] = [*self._pending.values(), *self.commits.values()]
-        for future in futures:
-            future.cancel()
+            end(task)
         self.loop.forget()
         self._pending.clear()
         self._recorded.clear()
@@ -207,7 +212,8 @@ class Activation:
     def attempt(self, key: str, number: int, *, rollback: bool) -> None:
         """Runs the next attempt of a step, if the code still waits for it, or of its rollback."""
         if rollback:
-            self._handler_again(key)
+            if self._rollback is not None:
+                self._rollback.again(key)
             return
         call = self.calls.get(key)
         if call is not None and not call.started:
@@ -232,36 +238,6 @@ class Activation:
         self._ticket += 1
         return self._ticket
 
-    def next_ordinal(self, entry: Entry | None) -> int:
-        """The place of an entry among all in the order in which they are first reached."""
-        if entry is not None:
-            self.ordinal = max(self.ordinal, entry.ordinal + 1)
-            return entry.ordinal
-        self.ordinal += 1
-        return self.ordinal - 1
-
-    def make_room(self, key: str) -> None:
-        """Sees that the run may have one more entry.
-
-        Errors: TooManyEntriesError; sleeps do not count.
-        """
-        if len(self.entries) >= ENTRIES_MAX and not self.rolling_back:
-            counted = sum(entry.kind is not EntryKind.SLEEP for entry in self.entries.values())
-            if counted >= ENTRIES_MAX:
-                raise TooManyEntriesError(too_many_entries(key))
-
-    def opened(self, key: str, name: str, kind: EntryKind, ordinal: int) -> None:
-        """Takes note of an entry that the owner is being told of."""
-        if not self.rolling_back:
-            self.entries[key] = Entry(
-                name=name,
-                kind=kind,
-                status=EntryStatus.PENDING,
-                ordinal=ordinal,
-                created_at_ms=0,
-                updated_at_ms=0,
-            )
-
     def say(self, asked: CodeCommand, *, owed: str | None = None) -> None:
         """Tells the owner, unless the run is being rolled back, when nothing is news.
 
@@ -276,48 +252,46 @@ class Activation:
     def run_call(self, call: Call) -> None:
         """Runs an attempt of a step."""
         self.calls[call.reached.key] = call
-        if not self.rolling_back:
-            call.started = True
-            self.outside.call(self, call)
+        call.started = True
+        self.outside.call(self, call)
 
     def abandon(self, lost: list[str]) -> list[Reached]:
         """Stops what runs in the branches that lost a race.
 
         Shape:  gives the steps among them that nothing is recorded of yet.
         """
-        scopes = tuple(f"{scope}/" for scope in lost)
-        keys = [key for key in self.calls if key.startswith(scopes)] if scopes else []
+        prefixes = tuple(f"{scope}/" for scope in lost)
+        keys = [key for key in self.calls if key.startswith(prefixes)]
         fresh = [self.calls[key].reached for key in keys if key not in self.entries]
         for key in keys:
             del self.calls[key]
             self.owed.discard(key)
-            if not self.rolling_back:
-                self.outside.drop(self, key)
-        for key, entry in self.entries.items():
-            if entry.status in OPEN and key.startswith(scopes):
-                entry.status = EntryStatus.CANCELLED
-        self.busy = {key for key in self.busy if not key.startswith(scopes)}
+            self.outside.drop(self, key)
+        self.record.cancel_beneath(lost)
+        self.leave(*lost)
         return fresh
+
+    def leave(self, *scopes: str) -> None:
+        """Nothing beneath some keys is under way any more."""
+        prefixes = tuple(f"{scope}/" for scope in scopes)
+        self.busy = {key for key in self.busy if not key.startswith(prefixes)}
 
     def forget_iterations(self, key: str, before: int) -> None:
         """Forgets entries of a loop's old iterations, as the owner does."""
-        scope = f"{key}/~"
-        for each in [k for k in self.entries if k.startswith(scope)]:
-            if int(each[len(scope) :].split("/", 1)[0]) < before:
-                del self.entries[each]
-                self.handlers.pop(each, None)
+        for each in self.record.forget_iterations(key, before):
+            self.handlers.pop(each, None)
 
-    async def result(self, key: str) -> Entry:
-        """Waits for the result of an entry: a recorded one in its turn, otherwise a future one."""
+    def result(self, key: str) -> asyncio.Future[Entry]:
+        """The result of an entry: a recorded one comes in its turn, the others in the future."""
         future: asyncio.Future[Entry] = self.loop.create_future()
         entry = self.entries.get(key)
-        if entry is not None and entry.status not in OPEN and entry.sequence >= 0:
+        if entry is not None and entry.status not in OPEN and entry.sequence != UNRESOLVED:
             if entry.status is not EntryStatus.CANCELLED:
                 self._ticket += 1
                 heapq.heappush(self._recorded, (entry.sequence, self._ticket, future, entry))
         else:
             self._pending[key] = future
-        return await future
+        return future
 
     def diverged(self, key: str, recorded: str, requested: str) -> HistoryDivergedError:
         """The error of code that does not fit its history."""
@@ -339,18 +313,37 @@ class Activation:
                 return
         failure = failure_of(error)
         # Code that does not fit its history cannot say what to undo either.
-        if isinstance(error, HistoryDivergedError) or not self._has_rollbacks():
+        if isinstance(error, HistoryDivergedError) or not to_roll_back(self.entries):
             self.outside.say(self, Raise(failure))
             self.close()
             return
         self.outside.say(self, BeginRollback(failure))
         self._begin_rollback(failure)
 
+    def _begin_rollback(self, failure: Failure) -> None:
+        self.outside.drop(self, None)
+        for task in tuple(self.loop.tasks):
+            end(task)
+        self.loop.forget()
+        self._rollback = Rollback(self, failure)
+        self._restart()
+        self.start()
+
+    def handler_ended(self, key: str, error: BaseException | None) -> None:
+        """A rollback handler is through."""
+        if self._rollback is not None:
+            self._rollback.ended(key, error)
+
+    def handler_done(self, key: str) -> None:
+        """That an entry is rolled back is durable."""
+        if self._rollback is not None:
+            self._rollback.done(key)
+
     def _left_undone(self) -> BaseException | None:
         forgotten = [
             what
-            for what, coroutine in self.unawaited.values()
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+            for scope, what, coroutine in self.unawaited.values()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED and not scope.is_lost()
         ]
         if forgotten:
             names = ", ".join(sorted(forgotten))
@@ -367,85 +360,9 @@ class Activation:
         return self._unvisited() if self.workflow.strict else None
 
     def _unvisited(self) -> BaseException | None:
-        for key, entry in self.entries.items():
-            hidden = entry.status is EntryStatus.CANCELLED or any(
-                key == scope or key.startswith(f"{scope}/") for scope in self.covered
-            )
-            if key not in self.visited and not hidden:
+        for key in self.record.unvisited():
+            entry = self.entries[key]
+            # What was cancelled might never have been reached: how far a loser gets is chance.
+            if entry.status is not EntryStatus.CANCELLED:
                 return self.diverged(key, entry.kind.value, "nothing")
         return None
-
-    # -- rolling back
-
-    def _has_rollbacks(self) -> bool:
-        return any(
-            entry.rollback and entry.status is EntryStatus.COMPLETED and not entry.rolled_back
-            for entry in self.entries.values()
-        )
-
-    def _begin_rollback(self, failure: Failure) -> None:
-        self.outside.drop(self, None)
-        for task in tuple(self.loop.tasks):
-            _end(task)
-        self._failure = failure
-        self.rolling_back = True
-        self._restart()
-        self.start()
-
-    def _roll_back(self) -> None:
-        """Runs the next handler, once all handlers are known."""
-        if self._handlers_left is None:
-            done = [
-                (entry.sequence, key)
-                for key, entry in self.entries.items()
-                if entry.rollback
-                and entry.status is EntryStatus.COMPLETED
-                and not entry.rolled_back
-            ]
-            self._handlers_left = [
-                (key, self.handlers.get(key, _gone), decode(self.entries[key].result or "null"))
-                for _, key in sorted(done)
-            ]
-            self._next_handler()
-
-    def _next_handler(self) -> None:
-        if self._handlers_left:
-            key, handler, output = self._handlers_left[-1]
-            if self.entries[key].rollback_at_ms:
-                return  # Its handler failed before: the owner says when it is tried again.
-            self.outside.call_handler(self, key, handler, output)
-        else:
-            failure = self._failure
-            assert failure is not None  # noqa: S101, rolling back has a reason
-            self.outside.say(self, Raise(failure))
-            self.close()
-
-    def handler_ended(self, key: str, error: BaseException | None) -> None:
-        """A rollback handler is through."""
-        if error is None:
-            self.outside.say(self, RolledBack(key))
-        else:
-            self.outside.say(self, RollbackRaised(key, failure_of(error)))
-
-    def _handler_again(self, key: str) -> None:
-        if self._handlers_left and self._handlers_left[-1][0] == key:
-            _, handler, output = self._handlers_left[-1]
-            self.outside.call_handler(self, key, handler, output)
-
-    def handler_done(self, key: str) -> None:
-        """That an entry is rolled back is durable."""
-        if self._handlers_left and self._handlers_left[-1][0] == key:
-            self._handlers_left.pop()
-            self._next_handler()
-
-
-def _gone(_: object) -> None:
-    """Stands for a handler that the code no longer has."""
-
-
-def _end(task: asyncio.Task[Any]) -> None:
-    """Ends a task without giving its code another turn."""
-    coroutine: Any = task.get_coro()
-    # An author's `finally` may do anything.
-    with contextlib.suppress(BaseException):
-        coroutine.close()

@@ -1,6 +1,7 @@
-"""Loading an app: the workflows that a module of an author's declares.
+"""Loading an app: the workflows and schedules that a module of an author's declares.
 
-An app is named `package.module`, which stands for every workflow in the module's namespace, or
+An app is named `package.module`, which stands for every workflow and schedule in the module's
+namespace, and those schedules that it declares without giving them a name; or
 `package.module:attribute`, which stands for that workflow, list, tuple, dict or submodule alone.
 """
 
@@ -8,13 +9,18 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from schemas.errors import Disposition, HeadwaterError
 from streams.code_host.definition import Workflow
+from streams.code_host.schedule_runner import RUNNER, ScheduleRunner
+from streams.code_host.schedules import MODULE_LIST, Schedule
+
+#: What an app consists of.
+_Part: TypeAlias = Workflow | Schedule
 
 _SPEC: Final = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::([^\W\d]\w*))?")
 
@@ -29,6 +35,7 @@ class AppNotLoaded(HeadwaterError):
 def load_app(spec: str) -> dict[str, Workflow]:
     """Imports an app and gives its workflows by name.
 
+    Shape:  with a ScheduleRunner among them if the app has schedules.
     Errors: AppNotLoaded.
     """
     found = _SPEC.fullmatch(spec)
@@ -39,7 +46,18 @@ def load_app(spec: str) -> dict[str, Workflow]:
         )
     module_name, attribute = found.groups()
     module = _import(module_name)
-    return _by_name(spec, _workflows(module, module_name, attribute))
+    parts = _parts(module, module_name, attribute)
+    workflows = _by_name(spec, [each for each in parts if isinstance(each, Workflow)])
+    schedules = _schedules(spec, [each for each in parts if isinstance(each, Schedule)], workflows)
+    if schedules:
+        workflows[RUNNER] = ScheduleRunner(schedules)
+    return workflows
+
+
+def schedules_of(workflows: Mapping[str, Workflow]) -> tuple[Schedule, ...]:
+    """The schedules of an app that was loaded."""
+    runner = workflows.get(RUNNER)
+    return runner.schedules if isinstance(runner, ScheduleRunner) else ()
 
 
 def _import(name: str) -> ModuleType:
@@ -77,16 +95,16 @@ def _failed(name: str, error: BaseException) -> AppNotLoaded:
     return AppNotLoaded(f"expected to import {name}, found that it raises {cause}\n{trace}")
 
 
-def _workflows(module: ModuleType, name: str, attribute: str | None) -> list[Workflow]:
+def _parts(module: ModuleType, name: str, attribute: str | None) -> list[_Part]:
     if attribute is None:
-        return _declared(vars(module).values())
+        return _declared(module)
     if not hasattr(module, attribute):
         raise AppNotLoaded(f"expected {name} to have {attribute}, found no such name in it")
     match getattr(module, attribute):
         case Workflow() as workflow:
             return [workflow]
         case ModuleType() as inner:
-            return _declared(vars(inner).values())
+            return _declared(inner)
         case list() | tuple() as several:
             return _only(name, attribute, several)
         case dict() as several:
@@ -94,22 +112,26 @@ def _workflows(module: ModuleType, name: str, attribute: str | None) -> list[Wor
         case other:
             raise AppNotLoaded(
                 f"expected {name}:{attribute} to be a workflow, made by @workflow(...), or a list, "
-                f"tuple or dict of workflows, found {other!r}"
+                f"tuple or dict of workflows and schedules, found {other!r}"
             )
 
 
-def _declared(values: Iterable[object]) -> list[Workflow]:
-    return [value for value in values if isinstance(value, Workflow)]
+def _declared(module: ModuleType) -> list[_Part]:
+    inside: dict[str, Any] = vars(module)
+    values = [*inside.values(), *inside.get(MODULE_LIST, ())]
+    return [value for value in values if isinstance(value, _Part)]
 
 
-def _only(name: str, attribute: str, values: Iterable[object]) -> list[Workflow]:
+def _only(name: str, attribute: str, values: Iterable[object]) -> list[_Part]:
+    parts = []
     for value in values:
-        if not isinstance(value, Workflow):
+        if not isinstance(value, _Part):
             raise AppNotLoaded(
                 f"expected only workflows, made by @workflow(...), in {name}:{attribute}, "
-                f"found {value!r}"
+                f"found {value!r}; schedules, made by schedule(...), may be there, too"
             )
-    return _declared(values)
+        parts.append(value)
+    return parts
 
 
 def _by_name(spec: str, workflows: list[Workflow]) -> dict[str, Workflow]:
@@ -125,7 +147,33 @@ def _by_name(spec: str, workflows: list[Workflow]) -> dict[str, Workflow]:
         raise AppNotLoaded(
             f'expected a workflow in {spec}, an async function under @workflow("name"), found none'
         )
+    if RUNNER in found:
+        raise AppNotLoaded(
+            f"expected no workflow of the name {RUNNER}, which runs schedules, "
+            f"found {_place(found[RUNNER])}"
+        )
     return found
+
+
+def _schedules(
+    spec: str, schedules: list[Schedule], workflows: Mapping[str, Workflow]
+) -> tuple[Schedule, ...]:
+    found: dict[str, Schedule] = {}
+    for each in schedules:
+        name, workflow = each.declared.schedule, each.declared.workflow
+        other = found.setdefault(name, each)
+        if other is not each:
+            raise AppNotLoaded(
+                f"expected each name once in {spec}, found two schedules {name!r}: "
+                f"{other.place} and {each.place}"
+            )
+        if workflow not in workflows:
+            known = ", ".join(sorted(workflows))
+            raise AppNotLoaded(
+                f"expected the workflow of the schedule {name!r} ({each.place}) to be one of "
+                f"{spec}: {known}; found {workflow!r}"
+            )
+    return tuple(found.values())
 
 
 def _place(workflow: Workflow) -> str:

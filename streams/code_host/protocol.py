@@ -131,7 +131,8 @@ def activate(activation: int, run: CodeRun) -> Activate:
         run.seed,
         run.started_at_ms,
         run.resolved,
-        run.sequence > 1,
+        # Events that lie in the mailbox do not come of the code.
+        bool(run.entries) or run.sequence - len(run.mailbox) > 1,
         {key: _copy(entry) for key, entry in run.entries.items()},
         run.rollback,
     )

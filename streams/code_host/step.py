@@ -1,30 +1,25 @@
 """What an author's code holds: `step`, whose every call is an entry of the run's history."""
 
-import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
-from hashlib import blake2b
 from typing import Any, Final
 
-from processors.replay.commands import Mark, Open, Reached
+from typing_extensions import override
+
+from processors.replay.commands import Reached
 from processors.replay.errors import (
     ChildWorkflowError,
-    DuplicateStepError,
     EventTimeoutError,
-    NonDeterministicError,
     RollbackCheckpointError,
 )
 from processors.replay.state import OPEN, Entry, EntryStatus
 from processors.runs.durations import Duration, milliseconds
 from processors.runs.limits import INSTANCE_ID_MAX, SLEEP_MAX_MS, name_fault
 from schemas.history import EntryKind
-from streams.code_host import scopes
+from streams.code_host import iterations, joins
 from streams.code_host.activation import Activation
 from streams.code_host.arguments import (
-    aware,
     check_callable,
-    check_name,
     child_id_of,
     event_of,
     moment_ms,
@@ -33,8 +28,10 @@ from streams.code_host.arguments import (
     wants_tx,
 )
 from streams.code_host.definition import ReceivedEvent, Retry, Won
+from streams.code_host.drawn import Drawn
 from streams.code_host.log_lines import StepLog
 from streams.code_host.outside import Call
+from streams.code_host.scope import Scope
 from streams.code_host.values import decode, encode
 
 _TIMEOUT: Final = "10 minutes"
@@ -50,23 +47,15 @@ _KINDS: Final = {
 }
 
 
-class Suspended(BaseException):
-    """The run was let go while its code was running: nothing of it matters any more."""
-
-
-class Step:
+class Step(Drawn):
     """The entries of one scope: the workflow itself, a branch, or an iteration of a loop."""
 
-    def __init__(self, run: Activation, scope: str = "", *, above: "Step | None" = None) -> None:
-        self.run = run
-        self.scope = scope
-        self.above = above
-        self.lost = False
-        self.checkpointed: bool = above is not None and above.checkpointed
-        self._values: dict[str, int] = {}
+    @override
+    def __init__(
+        self, run: Activation, scope: str = "", *, above: Scope | None = None, past: bool = False
+    ) -> None:
+        super().__init__(run, scope, above=above, past=past)
         self.log = StepLog(run)
-
-    # -- entries
 
     def do(
         self,
@@ -85,7 +74,7 @@ class Step:
                 DuplicateStepError, HistoryDivergedError, RollbackCheckpointError.
         """
         ticket = self.run.ticket()
-        return self._track(
+        return self.track(
             ticket, name, self._do(ticket, name, callback, retries or Retry(), timeout, rollback)
         )
 
@@ -111,8 +100,6 @@ class Step:
                 run.handlers[key] = rollback
             if entry is None or entry.status in OPEN:
                 self._call(key, name, callback, retries, timeout, rollback is not None, entry)
-            else:
-                run.next_ordinal(entry)
             entry = await run.result(key)
         finally:
             run.busy.discard(key)
@@ -132,13 +119,16 @@ class Step:
     ) -> None:
         run = self.run
         policy = retries.policy()
+        timeout_ms = milliseconds(timeout)
+        if self.retold:
+            return
         reached = Reached(
             key,
             name,
-            run.next_ordinal(entry),
+            run.record.new_ordinal() if entry is None else entry.ordinal,
             run.outside.now_ms() if entry is None else entry.created_at_ms,
             policy.limit + 1,
-            milliseconds(timeout),
+            timeout_ms,
         )
         call = Call(reached, callback, policy, wants_tx=wants_tx(callback), rollback=rollback)
         run.calls[key] = call
@@ -152,12 +142,12 @@ class Step:
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """Sleeps durably; at most 365 days."""
         ticket = self.run.ticket()
-        return self._track(ticket, name, self._sleep(ticket, name, duration, None))
+        return self.track(ticket, name, self._sleep(ticket, name, duration, None))
 
     def sleep_until(self, name: str, moment: datetime | float) -> Coroutine[Any, Any, None]:
         """Sleeps until an aware datetime, or a Unix time in milliseconds."""
         ticket = self.run.ticket()
-        return self._track(ticket, name, self._sleep(ticket, name, None, moment))
+        return self.track(ticket, name, self._sleep(ticket, name, None, moment))
 
     async def _sleep(
         self, ticket: int, name: str, duration: Duration | None, moment: datetime | float | None
@@ -174,8 +164,6 @@ class Step:
                         f"found {duration if moment is None else moment!r}"
                     )
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
-            else:
-                self.run.next_ordinal(entry)
             await self.run.result(key)
         finally:
             self.run.busy.discard(key)
@@ -192,7 +180,7 @@ class Step:
         Errors: EventTimeoutError; ValueError for a timeout outside 1 second to 365 days.
         """
         ticket = self.run.ticket()
-        return self._track(ticket, name, self._wait(ticket, name, (type,), None, timeout))
+        return self.track(ticket, name, self._wait(ticket, name, (type,), None, timeout))
 
     def wait_for_events(
         self,
@@ -204,7 +192,7 @@ class Step:
     ) -> Coroutine[Any, Any, list[ReceivedEvent]]:
         """Waits for one event or more of some types; gives all there are up to a limit, or []."""
         ticket = self.run.ticket()
-        return self._track(ticket, name, self._wait(ticket, name, tuple(types), limit, timeout))
+        return self.track(ticket, name, self._wait(ticket, name, tuple(types), limit, timeout))
 
     async def _wait(
         self,
@@ -221,8 +209,6 @@ class Step:
                 self.open(
                     key, name, EntryKind.WAIT, wait_ms=wait_ms, event_types=types, limit=limit
                 )
-            else:
-                self.run.next_ordinal(entry)
             entry = await self.run.result(key)
         finally:
             self.run.busy.discard(key)
@@ -245,7 +231,7 @@ class Step:
         Errors: ChildWorkflowError, when it fails, is ended, exists already or takes too long.
         """
         ticket = self.run.ticket()
-        return self._track(ticket, name, self._child(ticket, name, workflow, id, params, timeout))
+        return self.track(ticket, name, self._child(ticket, name, workflow, id, params, timeout))
 
     async def _child(
         self,
@@ -279,8 +265,6 @@ class Step:
                     child_id=child_id,
                     value=encode(params, f"the params of {workflow}"),
                 )
-            else:
-                run.next_ordinal(entry)
             entry = await run.result(key)
         finally:
             run.busy.discard(key)
@@ -297,7 +281,7 @@ class Step:
         Errors: JoinError with the failures by name.
         """
         ticket = self.run.ticket()
-        return self._track(ticket, name, scopes.join(self, ticket, name, branches))
+        return self.track(ticket, name, joins.join(self, ticket, name, branches))
 
     def race(
         self, name: str, **branches: Callable[["Step"], Awaitable[Any]]
@@ -307,7 +291,7 @@ class Step:
         Errors: RaceError when all of them fail.
         """
         ticket = self.run.ticket()
-        return self._track(ticket, name, scopes.race(self, ticket, name, branches))
+        return self.track(ticket, name, joins.race(self, ticket, name, branches))
 
     def loop(
         self,
@@ -325,20 +309,21 @@ class Step:
                 recorded every `commit_interval` iterations, where a replay starts; entries of
                 old iterations are forgotten every `history_every`, but for the `history_keep` last.
         """
-        pace = scopes.Pace(commit_interval, history_every, history_keep)
+        pace = iterations.Pace(commit_interval, history_every, history_keep)
         ticket = self.run.ticket()
-        return self._track(ticket, name, scopes.loop(self, ticket, name, body, state, pace))
+        return self.track(ticket, name, iterations.loop(self, ticket, name, body, state, pace))
 
     def checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """Marks the place from which on steps may have rollbacks."""
         ticket = self.run.ticket()
-        return self._track(ticket, name, self._checkpoint(ticket, name))
+        return self.track(ticket, name, self._checkpoint(ticket, name))
 
     async def _checkpoint(self, ticket: int, name: str) -> None:
         key, entry = self.enter(ticket, name, EntryKind.CHECKPOINT)
         self.run.busy.discard(key)
         self.checkpointed = True
-        self._mark(key, name, EntryKind.CHECKPOINT, entry)
+        if entry is None:
+            self.mark(key, name, EntryKind.CHECKPOINT)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
         """Stands where an entry was that the code no longer has.
@@ -346,7 +331,7 @@ class Step:
         Shape:  kind is step, loop, sleep, message, join, race, child or checkpoint.
         """
         ticket = self.run.ticket()
-        return self._track(ticket, name, self._removed(ticket, name, kind))
+        return self.track(ticket, name, self._removed(ticket, name, kind))
 
     async def _removed(self, ticket: int, name: str, kind: str) -> None:
         if kind not in _KINDS:
@@ -354,120 +339,6 @@ class Step:
             raise ValueError(f"expected kind to be one of {', '.join(_KINDS)}, found {kind!r}")
         key, entry = self.enter(ticket, name, _KINDS[kind], or_removed=True)
         self.run.busy.discard(key)
-        self.run.covered.append(key)
-        self._mark(key, name, EntryKind.REMOVED, entry)
-
-    def _mark(self, key: str, name: str, kind: EntryKind, entry: Entry | None) -> None:
-        ordinal = self.run.next_ordinal(entry)
+        self.run.record.pass_over(key)
         if entry is None:
-            self.run.opened(key, name, kind, ordinal)
-            self.run.say(Mark(key, name, kind, ordinal))
-
-    # -- time and randomness
-
-    def now(self, name: str | None = None) -> Coroutine[Any, Any, datetime]:
-        """The time, recorded once."""
-        ticket = self.run.ticket()
-        return self._track(ticket, "now", self._now(ticket, name))
-
-    async def _now(self, ticket: int, name: str | None) -> datetime:
-        shown = self._value_name("now", name)
-        key, entry = self.enter(ticket, shown, EntryKind.NOW)
-        try:
-            if entry is None:
-                ordinal = self.run.next_ordinal(None)
-                self.run.opened(key, shown, EntryKind.NOW, ordinal)
-                self.run.say(Mark(key, shown, EntryKind.NOW, ordinal), owed=key)
-            entry = await self.run.result(key)
-        finally:
-            self.run.busy.discard(key)
-        return aware(int(entry.result or "0"))
-
-    def random(self, name: str | None = None) -> Coroutine[Any, Any, float]:
-        """A number in [0, 1), the same on every replay of this run."""
-        ticket = self.run.ticket()
-        return self._track(ticket, "random", self._random(ticket, name))
-
-    async def _random(self, ticket: int, name: str | None) -> float:
-        # The 53 bits that a float has room for.
-        return (int.from_bytes(self._drawn(ticket, "random", name)[:8], "big") >> 11) / 2.0**53
-
-    def uuid(self, name: str | None = None) -> Coroutine[Any, Any, str]:
-        """A random UUID as text, the same on every replay of this run."""
-        ticket = self.run.ticket()
-        return self._track(ticket, "uuid", self._uuid(ticket, name))
-
-    async def _uuid(self, ticket: int, name: str | None) -> str:
-        return str(uuid.UUID(bytes=self._drawn(ticket, "uuid", name), version=4))
-
-    def _drawn(self, ticket: int, what: str, name: str | None) -> bytes:
-        """16 bytes from the run's recorded seed and this draw's place: no record of their own."""
-        self.run.unawaited.pop(ticket, None)
-        place = self.key(self._value_name(what, name))
-        return blake2b(f"{self.run.begin.seed}/{place}".encode(), digest_size=16).digest()
-
-    def _value_name(self, what: str, name: str | None) -> str:
-        if name is not None:
-            return f"@{what}:{name}"
-        number = self._values[what] = self._values.get(what, 0) + 1
-        return f"@{what}#{number}"
-
-    # -- what scopes use too
-
-    def key(self, name: str) -> str:
-        """The key of a name in this scope."""
-        return (
-            f"{self.scope}/{name.replace('/', '%2F')}" if self.scope else name.replace("/", "%2F")
-        )
-
-    def enter(
-        self, ticket: int, name: str, kind: EntryKind, *, or_removed: bool = False
-    ) -> tuple[str, Entry | None]:
-        """Begins a call of an entry: its key, and what is recorded of it."""
-        run = self.run
-        run.unawaited.pop(ticket, None)
-        if run.closed or self._is_lost():
-            raise Suspended
-        if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
-            raise NonDeterministicError(
-                f'expected the entry "{name}" to be awaited by the workflow\'s own code, found it '
-                "inside a step or a thread: call it outside, and pass its result in"
-            )
-        check_name(name)
-        key = self.key(name)
-        if key in run.busy:
-            raise DuplicateStepError(
-                f'expected one entry "{key}" at a time, found a second while the first is under '
-                "way: give each its own name"
-            )
-        entry = run.entries.get(key)
-        kinds = (kind, EntryKind.REMOVED) if or_removed else (kind,)
-        if entry is not None and entry.kind not in kinds:
-            raise run.diverged(key, entry.kind.value, kind.value)
-        if entry is None:
-            run.make_room(key)
-        if run.workflow.strict and key in run.visited:
-            raise run.diverged(key, kind.value, f"a second {kind.value} of the same name")
-        run.visited.add(key)
-        run.busy.add(key)
-        return key, entry
-
-    def open(self, key: str, name: str, kind: EntryKind, **more: Any) -> None:  # noqa: ANN401
-        """Asks for an entry that is not a step."""
-        ordinal = self.run.next_ordinal(None)
-        self.run.opened(key, name, kind, ordinal)
-        self.run.say(Open(key, name, kind, ordinal, **more))
-
-    def _is_lost(self) -> bool:
-        at: Step | None = self
-        while at is not None:
-            if at.lost:
-                return True
-            at = at.above
-        return False
-
-    def _track(
-        self, ticket: int, name: str, coroutine: Coroutine[Any, Any, Any]
-    ) -> Coroutine[Any, Any, Any]:
-        self.run.unawaited[ticket] = (repr(name), coroutine)
-        return coroutine
+            self.mark(key, name, EntryKind.REMOVED)

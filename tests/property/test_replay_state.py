@@ -1,5 +1,6 @@
 """Whatever is asked in whatever order, decisions fit the state, and the fold is the live state."""
 
+import copy
 from collections.abc import Iterable
 
 import msgspec
@@ -31,7 +32,7 @@ from processors.replay.commands import (
 )
 from processors.replay.decide import decide_asked, decide_command
 from processors.replay.retries import delay_ms
-from processors.replay.state import OPEN, CodeRun
+from processors.replay.state import OPEN, UNRESOLVED, CodeRun, EntryStatus
 from processors.replay.waits import next_wake_ms
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.durations import milliseconds
@@ -49,6 +50,7 @@ from schemas.history import (
     Post,
     RestartRun,
     ResumeRun,
+    RetryRun,
     RunStarted,
     Sender,
     SendEvent,
@@ -114,7 +116,15 @@ PARENTS = st.none() | st.builds(Parent, st.just("p"), st.just("p"), st.integers(
 SENDERS = st.none() | st.builds(Sender, st.just("s"), st.just("s"), st.just(0), st.integers(0, 5))
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(StartRun, st.just("1"), PARENTS),
-    st.builds(SendEvent, st.just("s/s#1"), st.sampled_from(["e", "f", ""]), st.just("1"), SENDERS),
+    st.builds(
+        SendEvent,
+        st.just("s/s#1"),
+        st.sampled_from(["e", "f", ""]),
+        st.just("1"),
+        SENDERS,
+        st.none() | st.just("1"),
+    ),
+    st.builds(RetryRun, st.none() | KEYS),
     st.just(PauseRun()),
     st.just(ResumeRun()),
     st.builds(TerminateRun, st.just("why"), PARENTS),
@@ -193,6 +203,41 @@ def test_what_is_open_has_no_result_and_what_is_not_has_one(
         assert run.resolved < run.sequence
         assert [post.number for post in run.unsent] == list(range(run.posted))
         assert next_wake_ms(run, 10**15) is None
+
+
+@given(story=STORIES, from_key=st.none() | KEYS)
+@settings(max_examples=300, deadline=None)
+def test_a_run_that_errors_can_be_retried_and_the_code_comes_to_no_end_that_it_cannot_leave(
+    story: list[tuple[Asked | Command, int]], from_key: str | None
+):
+    again = [*story, (ResumeRun(), 1), (Raise(Failure("Error", "no")), 1), (RetryRun(from_key), 1)]
+    before: CodeRun | None = None
+    for run, record in _records(again):
+        started = record.events[0]
+        if isinstance(started, RunStarted) and started.kept is not None and before is not None:
+            _check_retry(before, run, started)
+        before = copy.deepcopy(run)
+
+
+def _check_retry(before: CodeRun, run: CodeRun, started: RunStarted) -> None:
+    reopened = {each.key for each in started.reopened}
+    assert started.kept is not None
+    assert set(started.kept).isdisjoint(reopened)
+    assert set(run.entries) == {*started.kept, *reopened}
+    results = {k: e for k, e in run.entries.items() if e.status not in OPEN}
+    assert sorted(results, key=lambda key: results[key].sequence) == [
+        key
+        for key in sorted(before.entries, key=lambda key: before.entries[key].sequence)
+        if key in results
+    ]
+    assert all(e.sequence < UNRESOLVED for e in results.values())
+    assert not any(e.rolled_back for e in run.entries.values())
+    assert run.mailbox == before.mailbox
+    for key, entry in run.entries.items():
+        if entry.kind is EntryKind.LOOP and key in reopened and before.entries[key].commits:
+            assert entry.commits
+        if entry.status is EntryStatus.CANCELLED:
+            assert any(key.startswith(f"{each}/") for each in results)
 
 
 @given(policy=POLICIES, retry=st.integers(1, 10**6))

@@ -353,6 +353,80 @@ async def crowd(event: Event, step: Step, work: Work) -> object:
     return [sorted(map(str, got)), more]
 
 
+@shape(leaf, restarts=True, retries=True)
+async def mended(event: Event, step: Step, work: Work) -> object:
+    """Each of its parts fails in one run more than the part before."""
+    work.drawn("timestamp", event.timestamp.isoformat())
+    work.drawn("uuid", await step.uuid())
+    found: list[object] = [await step.do("first", work.do(1), retries=EVER)]
+
+    async def good(step: Step) -> object:
+        value = await step.do("a", work.do("a"), retries=EVER)
+        await step.sleep("nap", "3 minutes")
+        return [value, await step.do("b", work.at_once("b"), retries=SOON)]
+
+    async def bad(step: Step) -> object:
+        await step.do("c", work.do("c"), retries=EVER)
+        return await step.do("d", work.broken("d"), retries=EVER)
+
+    async def never(step: Step) -> None:
+        await step.do("begin", work.do(), retries=EVER)
+        await step.sleep("nap", LONG)
+
+    both = await step.join("both", good=good, bad=bad)
+    found += [both["good"], both["bad"]]
+    found.append(await step.run_workflow("leaf", "leaf", params=2))
+
+    async def turn(step: Step, state: list[object]) -> object:
+        n = len(state)
+        work.drawn(f"{step.scope}/dice", await step.random())
+        got = await step.do("work", work.broken(n, runs=2 if n == 3 else 0), retries=EVER)
+        won = await step.race("race", good=good, never=never) if n in (1, 3) else None
+        state = [*state, [got, won and won.value]]
+        return Break(state) if len(state) == 5 else Continue(state)
+
+    options = {"commit_interval": 2, "history_every": 2, "history_keep": 2}
+    found.append(await step.loop("turns", turn, state=[], **options))
+    return found + await asyncio.gather(
+        step.run_workflow("child", "leaf", params=3),
+        step.sleep("nap", "1 minute"),
+        step.do("more", work.do("more"), retries=EVER),
+        step.do("last", work.broken("last", runs=3), retries=EVER),
+    )
+
+
+@shape(leaf, restarts=True, retries=True)
+async def undone(event: Event, step: Step, work: Work) -> object:
+    """Is rolled back and tried again: what was undone is done in the run that ends well."""
+    await step.checkpoint("before money")
+    done = [await step.do(n, work.numbered(), retries=EVER, rollback=work.undo(n)) for n in "ab"]
+
+    async def branch(step: Step) -> int:
+        key = f"{step.scope}/pay"
+        return await step.do("pay", work.numbered(), retries=EVER, rollback=work.undo(key))
+
+    async def nap(step: Step) -> int:
+        await step.sleep("nap", LONG)
+        return await branch(step)
+
+    won = await step.race("first", branch=branch, nap=nap)
+
+    async def turn(step: Step, state: list[int]) -> object:
+        state = [*state, await branch(step)]
+        return Break(state) if len(state) == 4 else Continue(state)
+
+    done += [won.value, *await step.loop("turns", turn, state=[], commit_interval=2)]
+    try:
+        await step.do("met", _refuses)
+    except StepFailedError:
+        await step.do("after", work.do(), retries=EVER)
+    await asyncio.gather(
+        step.run_workflow("child", "leaf", params=3),
+        step.do("last", work.broken(runs=2), retries=EVER),
+    )
+    return [number == event.run_number for number in done]
+
+
 # -- programs drawn from the variant: whatever can be nested is
 
 

@@ -1,10 +1,10 @@
 """A partition's two logs in memory, and the reader who checks the laws on what counts in them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
 from processors.replay.appliers import fold
-from processors.replay.state import CodeRun
+from processors.replay.state import CONTAINERS, CodeRun, EntryStatus
 from processors.runs.claims import Claims
 from schemas.codec import decode
 from schemas.history import (
@@ -15,6 +15,7 @@ from schemas.history import (
     EventReceived,
     HistoryAppended,
     LogEvent,
+    LogWritten,
     Post,
     PostsQueued,
     PostsSent,
@@ -53,6 +54,8 @@ class Reader:
     done: set[Place] = field(default_factory=set)
     opened: set[Place] = field(default_factory=set)
     undone: set[Place] = field(default_factory=set)
+    #: Runs that have kept what was done in the run before.
+    retried: set[tuple[str, str, int]] = field(default_factory=set)
     #: The place of the last record that was given to be published.
     published: int = -1
     void: int = 0
@@ -67,6 +70,8 @@ class Reader:
         if not all(isinstance(event, CommandRejected) for event in record.events):
             self.counted.setdefault(key, []).append(record)
             self._place(record, before)
+        if before is not None:
+            _keeps_what_is_done(before, record)
         for event in record.events:
             self._note(key, record, event)
             if isinstance(event, PostsQueued):
@@ -110,6 +115,11 @@ class Reader:
     def _note(self, key: str, record: HistoryAppended, event: LogEvent) -> None:
         where = (record.workflow, record.instance_id, record.run_number)
         match event:
+            case RunStarted(kept=tuple(kept)):
+                self.retried.add(where)
+                opened = {*kept, *(each.key for each in event.reopened)}
+                self._keep(self.done, where, kept)
+                self._keep(self.opened, where, opened)
             case StepCompleted():
                 self._once(self.done, Place(*where, event.key), "completed")
             case StepFailed(retry_at_ms=None):
@@ -126,6 +136,14 @@ class Reader:
                 self._queued(key, event)
             case _:
                 pass
+
+    @staticmethod
+    def _keep(found: set[Place], where: tuple[str, str, int], keys: Iterable[str]) -> None:
+        """What was done once and is kept by a retry is never done again in its run either."""
+        workflow, instance_id, number = where
+        for key in keys:
+            if Place(workflow, instance_id, number - 1, key) in found:
+                found.add(Place(*where, key))
 
     @staticmethod
     def _once(found: set[Place], place: Place, what: str) -> None:
@@ -152,6 +170,19 @@ class Reader:
                     f"most {offset}, found {post}"
                 )
             self.published = post.order
+
+
+def _keeps_what_is_done(before: CodeRun, record: HistoryAppended) -> None:
+    """A retry keeps each leaf that is completed, unless it is undone or an operator says so."""
+    match record.events:
+        case (RunStarted(kept=tuple(kept)), LogWritten(step_key=None)):
+            for key, entry in before.entries.items():
+                if entry.status is not EntryStatus.COMPLETED or entry.kind in CONTAINERS:
+                    continue
+                if (key in kept) is entry.rolled_back:
+                    raise Violation(f"{key}: expected what is done to be kept by {record}")
+        case _:
+            pass
 
 
 class Partition:

@@ -15,6 +15,7 @@ import msgspec
 
 from processors.replay.state import CodeRun
 from processors.runs.decisions import Rejection
+from processors.runs.state import RunStatus
 from schemas.codec import decode, encode
 from schemas.history import (
     NO_CAUSE,
@@ -415,15 +416,19 @@ class Process:
         return self.world.ended[place]
 
     def drawn(self, place: Place, value: object) -> None:
-        if self.world.drawn.setdefault(place, value) != value:
-            raise self.world.broken(f"{place} was {self.world.drawn[place]}, is now {value}")
+        known = [self.world.drawn.setdefault(place, value)]
+        if place[:3] in self.partition.reader.retried and not place.key.startswith("now"):
+            before = place._replace(run_number=place.run_number - 1)
+            known.append(self.world.drawn.get(before, value))
+        if known != [value] * len(known):
+            raise self.world.broken(f"{place} was {known}, is now {value}")
 
 
 def _same(mine: CodeRun | None, theirs: CodeRun | None) -> bool:
     if mine is None or theirs is None:
         return mine is theirs
-    if theirs.ended:
-        # Of a run that is over, an owner may have kept only what a restart needs.
+    if theirs.ended and theirs.status is not RunStatus.ERRORED:
+        # Of a run that is over for good, an owner may have kept only what a restart needs.
         bare = {"entries": {}, "open": {}, "mailbox": []}
         mine, theirs = (msgspec.structs.replace(each, **bare) for each in (mine, theirs))
     return mine == theirs and list(mine.open) == list(theirs.open)

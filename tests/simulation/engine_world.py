@@ -9,8 +9,9 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from processors.replay.state import CodeRun
 from processors.runs.claims import Claims
 from processors.runs.state import RunStatus
 from schemas.codec import encode
@@ -20,6 +21,8 @@ from schemas.history import (
     PauseRun,
     RestartRun,
     ResumeRun,
+    RetryRun,
+    Sender,
     SendEvent,
     StartRun,
     TerminateRun,
@@ -94,9 +97,22 @@ class World:
         self.sleepers: list[tuple[int, Process, asyncio.Future[None]]] = []
         self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
         self.owners: dict[int, Process] = {}
+        #: Events that a program may send once more.
+        self.again: list[tuple[Root, SendEvent]] = []
         self.zombies: list[Process] = []
-        for root in roots:
-            self.tell(root, StartRun(json_of({"variant": root.variant}, "params")))
+        for number, root in enumerate(roots):
+            self._begin(root, number, signal=random.Random(f"signals of {seed}").random() < 0.3)
+
+    def _begin(self, root: Root, number: int, *, signal: bool) -> None:
+        """A client starts a root, or a program does by an event, which it may send again."""
+        params = json_of({"variant": root.variant}, "params")
+        if not signal:
+            self.tell(root, StartRun(params))
+            return
+        event_id = f"~rules/{number}#1"
+        first = SendEvent(event_id, "signal", "1", Sender("~rules", str(number), 0, 1), params)
+        self.again.append((root, first))
+        self.tell(root, first)
 
     # -- what the processes ask of the world
 
@@ -298,6 +314,11 @@ class World:
     def _do_tick(self) -> None:
         self.advance(JUMP_MAX_MS)
 
+    def _do_signal(self) -> None:
+        for root, event in self.again:
+            self.trace.append(("a program sends again", event.event_id))
+            self.tell(root, event)
+
     def _do_script(self) -> None:
         root = self.random.choice(self.roots)
         if root.script:
@@ -310,13 +331,22 @@ class World:
         root = self.random.choice(self.roots)
         commands: list[Command] = [PauseRun(), PauseRun(), ResumeRun()]
         if root.shape.restarts:
-            commands.append(RestartRun())
+            commands += [RestartRun(), RetryRun()]
         if self.random.random() < 0.02:
             commands = [TerminateRun("an operator")]
             root.ended_early = True
         command = self.random.choice(commands)
         self.trace.append((f"an operator: {type(command).__name__}", root.shape.name))
         self.tell(root, command)
+
+    def _do_mend(self) -> None:
+        """An operator retries what has failed, sometimes from some step."""
+        for root in self.roots:
+            run = self._run_of(root)
+            if root.shape.restarts and run is not None and run.status is RunStatus.ERRORED:
+                key = self.random.choice([None, *run.entries])
+                self.trace.append(("an operator retries", root.shape.name, key))
+                self.tell(root, RetryRun(self.random.choice([None, key])))
 
     # -- time, and the end
 
@@ -370,7 +400,7 @@ class World:
         undelivered(self)
 
     def _nudge(self) -> bool:
-        """What clients owe: their events, and that nothing stays paused."""
+        """What clients owe: their events, and that nothing stays paused or broken."""
         if any(root.script for root in self.roots):
             for root in self.roots:
                 while root.script:
@@ -378,17 +408,23 @@ class World:
                     event_id = f"evt-{next(self.numbers)}"
                     self.tell(root, SendEvent(event_id, kind, json_of(payload, "payload")))
             return True
-        paused = [
-            root
-            for root in self.roots
-            if (run := self.runs().get(f"{root.shape.name}/{root.instance_id}"))
-            and run.status is RunStatus.PAUSED
-        ]
-        for root in paused:
-            self.tell(root, ResumeRun())
-        return bool(paused)
+        owed = [(root, command) for root in self.roots if (command := self._owed(root))]
+        for root, command in owed:
+            self.tell(root, command)
+        return bool(owed)
 
-    def runs(self) -> dict[str, Any]:
+    def _owed(self, root: Root) -> Command | None:
+        run = self._run_of(root)
+        if run is not None and run.status is RunStatus.PAUSED:
+            return ResumeRun()
+        if run is not None and run.status is RunStatus.ERRORED and root.shape.retries:
+            return RetryRun()
+        return None
+
+    def _run_of(self, root: Root) -> CodeRun | None:
+        return self.runs().get(f"{root.shape.name}/{root.instance_id}")
+
+    def runs(self) -> dict[str, CodeRun]:
         return {key: run for each in self.partitions for key, run in each.reader.states.items()}
 
     def told(self) -> str:
@@ -407,7 +443,9 @@ _FAULTS: Final[dict[str, list[float]]] = {
     "jump": [0, 0, 0.01],
     "tick": [0, 0.01, 0.1],
     "script": [0.02, 0.1],
+    "signal": [0, 0.02],
     "operator": [0, 0, 0.01, 0.03],
+    "mend": [0, 0.02, 0.1],
 }
 _CHANCES: Final[dict[str, list[float]]] = {
     "twice": [0, 0.2],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
-from headwater import Retry, StepTx, WorkflowEvent, workflow
+from headwater import NonRetryableError, Retry, StepTx, WorkflowEvent, workflow
 from streams.code_host.attempt import ATTEMPT
 from streams.code_host.definition import Workflow
 
@@ -89,6 +89,24 @@ class Work:
 
         return callback
 
+    def broken(self, value: object = None, runs: int = 1) -> Callable[[], Any]:
+        """Fails for good in the first runs, then gives a value."""
+
+        async def callback() -> object:
+            place = self.place()
+            self.port.begin(place)
+            await self.port.pass_time()
+            self.port.end(place)
+            if place.run_number < runs:
+                raise NonRetryableError(f"{place.key} is broken")
+            return value
+
+        return callback
+
+    def numbered(self) -> Callable[[], Any]:
+        """Gives the number of the run in which it was done."""
+        return self.do(self.run[2])
+
     def tx(self, fill: Callable[[StepTx], None], value: object = None) -> Callable[[StepTx], Any]:
         """A step with a transaction, which is also filled by attempts that fail."""
 
@@ -141,13 +159,15 @@ class Shape:
     """A root and those beside it.
 
     Shape:  script has type and payload of the events that a client sends to the root; `restarts`
-            says that the root may be started again at any time and ends the same.
+            says that the root may be started again at any time and ends the same; `retries` that
+            its failures are retried until it ends well.
     """
 
     name: str
     bodies: dict[str, tuple[Body, bool]]
     script: tuple[tuple[str, object], ...] = ()
     restarts: bool = False
+    retries: bool = False
 
     def workflows(self, port: Port) -> list[Workflow]:
         return [_workflow(port, name, *body) for name, body in self.bodies.items()]
@@ -165,14 +185,18 @@ SHAPES: dict[str, Shape] = {}
 
 
 def shape(
-    *beside: Body, strict: bool = False, restarts: bool = False, script: tuple[Any, ...] = ()
+    *beside: Body,
+    strict: bool = False,
+    restarts: bool = False,
+    retries: bool = False,
+    script: tuple[Any, ...] = (),
 ) -> Callable[[Body], Body]:
     """Takes a root into the corpus, with those that it starts."""
 
     def take(body: Body) -> Body:
         name = body.__name__
         bodies = {name: (body, strict)} | {each.__name__: (each, False) for each in beside}
-        SHAPES[name] = Shape(name, bodies, script, restarts)
+        SHAPES[name] = Shape(name, bodies, script, restarts, retries)
         return body
 
     return take

@@ -1,5 +1,6 @@
 """The laws: a run with crashes ends like the run without, and nothing completed runs again."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -138,6 +139,49 @@ def join_in_race(probe: Probe) -> list[object]:
         return [first.winner, first.value]
 
     return [order]
+
+
+@shape
+def branches_that_are_over(probe: Probe) -> list[object]:
+    @workflow("invoice")
+    async def invoice(event: WorkflowEvent, step: Step) -> object:
+        return await step.do("charge", probe.of("charge", 5))
+
+    async def one_page(step: Step, state: dict) -> object:
+        await step.do("fetch", probe.of(f"fetch {state['n']}"))
+        return Break(state["n"]) if state["n"] == 2 else Continue({"n": state["n"] + 1})
+
+    async def everything(step: Step) -> object:
+        await step.checkpoint("before money")
+        probe.drawn.add((await step.uuid(), await step.random(), (await step.now()).isoformat()))
+        await step.log.info("on the way")
+        line = await step.wait_for_event("line", type="line")
+        paid = await step.run_workflow("bill", "invoice", id="inv-1")
+        pages = await step.loop("pages", one_page, state={"n": 0}, commit_interval=2)
+        return [line.payload, paid, pages, await step.do("end", probe.of("end", 1, failures=2))]
+
+    async def races(step: Step) -> object:
+        async def slow(step: Step) -> None:
+            await step.do("begin", probe.of("slow begins"))
+            await step.loop("never", never, state={})
+
+        async def never(step: Step, state: dict) -> object:
+            await step.sleep("nap", "1 hour")
+            return Continue(state)
+
+        async def quick(step: Step) -> str:
+            await asyncio.gather(*(step.sleep(f"nap {n}", "30 seconds") for n in range(3)))
+            return "quick"
+
+        return (await step.race("fastest", slow=slow, quick=quick)).winner
+
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        both = await step.join("both", everything=everything, races=races)
+        await step.sleep("gap", "5 minutes")
+        return [both["everything"], both["races"], await step.do("last", probe.of("last", 2))]
+
+    return [order, invoice]
 
 
 @shape
@@ -314,9 +358,10 @@ def test_a_crash_in_any_callback_repeats_that_callback_only(name: str):
         assert len(crashed.probe.begun) == len(plain.probe.begun) + 1, where
 
 
+@pytest.mark.parametrize("name", ["line", "branches_that_are_over"])
 @pytest.mark.parametrize("hold", [0, 1, 2, 3, 4])
-def test_values_that_a_callback_was_given_are_the_same_after_a_crash_in_it(hold: int):
-    assert len(ending("line", crash=hold == 0, hold=hold).probe.drawn) == 1
+def test_values_that_the_code_was_given_are_the_same_after_a_crash(hold: int, name: str):
+    assert len(ending(name, crash=hold == 0, hold=hold).probe.drawn) == 1
 
 
 async def snapshot(instance: Instance) -> list[object]:

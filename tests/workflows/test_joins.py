@@ -228,3 +228,64 @@ def test_the_same_join_again_returns_the_first_values():
         return [first["user"], again["user"]]
 
     assert output(order) == [1, 1]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_branches_leave_in_variables_is_the_same_after_a_crash(crash: bool):
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        seen: list[str] = []
+
+        def naps(name: str, *durations: str) -> object:
+            async def branch(step: Step) -> None:
+                for number, duration in enumerate(durations):
+                    await step.sleep(f"wait {number}", duration)
+                    seen.append(name)
+
+            return branch
+
+        long, short = naps("long", "2 minutes", "1 minute"), naps("short", "1 minute", "3 minutes")
+        await step.join("both", long=long, short=short)
+        await step.sleep("cool off", "1 hour")
+        return seen
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("5 minutes")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) == ["short", "long", "long", "short"]
+
+    run(scenario, order)
+
+
+def test_the_same_join_again_runs_nothing_on_replay_either():
+    entered: list[str] = []
+
+    def enters(name: str) -> object:
+        async def branch(step: Step) -> object:
+            entered.append(name)
+            return await step.do("load", lambda: name)
+
+        return branch
+
+    async def other(step: Step) -> None:
+        entered.append("other")
+        await step.sleep("load", "1 hour")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        first = await step.join("fetch", user=enters("first"))
+        again = await step.join("fetch", user=other)
+        await step.sleep("cool off", "1 hour")
+        return [first["user"], again["user"]]
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) == ["first", "first"]
+        assert set(entered) == {"first"}
+
+    run(scenario, order)

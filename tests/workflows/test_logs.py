@@ -171,3 +171,25 @@ def test_the_lines_of_an_instance_that_failed_are_kept():
         ]
 
     run(scenario, order)
+
+
+def test_lines_of_a_branch_that_is_over_can_be_told_apart_too():
+    async def branch(step: Step) -> None:
+        await step.log.info("before")
+        await step.do("load", lambda: 1)
+        await step.log.info("after")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.join("fetch", user=branch)
+        await step.sleep("cool off", "1 hour")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        await output_of(instance)
+        lines = await lines_of(instance, "message", "is_replay")
+        assert [message for message, replayed in lines if not replayed] == ["before", "after"]
+
+    run(scenario, order)

@@ -13,6 +13,7 @@ from tests.workflows.running import (
     keys_of,
     output,
     output_of,
+    pass_time,
     run,
     state_of,
 )
@@ -315,3 +316,64 @@ def test_a_long_loop_stays_below_the_limit_of_entries_because_it_is_trimmed():
     calls = Calls()
     assert output(order_of_pages(pages_until(1499, calls))) == sum(range(1500))
     assert len(calls.names) == 3000
+
+
+@pytest.mark.parametrize("commit_interval", [1, 20])
+def test_new_entries_come_behind_those_of_iterations_that_a_replay_passes_over(
+    commit_interval: int,
+):
+    async def turn(step: Step, state: dict) -> object:
+        await step.do("load", lambda: None)
+        await step.do("store", lambda: None)
+        if state["n"] == 2:
+            return Break(None)
+        return Continue({"n": state["n"] + 1})
+
+    async def naps(step: Step, state: dict) -> object:
+        if state["n"] == 2:
+            await step.do("wait", lambda: pass_time("1 hour"))
+        return await turn(step, state)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        await output_of(instance)
+        assert await keys_of(instance) == [
+            "pages",
+            *(f"pages/~{number}/{name}" for number in (0, 1) for name in ("load", "store")),
+            *(f"pages/~2/{name}" for name in ("wait", "load", "store")),
+        ]
+
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        options = {"commit_interval": commit_interval, "history_every": 50}
+        return await step.loop("pages", naps, state={"n": 0}, **options)
+
+    run(scenario, order)
+
+
+def test_a_loop_that_fails_raises_the_error_of_its_body_each_time():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        found = []
+        for number in range(2):
+            try:
+                await step.loop("pages", fails, state={})
+            except LookupError as error:
+                found.append(str(error))
+            await step.sleep(f"gap {number}", "1 hour")
+        return found
+
+    async def fails(step: Step, state: dict) -> None:
+        await step.do("work", lambda: 1)
+        raise LookupError("sold out")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in range(2):
+            await test.crash()
+            await test.advance("1 hour")
+        assert await output_of(instance) == ["sold out", "sold out"]
+
+    run(scenario, order)

@@ -252,3 +252,94 @@ def test_a_race_may_run_inside_a_join():
         assert await output_of(instance) == ["cache", "posts"]
 
     run(scenario, order)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_loser_sees_no_result_on_replay_that_it_had_not_seen(crash: bool):
+    """Both sleeps end at the same instant: the loser's end is recorded before the race's."""
+
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        seen: list[str] = []
+
+        def naps(name: str) -> object:
+            async def branch(step: Step) -> None:
+                seen.append(f"{name} begins")
+                try:
+                    await step.sleep("wait", "1 hour")
+                    seen.append(f"{name} ends")
+                finally:
+                    seen.append(f"{name} leaves")
+
+            return branch
+
+        await step.race("fastest", a=naps("a"), b=naps("b"))
+        await step.sleep("cool off", "1 hour")
+        return seen
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 hour")
+        assert (await entry_at(instance, "fastest/b/wait")).status == "completed"
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        seen = ["a begins", "b begins", "a ends", "a leaves", "b leaves"]
+        assert await output_of(instance) == seen
+
+    run(scenario, order)
+
+
+def test_a_loser_is_seen_as_far_as_it_came_when_the_winner_has_become_shorter():
+    code = Deployed()
+
+    async def loser(step: Step) -> None:
+        for number in range(3):
+            await step.do(f"load {number}", lambda: None)
+        await step.sleep("wait", "5 hours")
+
+    async def winner(step: Step) -> None:
+        if code.version == 1:
+            await step.sleep("wait", "1 minute")
+        else:
+            await step.removed("wait", kind="sleep")
+
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        first = await step.race("fastest", loser=loser, winner=winner)
+        await step.sleep("cool off", "1 hour")
+        return first.winner
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 minute")
+        await test.crash()
+        code.version = 2
+        await test.advance("1 hour")
+        assert await output_of(instance) == "winner"
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_a_loser_had_not_awaited_yet_is_no_mistake(crash: bool):
+    async def loser(step: Step) -> None:
+        first, second = step.sleep("first", "2 hours"), step.do("second", lambda: None)
+        await first
+        await second
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        first = await step.race("fastest", loser=loser, winner=after("1 hour"))
+        await step.sleep("cool off", "1 hour")
+        return first.winner
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 hour")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) == "winner"
+
+    run(scenario, order)

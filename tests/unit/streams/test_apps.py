@@ -1,5 +1,6 @@
 """What an app is, and what its author is told when it cannot be loaded."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from streams.code_host.apps import AppNotLoaded, load_app
+from processors.ticks import Cron
+from streams.code_host.apps import AppNotLoaded, load_app, schedules_of
+from streams.code_host.declared import declarations_of
 
 ORDER = """
     from headwater import workflow
@@ -142,3 +145,86 @@ def test_two_workflows_of_one_name(write: Write):
         "expected each name once in shop_j, found two workflows 'order': "
         "shop_j.order and shop_j.order"
     )
+
+
+SCHEDULED = """
+    from headwater import schedule
+
+    nightly = schedule("nightly", cron="0 3 * * *", workflow="order")
+    schedule("hourly", cron="0 * * * *", workflow=order)
+    """
+
+
+def names_of_schedules(spec: str) -> list[str]:
+    return sorted(each.declared.schedule for each in schedules_of(load_app(spec)))
+
+
+def test_a_schedule_counts_with_or_without_a_name_of_its_own(write: Write):
+    write("clock_a.py", ORDER, SCHEDULED)
+    assert names_of_schedules("clock_a") == ["hourly", "nightly"]
+    assert sorted(load_app("clock_a")) == ["headwater-schedule", "order"]
+
+
+def test_a_schedule_counts_where_it_is_imported_by_name(write: Write):
+    write("clock_b.py", ORDER, SCHEDULED)
+    write("clock_c.py", "from clock_b import *")
+    assert names_of_schedules("clock_c") == ["nightly"]
+
+
+def test_an_attribute_may_list_schedules(write: Write):
+    write("clock_d.py", ORDER, SCHEDULED, "app = [order, nightly]", "only = order")
+    assert names_of_schedules("clock_d:app") == ["nightly"]
+    assert names_of_schedules("clock_d:only") == []
+    assert sorted(load_app("clock_d:only")) == ["order"]
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            'schedule("hourly", cron="0 1 * * *", workflow="order")',
+            "expected each name once in clock_e, found two schedules 'hourly': clock_e:",
+        ),
+        (
+            'schedule("other", cron="0 1 * * *", workflow="nothing")',
+            "expected the workflow of the schedule 'other' (clock_e:14) to be one of clock_e: "
+            "order; found 'nothing'",
+        ),
+        ('schedule("other", cron="never", workflow="order")', "found 'never'"),
+        ('schedule("other", cron="0 1 * * *")', "TypeError"),
+        (
+            'mine = workflow("headwater-schedule")(order.function)',
+            "expected no workflow of the name headwater-schedule, which runs schedules, found",
+        ),
+    ],
+)
+def test_a_schedule_that_cannot_be(write: Write, source: str, told: str):
+    write("clock_e.py", ORDER, SCHEDULED, source)
+    assert told in refusal("clock_e")
+
+
+def test_what_an_app_declares_is_told_by_another_process(write: Write, tmp_path: Path):
+    write("clock_f.py", ORDER, SCHEDULED, 'print("as authors do")')
+    found = asyncio.run(declarations_of("clock_f", directory=tmp_path))
+    assert found.workflows == ("order",)
+    assert [each.schedule for each in found.schedules] == ["nightly", "hourly"]
+    assert found.schedules[0].at == Cron("0 3 * * *", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import os; os._exit(3)", "found that the process ended with exit code 3"),
+        ("import time; time.sleep(60)", "expected clock_g to be imported within 0.5 s"),
+    ],
+)
+def test_an_app_that_cannot_be_asked(write: Write, tmp_path: Path, source: str, told: str):
+    write("clock_g.py", ORDER, source)
+    with pytest.raises(AppNotLoaded) as caught:
+        asyncio.run(
+            declarations_of(
+                "clock_g", directory=tmp_path, within_s=0.5 if "sleep" in source else 30
+            )
+        )
+    assert told in caught.value.message

@@ -3,7 +3,7 @@
 import pytest
 
 from processors.replay.appliers import apply, fold
-from processors.replay.state import CodeRun, EntryStatus
+from processors.replay.state import UNRESOLVED, CodeRun, EntryStatus
 from processors.runs.state import RunStatus
 from schemas.errors import InvariantViolation
 from schemas.history import (
@@ -24,6 +24,7 @@ from schemas.history import (
     Post,
     PostsQueued,
     PostsSent,
+    Reopened,
     RollbackFailed,
     RollbackStarted,
     RunCompleted,
@@ -40,6 +41,7 @@ from tests.unit.processors.replay.states import (
     PARENT,
     a_run,
     an_entry,
+    copy_of,
     mail,
 )
 
@@ -212,6 +214,71 @@ def test_a_restart_keeps_the_outbox_what_was_heard_and_the_time_of_creation():
     assert (run.unsent, run.posted, run.heard) == ([Post(2)], 3, {"x/y": 1})
     assert (run.created_at_ms, run.started_at_ms) == (NOW_MS, _AT_MS)
     assert (run.entries, run.open, run.mailbox, run.output, run.failure) == ({}, {}, [], None, None)
+
+
+def test_a_retry_keeps_entries_whose_results_come_before_all_that_is_new():
+    before = a_run(
+        RunStatus.ERRORED,
+        run_number=2,
+        started_at_ms=5,
+        mailbox=[mail(1)],
+        hosts_lost=1,
+        rollback=FAILURE,
+        entries={
+            "a": an_entry(
+                status=EntryStatus.COMPLETED, sequence=1, result="1", rollback_attempts=1,
+                rollback_at_ms=9,
+            ),
+            "b": an_entry(status=EntryStatus.COMPLETED, sequence=6),
+            "c": an_entry(status=EntryStatus.COMPLETED, sequence=-9),
+            "nap": an_entry(EntryKind.SLEEP, wake_at_ms=9),
+            "gone": an_entry(status=EntryStatus.ERRORED, sequence=3),
+        },
+    )  # fmt: skip
+    whole = copy_of(before)
+    started = RunStarted("1", "seed", kept=("a", "b", "c", "nap"))
+    run = fold(before, _record(started, run_number=3))
+    assert run is not None
+    found = {key: entry.sequence for key, entry in run.entries.items()}
+    assert found == {"a": -7, "b": -2, "c": -17, "nap": UNRESOLVED}
+    kept = run.entries["a"]
+    assert (kept.result, kept.rollback_attempts, kept.rollback_at_ms) == ("1", 0, 0)
+    assert (run.open, run.mailbox) == ({"nap": None}, [mail(1)])
+    assert (run.run_number, run.sequence, run.resolved, run.hosts_lost) == (3, 1, 0, 0)
+    assert (run.started_at_ms, run.updated_at_ms, run.rollback) == (5, _AT_MS, None)
+    run.mailbox.clear()
+    assert before == whole, "whoever looks at the run before sees what it was"
+
+
+def test_a_retry_reopens_containers_without_their_results():
+    loop = an_entry(
+        EntryKind.LOOP, EntryStatus.ERRORED, sequence=5, failure=FAILURE, iteration=4,
+        commits={0: "0", 2: "2", 4: "4"},
+    )  # fmt: skip
+    join = an_entry(EntryKind.JOIN, EntryStatus.COMPLETED, sequence=6, result="1")
+    before = a_run(RunStatus.ERRORED, entries={"loop": loop, "join": join})
+    again = (Reopened("loop", 3), Reopened("join"))
+    run = fold(before, _record(RunStarted("1", "seed", kept=(), reopened=again), run_number=1))
+    assert run is not None
+    loop, join = run.entries["loop"], run.entries["join"]
+    assert (loop.iteration, loop.commits) == (2, {0: "0", 2: "2"})
+    for entry in (loop, join):
+        assert (entry.status, entry.sequence) == (EntryStatus.PENDING, UNRESOLVED)
+        assert (entry.result, entry.failure, entry.updated_at_ms) == (None, None, _AT_MS)
+    assert list(run.open) == ["loop", "join"]
+
+
+def test_a_retry_that_keeps_what_is_not_there_is_refused():
+    started = RunStarted("1", "seed", kept=("a",), reopened=(Reopened("b"),))
+    with pytest.raises(InvariantViolation, match="found a, b"):
+        fold(a_run(RunStatus.ERRORED), _record(started, run_number=1))
+
+
+def test_an_event_that_creates_its_instance_is_remembered():
+    event = EventReceived("~hooks/webhooks-3#7", "line", "1", NOW_MS)
+    run = fold(None, _record(RunStarted("1", "seed"), event))
+    assert run is not None
+    assert (run.heard, run.sequence) == ({"~hooks/webhooks-3": 7}, 2)
 
 
 def test_posts_of_a_run_that_has_ended_are_still_sent():

@@ -22,6 +22,7 @@ from schemas.history import (
     PostsQueued,
     RestartRun,
     ResumeRun,
+    RetryRun,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -59,6 +60,19 @@ def _child(status: EntryStatus = EntryStatus.WAITING, **more: object) -> CodeRun
     return a_run(_WAITING, entries=entries, **more)
 
 
+def _told(number: int) -> SendEvent:
+    """A program that is no workflow says it, and may be the first to do so."""
+    sender = Sender("~hooks", "webhooks-3", 0, number)
+    return SendEvent(f"~hooks/webhooks-3#{number}", "line", "1", sender, '{"a":1}')
+
+
+_TOLD = EventReceived("~hooks/webhooks-3#7", "line", "1", NOW_MS)
+_RETRIED = LogWritten(
+    "info",
+    "system",
+    "run 0 is retried; done again: nothing; kept: 0 entries",
+    '{"from":null,"again":[],"reopened":[]}',
+)
 _ENDED_BY = TerminateRun("its parent was restarted", Parent("order", "o-1", 0, "bill"))
 _ENDED = PostsQueued((Post(0, "invoice", "inv-1", _ENDED_BY),))
 _CASCADE = PostsQueued(
@@ -139,6 +153,16 @@ ACCEPTED = {
     "an event of a workflow": (
         a_run(heard={"other/x": 3}), _heard(4), [EventReceived("other/x#4", "line", "1", NOW_MS)],
     ),
+    "an event that creates its instance": (
+        None, _told(7), [RunStarted('{"a":1}', "seed"), _TOLD],
+    ),
+    "an event that would create its instance, which is there": (
+        a_run(heard={"~hooks/webhooks-3": 6}), _told(7), [_TOLD],
+    ),
+    "a retry": (
+        a_run(RunStatus.ERRORED, parent=PARENT), RetryRun(),
+        [RunStarted("1", "seed", PARENT, kept=()), _RETRIED],
+    ),
     "a child's output": (
         _child(), FinishChild(0, "bill", output="5"), [EntryCompleted("bill", "5")],
     ),
@@ -181,6 +205,27 @@ REFUSED = {
     "an event of a workflow once more": (
         a_run(heard={"other/x": 4}), _heard(4), "EVENT_ALREADY_RECEIVED",
     ),
+    "an event of a workflow once more, after the end": (
+        a_run(_COMPLETE, heard={"other/x": 4}), _heard(4), "EVENT_ALREADY_RECEIVED",
+    ),
+    "an event of a program once more": (
+        a_run(heard={"~hooks/webhooks-3": 7}), _told(7), "EVENT_ALREADY_RECEIVED",
+    ),
+    "an event of a program once more, after the end": (
+        a_run(_COMPLETE, heard={"~hooks/webhooks-3": 7}), _told(7), "EVENT_ALREADY_RECEIVED",
+    ),
+    "an event of a program to what is over": (a_run(_COMPLETE), _told(7), "INSTANCE_TERMINAL"),
+    "an event to what is not there": (None, _EVENT, "INSTANCE_NOT_FOUND"),
+    "an event without a type that would create its instance": (
+        None, SendEvent("e", "", "1", start="1"), "INVALID_EVENT_TYPE",
+    ),
+    "an event that would create its instance with too much": (
+        None, SendEvent("e", "line", "1", start="x" * 2**21), "WORKFLOW_PARAMS_INVALID",
+    ),
+    "retry what is not there": (None, RetryRun(), "INSTANCE_NOT_FOUND"),
+    "retry what runs": (a_run(), RetryRun(), "INSTANCE_NOT_ERRORED"),
+    "retry what has ended well": (a_run(_COMPLETE), RetryRun(), "INSTANCE_NOT_ERRORED"),
+    "retry from nowhere": (a_run(RunStatus.ERRORED), RetryRun("k"), "STEP_NOT_FOUND"),
     "an event too many": (
         a_run(mailbox=[mail(n) for n in range(MAILBOX_MAX)]), _EVENT, "MAILBOX_FULL",
     ),
@@ -231,6 +276,7 @@ def test_an_event_that_was_sent_too_late_is_kept_and_ends_no_wait():
 
 @pytest.mark.parametrize("instance_id", ["", "-a", "a b", "é", "x" * 101])
 def test_an_instance_id_that_breaks_the_rules_is_refused(instance_id: str):
-    decision = _decide(None, StartRun("1"), instance_id)
-    assert isinstance(decision, Rejection)
-    assert decision.code == "INVALID_INSTANCE_ID"
+    for command in (StartRun("1"), _told(7)):
+        decision = _decide(None, command, instance_id)
+        assert isinstance(decision, Rejection)
+        assert decision.code == "INVALID_INSTANCE_ID"

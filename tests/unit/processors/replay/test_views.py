@@ -9,10 +9,13 @@ from schemas.history import (
     EntryKind,
     EntryOpened,
     EventReceived,
+    Failure,
     HistoryAppended,
     LogEvent,
     LogWritten,
+    Reopened,
     RunCompleted,
+    RunErrored,
     RunStarted,
     StepCompleted,
 )
@@ -68,6 +71,26 @@ def test_each_run_has_a_view_of_its_own():
     states = [view.state for view in views.values()]
     assert [state.status for state in states if state] == [RunStatus.COMPLETE, RunStatus.ACTIVE]
     assert (views[1].steps(), views[1].events, views[1].logs) == ([], {}, [])
+
+
+def test_a_run_that_is_retried_is_shown_with_what_it_keeps():
+    failed = RunErrored(Failure("Unreachable", "no answer"))
+    started = RunStarted("1", "seed", kept=("quote",), reopened=(Reopened("both"),))
+    views = runs(
+        [
+            *HISTORY[:4],
+            _record(5, EntryOpened("both", "both", EntryKind.JOIN, 3), sequence=6),
+            _record(5, EventReceived("evt-1", "line", "1", 5), failed, sequence=7),
+            _record(7, started, run_number=1),
+            _record(8, EntryOpened("w", "w", EntryKind.WAIT, 4), run_number=1, sequence=1),
+            _record(8, EntryCompleted("w", "1", ("evt-1",)), run_number=1, sequence=2),
+        ]
+    )
+    assert [(key, entry.status.value) for key, entry in views[1].steps()] == [
+        ("quote", "completed"), ("both", "pending"), ("w", "completed"),
+    ]  # fmt: skip
+    (before,), (now,) = (view.events.values() for view in views.values())
+    assert (before.consumed_by_step_key, now.consumed_by_step_key) == (None, "w")
 
 
 def test_a_refusal_alone_makes_no_instance():

@@ -1,0 +1,144 @@
+"""Entries with branches: join and race."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from processors.replay.commands import Close, CodeCommand, Fail, Losers
+from processors.replay.errors import JoinError, RaceError
+from processors.replay.state import Entry, EntryStatus
+from schemas.history import EntryKind, Failure
+from streams.code_host.branches import Branch, Branches
+from streams.code_host.definition import Won
+from streams.code_host.retelling import is_over, retell
+from streams.code_host.values import decode, encode
+
+if TYPE_CHECKING:
+    from streams.code_host.step import Step
+
+
+async def join(step: "Step", ticket: int, name: str, branches: Mapping[str, Branch]) -> Any:  # noqa: ANN401
+    """See `Step.join`."""
+    run = step.run
+    key, entry = _enter(step, ticket, name, EntryKind.JOIN, branches)
+    try:
+        if is_over(step, entry):
+            entry = await retell(step, key, lambda: _begin(step, key, branches, past=True))
+        else:
+            running = _begin(step, key, branches)
+            await running.until(running.all_settled)
+            run.say(_joined(key, running), owed=key)
+            entry = await run.result(key)
+            run.record.through.add(key)
+    finally:
+        run.busy.discard(key)
+    if entry.failure is not None:
+        raise JoinError(entry.failure.message, _errors(entry))
+    return decode(entry.result or "null")
+
+
+async def race(step: "Step", ticket: int, name: str, branches: Mapping[str, Branch]) -> Won:
+    """See `Step.race`."""
+    run = step.run
+    key, entry = _enter(step, ticket, name, EntryKind.RACE, branches)
+    try:
+        if is_over(step, entry):
+            entry = await _retell_race(step, key, branches)
+        else:
+            running = _begin(step, key, branches)
+            await running.until(lambda: running.all_settled() or _winner(running) is not None)
+            run.say(_raced(step, key, running), owed=key)
+            entry = await run.result(key)
+            run.record.through.add(key)
+    finally:
+        run.busy.discard(key)
+    if entry.failure is not None:
+        raise RaceError(entry.failure.message, _errors(entry))
+    won = decode(entry.result or "null")
+    return Won(won["winner"], won["value"])
+
+
+def _enter(
+    step: "Step", ticket: int, name: str, kind: EntryKind, branches: Mapping[str, Branch]
+) -> tuple[str, Entry | None]:
+    if not branches or not all(callable(branch) for branch in branches.values()):
+        step.run.unawaited.pop(ticket, None)
+        raise ValueError(
+            f"expected a {kind.value} to have branches, each an async function of a step, "
+            f"found {dict(branches)!r}"
+        )
+    key, entry = step.enter(ticket, name, kind)
+    if entry is None:
+        step.open(key, name, kind)
+    return key, entry
+
+
+def _begin(
+    step: "Step", key: str, branches: Mapping[str, Branch], *, past: bool = False
+) -> Branches:
+    steps = {name: step.beneath(f"{key}/{name}", past=past) for name in branches}
+    return Branches(steps, branches)
+
+
+def _joined(key: str, running: Branches) -> CodeCommand:
+    failures = running.failures()
+    if failures:
+        message = f'branches of "{key}" failed: {_listed(failures)}'
+        return Fail(key, Failure("JoinError", message, _detail(failures)))
+    values = {name: running.settled[name][0] for name in running.steps}
+    return Close(key, encode(values, f'the values of the join "{key}"'))
+
+
+def _winner(running: Branches) -> str | None:
+    return next((name for name, (_, error) in running.settled.items() if error is None), None)
+
+
+def _raced(step: "Step", key: str, running: Branches) -> CodeCommand:
+    winner = _winner(running)
+    if winner is None:
+        failures = running.failures()
+        message = f'no branch of "{key}" completed: {_listed(failures)}'
+        return Fail(key, Failure("RaceError", message, _detail(failures)))
+    value = {"winner": winner, "value": running.settled[winner][0]}
+    result = encode(value, f'the value of the race "{key}"')
+    lost = [f"{key}/{name}" for name in running.end_others()]
+    return Close(key, result, Losers(tuple(lost), tuple(step.run.abandon(lost))))
+
+
+async def _retell_race(step: "Step", key: str, branches: Mapping[str, Branch]) -> Entry:
+    """Runs branches again; the losers for as long as they ran, and no longer.
+
+    A result of a loser's may be recorded between the last one of the winner's and the end of the
+    race. Its code never saw it; but if the winner's code has become shorter, a loser may have been
+    further than it is when the winner settles.
+    """
+    entry = step.run.entries.get(key)
+    completed = entry is not None and entry.status is EntryStatus.COMPLETED
+    winner = decode(entry.result or "null")["winner"] if entry and completed else None
+
+    def end_losers(running: Branches) -> None:
+        for name in running.others():
+            if not any(step.run.record.unvisited(f"{key}/{name}")):
+                running.cancel(name)
+
+    return await retell(
+        step,
+        key,
+        lambda: _begin(step, key, branches, past=True),
+        settles=lambda running: winner in running.settled,
+        settled=end_losers,
+    )
+
+
+def _listed(failures: Mapping[str, Failure]) -> str:
+    return "; ".join(f"{name}: {each.name}: {each.message}" for name, each in failures.items())
+
+
+def _detail(failures: Mapping[str, Failure]) -> str:
+    plain = {n: {"name": f.name, "message": f.message} for n, f in failures.items()}
+    return encode(plain, "the failures of branches")
+
+
+def _errors(entry: Entry) -> dict[str, Failure]:
+    failure = entry.failure
+    plain = decode(failure.detail) if failure and failure.detail else {}
+    return {name: Failure(each["name"], each["message"]) for name, each in plain.items()}

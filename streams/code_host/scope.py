@@ -1,0 +1,113 @@
+"""A place in the tree of a run's entries, where they are entered and asked for."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Self
+
+from processors.replay.commands import Mark, Open
+from processors.replay.errors import DuplicateStepError, NonDeterministicError
+from processors.replay.state import Entry
+from schemas.history import EntryKind
+from streams.code_host.activation import Activation
+from streams.code_host.arguments import check_name
+
+
+class Suspended(BaseException):
+    """The run was let go while its code was running: nothing of it matters any more."""
+
+
+class Scope:
+    """The workflow itself, a branch, or an iteration of a loop.
+
+    Shape:  a scope is `lost` when its branch was ended, and `past` beneath an entry that is over.
+    """
+
+    def __init__(
+        self, run: Activation, scope: str = "", *, above: "Scope | None" = None, past: bool = False
+    ) -> None:
+        self.run = run
+        self.scope = scope
+        self.above = above
+        self.lost = False
+        self.past: bool = past or (above is not None and above.past)
+        self.checkpointed: bool = above is not None and above.checkpointed
+
+    def beneath(self, scope: str, *, past: bool = False) -> Self:
+        """A scope in this one."""
+        return type(self)(self.run, scope, above=self, past=past)
+
+    @property
+    def retold(self) -> bool:
+        """Whether nothing asked here is news: what is not recorded stays without a result."""
+        return self.past or self.run.rolling_back
+
+    def is_lost(self) -> bool:
+        """Whether this scope or one above it was ended."""
+        at: Scope | None = self
+        while at is not None:
+            if at.lost:
+                return True
+            at = at.above
+        return False
+
+    def key(self, name: str) -> str:
+        """The key of a name in this scope."""
+        escaped = name.replace("/", "%2F")
+        return f"{self.scope}/{escaped}" if self.scope else escaped
+
+    # -- entries
+
+    def track(
+        self, ticket: int, name: str, coroutine: Coroutine[Any, Any, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        """Remembers a call until it is awaited."""
+        self.run.unawaited[ticket] = (self, repr(name), coroutine)
+        return coroutine
+
+    def enter(
+        self, ticket: int, name: str, kind: EntryKind, *, or_removed: bool = False
+    ) -> tuple[str, Entry | None]:
+        """Begins a call of an entry: its key, and what is recorded of it."""
+        run = self.run
+        run.unawaited.pop(ticket, None)
+        if run.closed or self.is_lost():
+            raise Suspended
+        if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
+            raise NonDeterministicError(
+                f'expected the entry "{name}" to be awaited by the workflow\'s own code, found it '
+                "inside a step or a thread: call it outside, and pass its result in"
+            )
+        check_name(name)
+        key = self.key(name)
+        if key in run.busy:
+            raise DuplicateStepError(
+                f'expected one entry "{key}" at a time, found a second while the first is under '
+                "way: give each its own name"
+            )
+        entry = run.entries.get(key)
+        kinds = (kind, EntryKind.REMOVED) if or_removed else (kind,)
+        if entry is not None and entry.kind not in kinds:
+            raise run.diverged(key, entry.kind.value, kind.value)
+        if entry is None and not self.retold:
+            run.record.make_room(key)
+        if run.workflow.strict and key in run.record.visited:
+            raise run.diverged(key, kind.value, f"a second {kind.value} of the same name")
+        run.record.visit(key, entry)
+        run.busy.add(key)
+        return key, entry
+
+    def open(self, key: str, name: str, kind: EntryKind, **more: Any) -> None:  # noqa: ANN401
+        """Asks for an entry that is not a step."""
+        if not self.retold:
+            self.run.say(Open(key, name, kind, self._opened(key, name, kind), **more))
+
+    def mark(self, key: str, name: str, kind: EntryKind, *, owed: str | None = None) -> None:
+        """Asks for an entry that is over at once."""
+        if not self.retold:
+            self.run.say(Mark(key, name, kind, self._opened(key, name, kind)), owed=owed)
+
+    def _opened(self, key: str, name: str, kind: EntryKind) -> int:
+        record = self.run.record
+        ordinal = record.new_ordinal()
+        record.opened(key, name, kind, ordinal)
+        return ordinal

@@ -1,0 +1,116 @@
+"""Expressions: what they give, what they say when they cannot, and that they end."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processors.expressions import Expression, ExpressionInvalid, Facts, Fault, Gives
+
+EVENT = {
+    "user_id": "user_1",
+    "reference": None,
+    "body": {"data": [{"score": 1, "rate": 52.5, "tags": ["a", "b"]}], "empty": []},
+}
+
+
+def value(source: str, gives: Gives = Gives.JSON, event: object = EVENT) -> object:
+    return Expression(source, gives).evaluate(Facts(event))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("event.user_id", '"user_1"'),
+        ("event.body.data[0]", '{"score":1,"rate":52.5,"tags":["a","b"]}'),
+        ("{'user': event.user_id, 'n': size(event.body.data)}", '{"user":"user_1","n":1}'),
+        ("[1, 2.0, true, null, 'ä']", '[1,2.0,true,null,"ä"]'),
+        ("event.body.data.map(each, each.score)", "[1]"),
+        ("event.reference", "null"),
+        ("timestamp('2026-01-01T00:00:00Z')", '"2026-01-01T00:00:00Z"'),
+        ("event.missing == 1 || true", "true"),
+        ("event.user_id.upperAscii()", '"USER_1"'),
+    ],
+)
+def test_a_value_is_json(source: str, expected: str):
+    found = value(source)
+    assert isinstance(found, str)
+    assert sorted(found) == sorted(expected)
+
+
+def test_a_text_and_a_condition():
+    assert value("'sleep-' + event.user_id", Gives.TEXT) == "sleep-user_1"
+    assert value("event.body.data[0].score > 0.5", Gives.CONDITION) is True
+
+
+@pytest.mark.parametrize(
+    ("source", "gives", "told"),
+    [
+        ("'a' +", Gives.JSON, "line 1, column 6: Syntax error"),
+        ("\n 'a' + ", Gives.JSON, "line 2, column 8: Syntax error"),
+        ("user.id", Gives.JSON, "line 1, column 5: undeclared reference to 'user.id'"),
+        ("shout(event.user_id)", Gives.JSON, "line 1, column 6: undeclared reference to 'shout'"),
+        ("'a' + 1", Gives.JSON, "line 1, column 5: found no matching overload for '_+_'"),
+        ("1 + 2", Gives.TEXT, "expected an expression that gives a text, found int"),
+        ("'a'", Gives.CONDITION, "expected an expression that gives true or false, found string"),
+        ("", Gives.TEXT, "Syntax error"),
+        ("(" * 100 + "1" + ")" * 100, Gives.JSON, "recursion limit"),
+        ("x" * 200_000, Gives.JSON, "limit"),
+    ],
+)
+def test_what_is_no_expression_is_told_with_its_place(source: str, gives: Gives, told: str):
+    with pytest.raises(ExpressionInvalid) as caught:
+        Expression(source, gives)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "gives", "told", "missing"),
+    [
+        ("event.missing", Gives.JSON, 'Key not found in map : "missing"', True),
+        ("event.body.empty[0]", Gives.JSON, "index=0", True),
+        ("event.user_id.x", Gives.JSON, "SELECT", False),
+        ("1 / int(event.body.data[0].score - 1)", Gives.JSON, "divide by zero", False),
+        ("event.reference + 'x'", Gives.TEXT, "No matching overloads", False),
+        ("event.body.data[0].score", Gives.TEXT, "expected a text, found 1", False),
+        ("event.user_id", Gives.CONDITION, "expected true or false, found 'user_1'", False),
+        ("0.0 / 0.0", Gives.JSON, "expected a JSON value, found nan", False),
+        ("duration('1h')", Gives.JSON, "timedelta is no JSON", False),
+        ("b'abc'", Gives.JSON, "bytearray is no JSON", False),
+    ],
+)
+def test_an_error_of_evaluation_is_a_value(source: str, gives: Gives, told: str, missing: bool):
+    found = value(source, gives)
+    assert isinstance(found, Fault)
+    assert told in found.message
+    assert found.missing is missing
+
+
+def test_an_expression_that_would_not_end_in_time_is_stopped():
+    ten = "[0,1,2,3,4,5,6,7,8,9]"
+    source = "0"
+    for name in "abcdefg":
+        source = f"{ten}.map({name}, {source})"
+    found = value(f"size({source})")
+    assert isinstance(found, Fault)
+    assert "budget exceeded" in found.message
+
+
+texts = st.text('aä€😀"\\ \n', max_size=5)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), json_values))
+def test_any_json_goes_in_and_comes_out(event: dict[str, object]):
+    found = value("event", Gives.JSON, event)
+    assert isinstance(found, str)
+    assert json.loads(found) == event

@@ -1,0 +1,208 @@
+"""When schedules are due: ticks, clocks that are put forward and back, and what was missed."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processors.ticks import CATCH_UP_MAX, CatchUp, Cron, cron_fault, due, next_tick
+
+BERLIN = "Europe/Berlin"
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+
+
+def ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1_000)
+
+
+def ticks(cron: Cron, first: str, last: str) -> list[str]:
+    """The ticks behind a time and up to another, one after the other, as local times."""
+    found, at_ms = [], ms(first)
+    while (tick_ms := next_tick(cron, at_ms)) is not None and tick_ms <= ms(last):
+        local = datetime.fromtimestamp(tick_ms // 1_000, ZoneInfo(cron.timezone))
+        found.append(local.isoformat()[8:])
+        at_ms = tick_ms
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        ("0 3 * * *", "2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z"),
+        ("0 3 * * *", "2026-01-01T03:00:00Z", "2026-01-02T03:00:00Z"),
+        ("0 3 * * *", "2026-01-01T02:59:59.999Z", "2026-01-01T03:00:00Z"),
+        ("*/10 * * * * *", "2026-01-01T00:00:00.001Z", "2026-01-01T00:00:10Z"),
+        ("0 0 29 2 *", "2026-01-01T00:00:00Z", "2028-02-29T00:00:00Z"),
+        ("0 0 * * MON", "2026-01-01T00:00:00Z", "2026-01-05T00:00:00Z"),
+    ],
+)
+def test_the_next_tick_is_behind_a_time(cron: str, after: str, expected: str):
+    assert next_tick(Cron(cron, "UTC"), ms(after)) == ms(expected)
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        # 02:00 to 03:00 does not exist on the 29th.
+        (
+            "30 2 * * *",
+            ["28T02:30:00+01:00", "29T03:00:00+02:00", "30T02:30:00+02:00"],
+        ),
+        ("0 3 * * *", ["28T03:00:00+01:00", "29T03:00:00+02:00", "30T03:00:00+02:00"]),
+        ("0 2,3 29 * *", ["29T03:00:00+02:00"]),
+        ("30 * 29 * *", ["29T00:30:00+01:00", "29T01:30:00+01:00", "29T03:30:00+02:00"]),
+    ],
+)
+def test_what_falls_into_a_skipped_hour_is_due_when_it_was_skipped(cron: str, expected: list[str]):
+    found = ticks(Cron(cron, BERLIN), "2026-03-28T00:00:00+01:00", "2026-03-30T23:59:00+02:00")
+    assert found[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        # 02:00 to 03:00 comes twice on the 25th.
+        ("30 2 * * *", ["24T02:30:00+02:00", "25T02:30:00+02:00", "26T02:30:00+01:00"]),
+        (
+            "0 * 25 * *",
+            [
+                "25T00:00:00+02:00",
+                "25T01:00:00+02:00",
+                "25T02:00:00+02:00",
+                "25T02:00:00+01:00",
+                "25T03:00:00+01:00",
+            ],
+        ),
+    ],
+)
+def test_a_repeated_hour_counts_once_unless_every_hour_does(cron: str, expected: list[str]):
+    found = ticks(Cron(cron, BERLIN), "2026-10-23T23:00:00+02:00", "2026-10-26T23:59:00+01:00")
+    assert found[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("cron", "timezone", "told"),
+    [
+        ("61 * * * *", "UTC", "found '61 * * * *': Bad minute"),
+        ("daily", "UTC", "found 'daily': Wrong number of fields"),
+        ("@daily", "UTC", "Wrong number of fields"),
+        ("", "UTC", "Wrong number of fields"),
+        ("0 0 31 2 *", "UTC", "Bad day-of-month"),
+        ("* * */20 * 1L", "UTC", "expected a cron expression that comes true"),
+        ("0 3 * * *", "Mars/Olympus", "found 'Mars/Olympus'"),
+        ("0 3 * * *", "../etc/passwd", "found '../etc/passwd'"),
+        ("0 3 * * *", "Europe", "found 'Europe'"),
+        ("0 3 * * *", "", "found ''"),
+        ("0 3 * * *", "a\0b", "expected a time zone"),
+    ],
+)
+def test_what_is_no_cron_expression_or_time_zone_is_named(cron: str, timezone: str, told: str):
+    assert told in (cron_fault(Cron(cron, timezone)) or "")
+
+
+def test_a_good_cron_expression_has_no_fault():
+    assert cron_fault(Cron("*/15 9-17 * * MON-FRI", BERLIN)) is None
+
+
+EVERY_MINUTE = Cron("* * * * *", "UTC")
+NOON = ms("2026-01-01T12:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "after", "late_ms", "starts", "missed"),
+    [
+        # Three ticks, the last of them now.
+        (CatchUp.ALL, 3, 0, [-2, -1, 0], False),
+        (CatchUp.LATEST, 3, 0, [-1, 0], True),
+        (CatchUp.SKIP, 3, 0, [-1, 0], True),
+        # The last of them half a minute ago.
+        (CatchUp.LATEST, 3, 30_000, [0], True),
+        (CatchUp.SKIP, 3, 30_000, [0], True),
+        # Exactly as late as may be, or more.
+        (CatchUp.SKIP, 1, 60_000 - 1, [0], False),
+        (CatchUp.ALL, 0, 59_999, [], False),
+    ],
+)
+def test_which_ticks_are_started(
+    catch_up: CatchUp, after: int, late_ms: int, starts: list[int], missed: bool
+):
+    found = due(
+        EVERY_MINUTE,
+        NOON - after * MINUTE_MS,
+        NOON + late_ms,
+        catch_up=catch_up,
+        grace_ms=MINUTE_MS,
+    )
+    assert [(tick - NOON) // MINUTE_MS for tick in found.starts] == starts
+    assert found.missed is missed
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "starts"), [(CatchUp.ALL, 3), (CatchUp.LATEST, 1), (CatchUp.SKIP, 0)]
+)
+def test_ticks_that_are_all_too_late(catch_up: CatchUp, starts: int):
+    hourly = Cron("0 * * * *", "UTC")
+    found = due(
+        hourly,
+        NOON - 3 * HOUR_MS,
+        NOON + 30 * MINUTE_MS,
+        catch_up=catch_up,
+        grace_ms=MINUTE_MS,
+    )
+    assert found.starts == tuple(range(NOON - 2 * HOUR_MS, NOON + 1, HOUR_MS))[3 - starts :]
+    assert found.missed is (starts < 3)
+
+
+def test_only_the_latest_hundred_of_a_long_downtime_are_started():
+    found = due(EVERY_MINUTE, 0, NOON, catch_up=CatchUp.ALL, grace_ms=0)
+    assert found.missed
+    assert len(found.starts) == CATCH_UP_MAX
+    assert found.starts[-1] == NOON
+
+
+crons = st.builds(
+    "{} {} {} * *".format,
+    st.sampled_from(["*", "*/7", "0", "15,45", "30"]),
+    st.sampled_from(["*", "*/2", "*/7", "0", "1", "2", "3", "1-3", "2,3"]),
+    st.sampled_from(["*", "29", "25"]),
+)
+#: Around both changes of the clocks in 2026.
+moments = st.one_of(
+    *(
+        st.integers(at - 30 * HOUR_MS, at + 30 * HOUR_MS)
+        for at in (ms("2026-03-29T01:00:00Z"), ms("2026-10-25T01:00:00Z"))
+    )
+)
+
+
+@given(crons, moments, st.lists(st.integers(1, 5 * HOUR_MS), min_size=1, max_size=10))
+def test_a_tick_is_the_same_wherever_one_begins_to_look(
+    expression: str, start_ms: int, jumps: list[int]
+):
+    cron = Cron(expression, BERLIN)
+    times = [start_ms]
+    for jump in jumps:
+        times.append(times[-1] + jump)
+    pieces = [
+        tick
+        for after, now in pairwise(times)
+        for tick in due(cron, after, now, catch_up=CatchUp.ALL, grace_ms=0).starts
+    ]
+    forward, at_ms = [], start_ms
+    while (tick := next_tick(cron, at_ms)) is not None and tick <= times[-1]:
+        forward.append(tick)
+        at_ms = tick
+    if all(now - after < CATCH_UP_MAX * MINUTE_MS for after, now in pairwise(times)):
+        assert pieces == forward
+    assert pieces == sorted(set(pieces))
+    assert set(pieces) <= set(forward)
+
+
+def test_time_that_stands_still_has_no_ticks():
+    assert due(EVERY_MINUTE, NOON, NOON, catch_up=CatchUp.ALL, grace_ms=0).starts == ()
+    assert next_tick(EVERY_MINUTE, NOON) == NOON + timedelta(minutes=1) // timedelta(milliseconds=1)
+    assert datetime.fromtimestamp(NOON // 1_000, UTC).hour == 12

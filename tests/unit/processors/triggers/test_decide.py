@@ -1,0 +1,277 @@
+"""What rules make of deliveries: given rules and a delivery, then commands or failures."""
+
+import json
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS, send_event
+from processors.runs.limits import VALUE_BYTES_MAX
+from processors.runs.state import Run, RunStatus
+from processors.triggers.decide import Failed, Send, decide, refused
+from processors.triggers.rules import Rule, read_rules
+from schemas.history import EventReceived, Sender, SendEvent, StartRun
+from schemas.records import WebhookAdmitted
+from tests.unit.processors.deliveries import admitted
+
+BODY = b' {"type": "sleep", "data": [{"score": 81, "id": "n-1"}]}\n'
+START = """
+    name = "review"
+    source = "terra"
+    type = "sleep"
+    workflow = "night-review"
+    mode = "start"
+    id = '"night-" + event.body.data[0].id'
+"""
+SIGNAL = """
+    name = "tell"
+    source = "terra"
+    type = "sleep"
+    workflow = "watch"
+    mode = "signal"
+    id = 'event.user_id'
+"""
+BOTH = SIGNAL.replace('"signal"', '"signal_with_start"').replace('"tell"', '"both"')
+
+
+def rules(*texts: str) -> tuple[Rule, ...]:
+    return read_rules("".join(f"[[rule]]{text}\n" for text in texts))
+
+
+def delivery(body: bytes = BODY, type_: str = "sleep") -> WebhookAdmitted:
+    return admitted(type_, body)
+
+
+def sent(*texts: str, event: WebhookAdmitted | None = None) -> Send:
+    (found,) = decide(rules(*texts), event or delivery(), 3, 17)
+    assert isinstance(found, Send), found
+    return found
+
+
+def failed(*texts: str, event: WebhookAdmitted | None = None) -> Failed:
+    (found,) = decide(rules(*texts), event or delivery(), 3, 17)
+    assert isinstance(found, Failed), found
+    return found
+
+
+def test_a_start_has_the_delivery_as_its_params():
+    found = sent(START)
+    assert (found.workflow, found.instance_id) == ("night-review", "night-n-1")
+    assert isinstance(found.command, StartRun)
+    assert json.loads(found.command.params) == {
+        "event_id": "e" * 32,
+        "request_id": "r-1",
+        "source": "terra",
+        "type": "sleep",
+        "subject": "s-1",
+        "reference": "user_1",
+        "user_id": "user_1",
+        "sent_at_ms": delivery().sent_at_ms,
+        "updated_at_ms": 7,
+        "received_at_ms": delivery().received_at_ms,
+        "body": json.loads(BODY),
+    }
+
+
+def test_the_body_is_passed_on_as_it_came():
+    body = b'{"big": 123456789012345678901234567890, "pi": 3.10, "data": [{"id": "n"}]}'
+    command = sent(START, event=delivery(body)).command
+    assert isinstance(command, StartRun)
+    assert body.decode() in command.params
+
+
+def test_a_nul_is_another_character_to_expressions_and_itself_in_a_payload():
+    event = delivery(b'{"data": [{"id": "n"}], "a\\u0000b": "c\\u0000d"}')
+    command = sent(START + "params = 'event.body[\"a\ufffdb\"]'", event=event).command
+    assert command == StartRun('"c\ufffdd"')
+    command = sent(START, event=event).command
+    assert isinstance(command, StartRun)
+    assert json.loads(command.params)["body"]["a\0b"] == "c\0d"
+
+
+def test_params_may_be_chosen():
+    command = sent(START + "params = '{\"score\": event.body.data[0].score}'").command
+    assert command == StartRun('{"score":81}')
+
+
+def test_a_signal_says_who_sent_it_and_under_which_number():
+    found = sent(SIGNAL + "payload = 'event.body.data[0].score'")
+    assert found.instance_id == "user_1"
+    assert found.command == SendEvent(
+        "~tell/events-3#17", "sleep", "81", Sender("~tell", "events-3", 0, 17), None
+    )
+    assert found.command_id == "~tell/events-3#17"
+
+
+def test_a_signal_with_start_brings_the_params_along():
+    more = "event = \"night\"\nparams = '{\"user\": event.user_id}'\npayload = '1'"
+    command = sent(BOTH + more).command
+    assert isinstance(command, SendEvent)
+    assert (command.type, command.payload, command.start) == ("night", "1", '{"user":"user_1"}')
+
+
+def test_rules_that_do_not_concern_a_delivery_are_silent():
+    assert decide(rules(START, SIGNAL), delivery(type_="daily"), 0, 0) == []
+    assert decide(rules(START), msgspec.structs.replace(delivery(), source="x"), 0, 0) == []
+
+
+def test_a_body_is_not_looked_at_that_no_rule_concerns():
+    assert decide(rules(START), delivery(b"no JSON", "daily"), 0, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("when", "follows"),
+    [
+        ("event.body.data[0].score > 80", True),
+        ("event.body.data[0].score > 81", False),
+        ("event.body.data[0].missing", False),
+        ("event.body.data[9].score > 1", False),
+        ("event.body.missing || true", True),
+    ],
+)
+def test_a_condition(when: str, follows: bool):
+    assert bool(decide(rules(START + f"when = '{when}'"), delivery(), 0, 0)) is follows
+
+
+def test_several_rules_are_followed_in_their_order():
+    found = decide(rules(SIGNAL, START, BOTH), delivery(), 0, 5)
+    assert [each.rule for each in found] == ["tell", "review", "both"]
+    senders = [each.command.sender for each in found if isinstance(each.command, SendEvent)]
+    assert [each.workflow for each in senders] == ["~tell", "~both"]
+
+
+def test_one_rule_alone_is_followed_where_it_is_named():
+    found = decide(rules(SIGNAL, START, BOTH), delivery(), 0, 5, only="review")
+    assert [each.rule for each in found] == ["review"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "told"),
+    [
+        (
+            START.replace("data[0].id", "data[0].name"),
+            "rule_failed",
+            'expected id to give a text, found: NOT_FOUND: Key not found in map : "name"\n'
+            '  "night-" + event.body.data[0].name',
+        ),
+        (
+            START.replace('"night-" + event.body.data[0].id', '"a b" + event.user_id'),
+            "invalid_instance_id",
+            "not beginning with -, found 'a buser_1'",
+        ),
+        (
+            START + "when = 'event.body.data[0].score'",
+            "rule_failed",
+            "expected when to give true or false, found: expected true or false, found 81",
+        ),
+        (START + "params = 'event.body.none'", "rule_failed", "expected params to give a JSON"),
+        (
+            BOTH.replace('type = "sleep"', 'event = "x"\npayload = "event.body.none"'),
+            "rule_failed",
+            "rule both: expected payload to give a JSON value",
+        ),
+    ],
+)
+def test_a_rule_that_fails_is_named_with_its_reason(text: str, reason: str, told: str):
+    found = failed(text)
+    assert (found.reason, found.detail.startswith(f"rule {found.rule}: ")) == (reason, True)
+    assert told in found.detail
+
+
+def test_one_rule_that_fails_stops_no_other():
+    bad = START.replace('"review"', '"bad"').replace("data[0].id", "none")
+    found = decide(rules(bad, SIGNAL), delivery(), 0, 0)
+    assert [type(each) for each in found] == [Failed, Send]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"a": NaN}', b"[" * 2_000 + b"]" * 2_000, b'"\\ud800"', b"\xff"]
+)
+def test_a_body_that_is_no_json_fails_every_rule(body: bytes):
+    found = decide(rules(START, SIGNAL), delivery(body), 0, 0)
+    assert [(type(each), each.rule) for each in found] == [(Failed, "review"), (Failed, "tell")]
+    assert {each.reason for each in found if isinstance(each, Failed)} == {"body_not_json"}
+
+
+def test_a_delivery_that_is_too_large_needs_an_expression():
+    body = json.dumps({"data": [{"id": "n"}], "x": "y" * VALUE_BYTES_MAX}).encode()
+    found = failed(START, event=delivery(body))
+    assert found.reason == "params_too_large"
+    assert "name what is needed in params" in found.detail
+    assert isinstance(
+        sent(START + "params = 'event.user_id'", event=delivery(body)).command, StartRun
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [
+        (START, "", None),
+        (START, INSTANCE_EXISTS, None),
+        (START, "WORKFLOW_NOT_FOUND", "workflow_not_found"),
+        (SIGNAL, "", None),
+        (SIGNAL, EVENT_ALREADY_RECEIVED, None),
+        (SIGNAL, "INSTANCE_NOT_FOUND", "instance_not_found"),
+        (SIGNAL, "INSTANCE_TERMINAL", "instance_terminal"),
+        (BOTH, INSTANCE_EXISTS, "instance_id_already_exists"),
+        (BOTH, "MAILBOX_FULL", "mailbox_full"),
+    ],
+)
+def test_what_an_outcome_means(text: str, code: str, reason: str | None):
+    found = refused(sent(text), code, "expected this, found that")
+    assert (found and found.reason) == reason
+    if found:
+        assert found.detail == f"rule {found.rule}: expected this, found that"
+
+
+@dataclass
+class Mailbox:
+    """An instance's mailbox, by the rules of its owner."""
+
+    run: Run = field(
+        default_factory=lambda: Run(
+            workflow="watch",
+            instance_id="user_1",
+            run_number=0,
+            sequence=0,
+            status=RunStatus.WAITING,
+            params="null",
+            seed="",
+            parent=None,
+            created_at_ms=0,
+            started_at_ms=0,
+            updated_at_ms=0,
+            heard={},
+        )
+    )
+    received: list[str] = field(default_factory=list)
+
+    def take(self, command: SendEvent) -> None:
+        found = send_event(self.run, command, 0)
+        if isinstance(found, EventReceived):
+            sender, _, number = found.event_id.rpartition("#")
+            self.run.heard[sender] = int(number)
+            self.received.append(found.payload)
+
+
+@given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 20)), max_size=8))
+def test_however_often_deliveries_are_read_again_each_signals_once_and_in_order(
+    readings: list[tuple[int, int]],
+):
+    """Every reading goes on from an offset that was reached, or from before it."""
+    followed = rules(SIGNAL + "payload = 'event.body.n'", BOTH + "payload = 'event.body.n'")
+    box = Mailbox()
+    reached = 0
+    for back, length in [*readings, (0, 20)]:
+        first = max(0, reached - back)
+        for offset in range(first, min(20, first + length)):
+            event = delivery(json.dumps({"n": offset}).encode())
+            for each in decide(followed, event, 0, offset):
+                assert isinstance(each, Send)
+                assert isinstance(each.command, SendEvent)
+                box.take(each.command)
+        reached = max(reached, min(20, first + length))
+    assert box.received == [str(n) for n in range(reached) for _ in followed]

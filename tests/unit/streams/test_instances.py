@@ -1,0 +1,26 @@
+"""The bytes of an instance: what is kept of a run that is over."""
+
+import msgspec
+import pytest
+
+from processors.replay.state import CodeRun, EntryStatus
+from processors.runs.state import RunStatus
+from streams.instances import encoded
+from tests.unit.processors.replay.states import a_run, an_entry, copy_of, mail
+
+
+def _run(status: RunStatus) -> CodeRun:
+    done = an_entry(status=EntryStatus.COMPLETED, sequence=3, result="1")
+    return a_run(status, entries={"a": done}, mailbox=[mail(1)], heard={"other/x": 4})
+
+
+@pytest.mark.parametrize("status", [RunStatus.COMPLETE, RunStatus.TERMINATED])
+def test_of_a_run_that_is_over_what_a_restart_needs_is_kept(status: RunStatus):
+    kept = msgspec.msgpack.decode(encoded(_run(status)), type=CodeRun)
+    assert (kept.entries, kept.mailbox, kept.heard) == ({}, [], {"other/x": 4})
+
+
+@pytest.mark.parametrize("status", [RunStatus.ERRORED, RunStatus.WAITING, RunStatus.PAUSED])
+def test_of_a_run_that_may_go_on_all_is_kept(status: RunStatus):
+    run = _run(status)
+    assert msgspec.msgpack.decode(encoded(copy_of(run)), type=CodeRun) == run

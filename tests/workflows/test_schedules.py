@@ -1,0 +1,386 @@
+"""Schedules in the harness: once a tick, through crashes, downtime and changed declarations."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from headwater import Schedule, WorkflowEvent, WorkflowTest, schedule, workflow
+from streams.code_host.schedule_runner import DECLARED, RUNNER, ScheduleRunner
+from streams.schedules import declare
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+START = "2026-01-01T00:00:00Z"
+
+
+class World:
+    """The app of a test, whose schedules may change, and what they have started."""
+
+    def __init__(self, *schedules: Schedule) -> None:
+        self.started: list[str] = []
+        self.payloads: list[Any] = []
+
+        @workflow("report")
+        async def report(event: WorkflowEvent[Any], step: object) -> None:
+            assert isinstance(event.payload, dict)
+            self.payloads.append(dict(event.payload))
+
+        @workflow("digest")
+        async def digest(event: WorkflowEvent[Any], step: object) -> None:
+            self.payloads.append({"digest": event.payload["scheduled_for"]})
+
+        self.runner = ScheduleRunner(schedules)
+        self.test = WorkflowTest([report, digest, self.runner], seed=5, start=START)
+
+    async def redeploy(self, *schedules: Schedule, down: timedelta = timedelta()) -> None:
+        """Stops the worker, lets time pass without one, and starts one with other schedules."""
+        self.test._stop()
+        self.test.now_ms += round(down.total_seconds() * 1_000)
+        self.runner.function = ScheduleRunner(schedules).function
+        self.test._boot()
+        await self.declare(*schedules)
+
+    async def declare(self, *schedules: Schedule) -> None:
+        await declare(
+            self.test,
+            [each.declared for each in schedules],
+            new_id=lambda: self.test.new_id("evt"),
+            sleep=self._no_sleep,
+        )
+        await self.test.run_until_idle()
+
+    @staticmethod
+    async def _no_sleep(_: float) -> None:
+        raise AssertionError("expected no need to try again")
+
+    def ticks(self) -> list[str]:
+        return [each["scheduled_for"] for each in self.payloads]
+
+    async def status(self, name: str = "nightly") -> str:
+        return (await self.test.get(RUNNER, name).status()).status
+
+    async def warnings(self, name: str = "nightly") -> list[str]:
+        logs = (await self.test.get(RUNNER, name).history()).logs
+        return [line.message for line in logs if line.level == "warn"]
+
+
+def play(scenario: Callable[[World], Awaitable[None]], *schedules: Schedule) -> World:
+    async def scene() -> World:
+        world = World(*schedules)
+        async with world.test:
+            await world.declare(*schedules)
+            await scenario(world)
+        return world
+
+    return asyncio.run(scene())
+
+
+def nightly(**changes: object) -> Schedule:
+    said: dict[str, Any] = {
+        "cron": "0 3 * * *",
+        "workflow": "report",
+        "params": {"kind": "full"},
+        **changes,
+    }
+    return schedule("nightly", **said)
+
+
+def days(first: int, last: int, hour: int = 3) -> list[str]:
+    at = datetime(2026, 1, 1, hour, tzinfo=UTC)
+    return [f"{at + DAY * day:%Y-%m-%dT%H:%M:%SZ}" for day in range(first - 1, last)]
+
+
+@pytest.mark.parametrize("crash_every", [None, 1, 5])
+def test_a_month_has_one_instance_a_night(crash_every: int | None):
+    async def scenario(world: World) -> None:
+        for night in range(31):
+            await world.test.advance(DAY)
+            if crash_every and night % crash_every == 0:
+                await world.test.crash()
+
+    world = play(scenario, nightly())
+    assert world.ticks() == days(1, 31)
+    assert world.payloads[0] == {
+        "kind": "full",
+        "schedule": "nightly",
+        "scheduled_for": "2026-01-01T03:00:00Z",
+    }
+
+
+def test_an_instance_is_named_for_its_tick_and_its_workflow_may_be_the_object():
+    async def scenario(world: World) -> None:
+        await world.test.advance(DAY)
+        assert (await world.test.get("report", "nightly-20260101T030000Z").status()).output is None
+
+    @workflow("report")
+    async def report(event: object, step: object) -> None: ...
+
+    play(scenario, nightly(workflow=report))
+
+
+def test_the_history_of_a_schedule_stays_short():
+    async def scenario(world: World) -> None:
+        await world.test.advance(DAY * 60)
+        history = await world.test.get(RUNNER, "nightly").history()
+        assert len(history.steps) < 150
+
+    assert len(play(scenario, nightly()).payloads) == 60
+
+
+def test_seconds_are_kept_too():
+    async def scenario(world: World) -> None:
+        await world.test.advance("1 minute")
+
+    world = play(scenario, nightly(cron="*/10 * * * * *"))
+    assert world.ticks() == [f"2026-01-01T00:00:{s}0Z" for s in range(1, 6)] + [
+        "2026-01-01T00:01:00Z"
+    ]
+
+
+def test_local_time_goes_over_the_changes_of_the_clock():
+    async def scenario(world: World) -> None:
+        await world.test.advance(DAY * 364)
+
+    world = play(scenario, nightly(cron="30 2 * * *", timezone="Europe/Berlin"))
+    assert len(world.payloads) == 364
+    assert "2026-03-29T01:00:00Z" in world.ticks()  # 03:00, since there is no 02:30
+    assert [each for each in world.ticks() if each.startswith("2026-10-25")] == [
+        "2026-10-25T00:30:00Z"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        ("all", [*days(1, 6), *days(7, 8)]),
+        ("latest", [*days(1, 1), *days(6, 6), *days(7, 8)]),
+        ("skip", [*days(1, 1), *days(7, 8)]),
+    ],
+)
+def test_what_was_missed_while_no_worker_ran(catch_up: str, expected: list[str]):
+    made = nightly(catch_up=catch_up)
+
+    async def scenario(world: World) -> None:
+        await world.test.advance(DAY)
+        await world.redeploy(made, down=DAY * 5)
+        await world.test.advance(DAY * 2)
+        told = await world.warnings()
+        assert told == ([] if catch_up == "all" else ["ticks were missed and are not started"])
+
+    assert sorted(play(scenario, made).ticks()) == expected
+
+
+def test_all_that_was_missed_is_at_most_a_hundred():
+    made = nightly(catch_up="all", cron="0 * * * *")
+
+    async def scenario(world: World) -> None:
+        await world.redeploy(made, down=DAY * 30)
+        assert await world.warnings() == ["ticks were missed and are not started"]
+
+    world = play(scenario, made)
+    assert len(world.payloads) == 100
+    assert max(world.ticks()) == "2026-01-31T00:00:00Z"
+
+
+def test_a_tick_within_the_grace_is_not_missed():
+    made = nightly(catch_up="skip", grace="2 hours")
+
+    async def scenario(world: World) -> None:
+        await world.redeploy(made, down=HOUR * 5)
+
+    assert play(scenario, made).ticks() == days(1, 1)
+
+
+def test_a_paused_schedule_starts_nothing_and_then_catches_up():
+    async def scenario(world: World) -> None:
+        instance = world.test.get(RUNNER, "nightly")
+        await instance.pause()
+        await world.test.advance(DAY * 3 + HOUR)
+        assert world.payloads == []
+        await instance.resume()
+        await world.test.advance(DAY)
+
+    assert play(scenario, nightly()).ticks() == days(3, 4)
+
+
+def test_a_changed_declaration_holds_at_once():
+    async def scenario(world: World) -> None:
+        await world.test.advance(HOUR)
+        changed = nightly(cron="0 2 * * *", params={"kind": "short"})
+        await world.redeploy(changed)
+        await world.test.advance(DAY * 2)
+        await world.redeploy(changed)
+        await world.test.advance(DAY)
+
+    world = play(scenario, nightly())
+    assert world.ticks() == days(1, 3, hour=2)
+    assert world.payloads[0]["kind"] == "short"
+
+
+def test_a_tick_belongs_to_the_declaration_of_its_time():
+    async def scenario(world: World) -> None:
+        # At 5 o'clock; 3 o'clock was missed, and 4 o'clock was not known of.
+        await world.redeploy(nightly(cron="0 4 * * *", workflow="digest"), down=HOUR * 5)
+        assert world.payloads == [
+            {"kind": "full", "schedule": "nightly", "scheduled_for": "2026-01-01T03:00:00Z"}
+        ]
+        await world.test.advance(DAY)
+        assert world.payloads[1:] == [{"digest": "2026-01-02T04:00:00Z"}]
+
+    play(scenario, nightly())
+
+
+def test_a_declaration_in_the_middle_of_a_crash_loses_and_doubles_nothing():
+    async def scenario(world: World) -> None:
+        for hour in range(48):
+            await world.test.advance(HOUR / 2)
+            await world.redeploy(nightly(cron="0 * * * *", params={"kind": str(hour)}))
+            await world.test.crash()
+            await world.test.advance(HOUR / 2)
+
+    world = play(scenario, nightly(cron="0 * * * *"))
+    assert len(world.ticks()) == 48
+    assert len(set(world.ticks())) == 48
+
+
+def test_a_declaration_that_is_none_is_ignored():
+    async def scenario(world: World) -> None:
+        instance = world.test.get(RUNNER, "nightly")
+        other = schedule("other", cron="0 4 * * *", workflow="report")
+        for payload in (
+            "junk",
+            {},
+            msgspec.to_builtins(other.declared),
+            {**msgspec.to_builtins(nightly().declared), "cron": "never"},
+        ):
+            await instance.send_event(DECLARED, payload)
+        await world.test.advance(DAY)
+        assert await world.warnings() == ["a declaration of this schedule was ignored"] * 4
+
+    assert play(scenario, nightly()).ticks() == days(1, 1)
+
+
+def test_a_schedule_that_is_gone_starts_nothing_and_ends():
+    async def scenario(world: World) -> None:
+        await world.redeploy()
+        await world.test.advance(DAY)
+        assert await world.status() == "complete"
+        assert await world.warnings() == ["the app has no such schedule; nothing is started"]
+
+    assert play(scenario, nightly()).payloads == []
+
+
+def test_a_schedule_that_is_back_soon_has_lost_nothing():
+    made = nightly(catch_up="all")
+
+    async def scenario(world: World) -> None:
+        await world.redeploy()
+        await world.test.advance(HOUR * 3.5)
+        assert world.payloads == []
+        await world.redeploy(made)
+        await world.test.advance(DAY)
+
+    assert play(scenario, made).ticks() == days(1, 2)
+
+
+def test_a_declaration_that_came_to_a_worker_of_the_old_release_is_kept():
+    async def scenario(world: World) -> None:
+        await world.redeploy()
+        await world.declare(nightly(cron="0 4 * * *"))
+        await world.test.advance(HOUR / 2)
+        world.test._stop()
+        world.runner.function = ScheduleRunner([nightly()]).function
+        world.test._boot()
+        await world.test.advance(DAY)
+
+    assert play(scenario, nightly()).ticks() == days(1, 1, hour=4)
+
+
+def test_a_schedule_that_had_ended_begins_anew_when_it_is_declared_again():
+    async def scenario(world: World) -> None:
+        await world.redeploy()
+        await world.test.advance(DAY * 3)
+        await world.redeploy(nightly(cron="0 4 * * *"))
+        await world.test.advance(DAY)
+
+    assert play(scenario, nightly()).ticks() == days(4, 4, hour=4)
+
+
+def test_a_terminated_schedule_stays_so(caplog: pytest.LogCaptureFixture):
+    async def scenario(world: World) -> None:
+        await world.test.get(RUNNER, "nightly").terminate()
+        await world.redeploy(nightly())
+        await world.test.advance(DAY)
+        assert await world.status() == "terminated"
+
+    assert play(scenario, nightly()).payloads == []
+    assert "terminated and stays so" in caplog.text
+
+
+def test_the_29th_of_february_is_waited_for():
+    async def scenario(world: World) -> None:
+        await world.test.advance(DAY * 365 * 2 + DAY * 60)
+
+    world = play(scenario, nightly(cron="0 0 29 2 *"))
+    assert world.ticks() == ["2028-02-29T00:00:00Z"]
+
+
+def test_params_that_no_worker_gave_end_the_instance():
+    async def scenario(world: World) -> None:
+        instance = await world.test.create(RUNNER, id="by-hand", params={"cron": "0 3 * * *"})
+        await world.test.run_until_idle()
+        status = await instance.status()
+        assert status.status == "errored"
+        assert "schedule(...)" in status.error.message
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"cron": "61 * * * *"}, "the schedule 'nightly': expected a cron expression of five"),
+        ({"timezone": "Mars"}, "the schedule 'nightly': expected a time zone"),
+        ({"catch_up": "some"}, "expected catch_up of the schedule 'nightly' to be one of all, "),
+        ({"workflow": "no name"}, "expected the workflow of the schedule 'nightly' of 1 to 64"),
+        ({"params": {"schedule": 1}}, "expected params without schedule and scheduled_for, found"),
+        ({"params": {"at": datetime}}, "the schedule 'nightly': expected its params to be JSON"),
+        ({"params": {"at": "x" * 9_000}}, "expected params of at most 8192 characters of JSON"),
+        ({"grace": "soon"}, "expected a duration"),
+    ],
+)
+def test_a_bad_declaration_is_refused_where_it_stands(said: dict[str, Any], told: str):
+    with pytest.raises(ValueError, match="expected") as caught:
+        nightly(**said)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "n" * 84, "-a"])
+def test_a_name_that_cannot_be_an_id_is_refused(name: str):
+    with pytest.raises(ValueError, match="expected the name of a schedule of 1 to 83"):
+        schedule(name, cron="0 3 * * *", workflow="report")
+
+
+def test_declaring_waits_until_it_is_known(caplog: pytest.LogCaptureFixture):
+    replies = ["WORKFLOW_NOT_FOUND", "MAILBOX_FULL", ""]
+    slept: list[float] = []
+
+    async def send(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(code=replies.pop(0), message="no", status="")
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def scene(schedules: Sequence[Schedule]) -> None:
+        client: Any = SimpleNamespace(send=send)
+        said = [each.declared for each in schedules]
+        await declare(client, said, new_id=lambda: "e", sleep=sleep)
+
+    asyncio.run(scene([nightly()]))
+    assert (replies, slept) == ([], [1.0, 2.0])
+    assert caplog.text.count("cannot be declared yet: WORKFLOW_NOT_FOUND") == 1

@@ -1,0 +1,93 @@
+"""Events that create the instance that they are for."""
+
+import pytest
+
+from headwater import Step, WorkflowEvent, WorkflowTest, workflow
+from schemas.history import ReplySent, Sender, SendEvent
+from tests.workflows.running import Instance, begin, find, output_of, run, state_of
+
+
+@workflow("order")
+async def order(event: WorkflowEvent, step: Step) -> object:
+    """Waits for two lines."""
+    await step.log.info("begins")
+    first = await step.wait_for_event("first", type="line")
+    second = await step.wait_for_event("second", type="line")
+    return [event.payload, first.payload, second.payload]
+
+
+async def tell(
+    test: WorkflowTest, number: int, start: str | None = '"made"', workflow: str = "order"
+) -> ReplySent:
+    """A program sends its event of this number."""
+    sender = Sender("~hooks", "webhooks-3", 0, number)
+    command = SendEvent(f"~hooks/webhooks-3#{number}", "line", str(number), sender, start)
+    reply = await test.send(workflow, "i-1", command)
+    await test.run_until_idle()
+    return reply
+
+
+async def told(test: WorkflowTest, *numbers: int) -> Instance:
+    for number in numbers:
+        assert (await tell(test, number)).code == ""
+    return await find(test, "order", "i-1")
+
+
+def test_an_event_creates_its_instance_which_finds_it_in_its_mailbox():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await told(test, 1)
+        assert await state_of(instance) == "waiting"
+        history = await instance.history()
+        assert [(each.payload, each.consumed_by_step_key) for each in history.events] == [
+            (1, "first"),
+        ]
+        assert [line.is_replay for line in history.logs] == [False]
+
+    run(scenario, order)
+
+
+def test_the_event_is_another_for_an_instance_that_is_there():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test, params="begun")
+        await told(test, 1, 2)
+        assert await output_of(instance) == ["begun", 1, 2]
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_copy_is_known_also_of_the_event_that_created_and_after_the_end(crashes: bool):
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await told(test, 1)
+        for _ in range(2):
+            if crashes:
+                await test.crash()
+            assert (await tell(test, 1)).code == "EVENT_ALREADY_RECEIVED"
+        await told(test, 2)
+        assert await output_of(instance) == ["made", 1, 2]
+        if crashes:
+            await test.crash()
+        assert (await tell(test, 2)).code == "EVENT_ALREADY_RECEIVED"
+        assert (await tell(test, 3)).code == "INSTANCE_TERMINAL"
+        assert (await instance.status()).run_number == 0
+
+    run(scenario, order)
+
+
+def test_a_copy_is_known_after_a_restart():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await told(test, 1, 2)
+        await instance.restart()
+        assert (await tell(test, 2)).code == "EVENT_ALREADY_RECEIVED"
+        assert await state_of(instance) == "waiting"
+
+    run(scenario, order)
+
+
+def test_nothing_is_created_of_a_workflow_that_is_not_known_or_without_a_start():
+    async def scenario(test: WorkflowTest) -> None:
+        assert (await tell(test, 1, workflow="other")).code == "WORKFLOW_NOT_FOUND"
+        assert (await tell(test, 1, start=None)).code == "INSTANCE_NOT_FOUND"
+        await told(test, 1)
+
+    run(scenario, order)
