@@ -5,6 +5,15 @@ live, and nothing inside imports this module. It is run by the command `headwate
 `headwater --help` explains.
 """
 
+from gateway.client import (
+    Client,
+    ClientError,
+    ConnectionFailedError,
+    InstanceFailedError,
+    OutcomeUnknownError,
+    UnauthorizedError,
+    UnavailableError,
+)
 from processors.replay.errors import (
     ChildWorkflowError,
     DuplicateStepError,
@@ -31,6 +40,7 @@ from streams.code_host.definition import (
     WorkflowEvent,
     workflow,
 )
+from streams.code_host.schedules import Schedule, schedule
 from streams.code_host.step import Step
 from streams.harness import WorkflowTest
 from streams.refusals import (
@@ -47,12 +57,16 @@ from streams.refusals import (
 __all__ = (
     "Break",
     "ChildWorkflowError",
+    "Client",
+    "ClientError",
     "CommandRefusedError",
+    "ConnectionFailedError",
     "Continue",
     "DuplicateStepError",
     "EventTimeoutError",
     "HistoryDivergedError",
     "InstanceExistsError",
+    "InstanceFailedError",
     "InstanceNotFoundError",
     "InstanceTerminalError",
     "InvalidEventTypeError",
@@ -62,13 +76,17 @@ __all__ = (
     "NonDeterministicError",
     "NonRetryableError",
     "NotAwaitedError",
+    "OutcomeUnknownError",
     "RaceError",
     "Retry",
     "RollbackCheckpointError",
     "RollbackError",
+    "Schedule",
     "Step",
     "StepFailedError",
     "StepTx",
+    "UnauthorizedError",
+    "UnavailableError",
     "UniqueConstraintError",
     "UnserialisableError",
     "Workflow",
@@ -76,5 +94,6 @@ __all__ = (
     "WorkflowNotFoundError",
     "WorkflowParamsInvalidError",
     "WorkflowTest",
+    "schedule",
     "workflow",
 )

@@ -6,12 +6,22 @@ Results go to stdout; progress, hints and errors to stderr, so that a pipe carri
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+#: By column and value, how rich shows a cell at a terminal.
+Styles: TypeAlias = Mapping[str, Mapping[str, str]]
+
+#: Control characters of a value could move the cursor, or change what is on the screen already.
+_CONTROLS: Final = {
+    code: f"\\x{code:02x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\t\n\r"
+}
 
 
 def say(message: str) -> None:
@@ -30,6 +40,7 @@ def print_rows(
     *,
     as_json: bool = False,
     title: str | None = None,
+    styles: Styles | None = None,
 ) -> None:
     """Prints rows.
 
@@ -42,7 +53,7 @@ def print_rows(
     if as_json:
         print_json(list(rows))
     elif at_terminal():
-        Console().print(_table(rows, names, title))
+        Console().print(_table(rows, names, title, styles or {}))
     else:
         lines = [f"# {title}"] if title else []
         lines.append("\t".join(names))
@@ -70,13 +81,32 @@ def print_sideways(
     Console().print(table)
 
 
+def print_line(row: Mapping[str, Any], widths: Mapping[str, int], styles: Styles) -> None:
+    """Prints one row of many that come one by one, at once.
+
+    Shape:  at a terminal columns of at least the given widths; in a pipe tab-separated.
+    """
+    cells = {name: _flat(_text(row.get(name))) for name in widths}
+    if not at_terminal():
+        sys.stdout.write("\t".join(cells.values()) + "\n")
+        sys.stdout.flush()
+        return
+    line = Text()
+    for name, cell in cells.items():
+        line.append(cell.ljust(widths[name]), style=_style(styles, name, cell)).append("  ")
+    line.rstrip()
+    Console(highlight=False, soft_wrap=True).print(line)
+
+
 def print_json(value: object) -> None:
     """Prints a value as JSON, indented for people and in one line for programs."""
     indent = 2 if at_terminal() else None
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def _table(rows: Sequence[Mapping[str, Any]], names: list[str], title: str | None) -> Table:
+def _table(
+    rows: Sequence[Mapping[str, Any]], names: list[str], title: str | None, styles: Styles
+) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for name in names:
         numeric = bool(rows) and all(
@@ -90,8 +120,15 @@ def _table(rows: Sequence[Mapping[str, Any]], names: list[str], title: str | Non
         )
     for row in rows:
         # Text, not markup: a value may hold square brackets of its own.
-        table.add_row(*(Text(_text(row.get(name))) for name in names))
+        cells = {name: _text(row.get(name)) for name in names}
+        table.add_row(
+            *(Text(cell, style=_style(styles, name, cell)) for name, cell in cells.items())
+        )
     return table
+
+
+def _style(styles: Styles, name: str, cell: str) -> str:
+    return styles.get(name, {}).get(cell, "")
 
 
 def _text(value: object) -> str:
@@ -103,7 +140,7 @@ def _text(value: object) -> str:
         return f"{value:g}" if abs(value) < 1e6 else f"{value:.1f}"
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False)
-    return str(value)
+    return str(value).translate(_CONTROLS)
 
 
 def _flat(text: str) -> str:

@@ -15,10 +15,11 @@ from typing import Final
 
 import httpx
 
-from gateway.commands.options import url_of
+from gateway.commands.options import SettingsWrong, url_of
 from gateway.commands.show_day import DayFailed, DayShow
 from gateway.commands.show_workflow import DEMO_APP, WorkflowShow
-from gateway.commands.work import workflows_of
+from gateway.commands.starting import check_rules, rules_of
+from gateway.commands.work import declared_by
 from gateway.output import say
 from gateway.request_ids import ulid_source
 from gateway.server import refuse_taken_port
@@ -47,8 +48,7 @@ def run_up(
     Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
     """
     refuse_taken_port(settings.host, settings.port)
-    if settings.app:
-        say(f"Workflows of {settings.app}: {', '.join(workflows_of(settings.app))}")
+    _tell_of_app(settings)
     result = _Result()
     with Supervisor(data_dir=settings.data_dir, report=say) as house:
         settings = _with_servers(settings, house)
@@ -70,6 +70,24 @@ def run_up(
             say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
         house.watch()
     return result.failure
+
+
+def _tell_of_app(settings: Settings) -> None:
+    """Says what the app declares, so that a mistake in it is seen before anything is started."""
+    rules = rules_of(settings)
+    if rules and not settings.app:
+        raise SettingsWrong(
+            "HEADWATER_APP: expected the app whose workflows rules start, found none"
+        )
+    if not settings.app:
+        return
+    declared = declared_by(settings.app)
+    check_rules(settings, rules, declared)
+    say(f"Workflows of {settings.app}: {', '.join(declared.workflows)}")
+    for each in declared.schedules:
+        say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")
+    for rule in rules:
+        say(f"Rule {rule.name}: {rule.mode} {rule.workflow} by {rule.source}")
 
 
 def _with_servers(settings: Settings, house: Supervisor) -> Settings:
@@ -95,7 +113,8 @@ def parts_of(settings: Settings) -> tuple[Part, ...]:
     def part(name: str, command: str, ready: Callable[[], bool], *, app: str = "") -> Part:
         argv = (sys.executable, "-m", "gateway", command)
         # Each part knows its own app only: one that finds any would not be the pipeline.
-        own = settings.model_copy(update={"member": f"up-{name}", "app": app})
+        rules = settings.rules if app else ""
+        own = settings.model_copy(update={"member": f"up-{name}", "app": app, "rules": rules})
         return Part(name=name, argv=argv, env=environment(own), ready=ready)
 
     def gateway_is_ready() -> bool:

@@ -8,17 +8,20 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import click
 import uvloop
 
 from gateway.commands.options import bootstrap_of, dsn_of
+from gateway.commands.starting import rules_of, start_workflows, together
+from gateway.request_ids import ulid_source
 from gateway.settings import Settings
+from processors.triggers.rules import Rule
 from projections.step_commits import StepCommits
 from streams.code_host.apps import AppNotLoaded
-from streams.code_host.process import HostProcess
+from streams.code_host.declared import Declarations, declarations_of
 from streams.scheduling import run_as_batch
 from streams.workflow_worker import WorkflowWorker
 
@@ -35,24 +38,28 @@ class AppWrong(click.ClickException):
 
 
 def run_workflows(settings: Settings, *, clock: Callable[[], int]) -> None:
-    """Runs the workflows of `settings.app` until SIGTERM or SIGINT.
+    """Runs the workflows of `settings.app`, and what starts them, until SIGTERM or SIGINT.
 
-    Errors: AppWrong; Exit with 70 after a crash, which the log tells of.
+    Errors: AppWrong, RulesWrong; Exit with 70 after a crash, which the log tells of.
     """
+    rules = rules_of(settings)
     run_as_batch()
     # As in the pipeline: what a turn makes and drops is seldom in cycles.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     try:
-        uvloop.run(_until_told(_work(settings, clock)))
+        uvloop.run(_until_told(_work(settings, rules, clock)))
     except AppNotLoaded as error:
         raise AppWrong(error.message) from error
+    except click.ClickException:
+        raise
     except Exception as error:
         log.critical("the worker ends, to start again from what is durable", exc_info=True)
         raise click.exceptions.Exit(os.EX_SOFTWARE) from error
 
 
-async def _work(settings: Settings, clock: Callable[[], int]) -> None:
+async def _work(settings: Settings, rules: Sequence[Rule], clock: Callable[[], int]) -> None:
+    name = f"{socket.gethostname()}-{os.getpid()}"
     async with contextlib.AsyncExitStack() as exits:
         dsn = steps_dsn_of(settings)
         database = await exits.enter_async_context(StepCommits(dsn)) if dsn else None
@@ -63,11 +70,19 @@ async def _work(settings: Settings, clock: Callable[[], int]) -> None:
             app=settings.app,
             clock=clock,
             draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
-            name=f"{socket.gethostname()}-{os.getpid()}",
+            name=name,
             database=database,
             member=settings.member or None,
         )
-        await worker.run()
+        starts = start_workflows(
+            settings,
+            rules,
+            bootstrap=bootstrap_of(settings),
+            name=name,
+            clock=clock,
+            new_id=ulid_source(clock, os.urandom),
+        )
+        await together(worker.run(), starts)
 
 
 def steps_dsn_of(settings: Settings) -> str | None:
@@ -80,22 +95,15 @@ def steps_dsn_of(settings: Settings) -> str | None:
     return None
 
 
-def workflows_of(app: str) -> list[str]:
-    """The names of an app's workflows, loaded in a process of its own as a worker would.
+def declared_by(app: str) -> Declarations:
+    """What an app declares, loaded in a process of its own as a worker would.
 
     Errors: AppWrong.
     """
-    return uvloop.run(_workflows_of(app))
-
-
-async def _workflows_of(app: str) -> list[str]:
-    host = HostProcess(app, heard=lambda _: None, gone=lambda _: None)
     try:
-        names = await host.start()
+        return uvloop.run(declarations_of(app))
     except AppNotLoaded as error:
         raise AppWrong(error.message) from error
-    await host.stop()
-    return sorted(names)
 
 
 async def _until_told(work: Awaitable[None]) -> None:

@@ -18,6 +18,7 @@ SECRETS = {
     "HEADWATER_TERRA_SECRETS": "mine-1,mine-2",
     "HEADWATER_ADMIN_KEY": "mine-admin",
     "HEADWATER_READ_KEY": "mine-read",
+    "HEADWATER_WORKFLOW_KEY": "mine-workflow",
 }
 
 
@@ -54,6 +55,30 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
             "HEADWATER_TERRA_SECRETS",
             " , ",
             "HEADWATER_TERRA_SECRETS: expected text of at least 1 characters, found (secret)",
+        ),
+        (
+            "HEADWATER_TICK_KEY",
+            "short",
+            "HEADWATER_TICK_KEY: expected text of at least 8 characters, found (secret)",
+        ),
+        *[
+            (
+                "HEADWATER_TICK_URL",
+                url,
+                f"HEADWATER_TICK_URL: expected http:// and a loopback address, found '{url}'",
+            )
+            for url in (
+                "http://10.0.0.1:80",
+                "https://127.0.0.1",
+                "127.0.0.1:80",
+                "http://127.1.1.1.1:80",
+            )
+        ],
+        (
+            "HEADWATER_WORKFLOW_HOOKS",
+            "hooks.py",
+            r"HEADWATER_WORKFLOW_HOOKS: expected text that matches "
+            r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$, found 'hooks.py'",
         ),
     ],
 )
@@ -93,7 +118,7 @@ def test_only_the_secrets_that_are_still_known_are_named(monkeypatch: pytest.Mon
     with pytest.raises(SettingsInvalid) as caught:
         load_settings(host="0.0.0.0")
     (line,) = caught.value.problems
-    assert "HEADWATER_TERRA_SECRETS, HEADWATER_READ_KEY" in line
+    assert "HEADWATER_TERRA_SECRETS, HEADWATER_READ_KEY, HEADWATER_WORKFLOW_KEY" in line
     assert "HEADWATER_ADMIN_KEY" not in line
 
 
@@ -121,6 +146,8 @@ def test_every_setting_is_described_and_no_secret_is_shown() -> None:
         terra_secrets="hidden-1",
         admin_key="hidden-2",
         read_key="hidden-3",
+        workflow_key="hidden-5",
+        tick_key="hidden-6",
         postgres="postgresql://me:hidden-4@db/headwater",
     )
     rows = describe(settings)

@@ -1,0 +1,58 @@
+"""The client of workflows: everything that a program outside does with them, over HTTP alone."""
+
+from gateway.client.answers import (
+    CurrentStep,
+    Described,
+    Event,
+    Failure,
+    History,
+    InstanceMeta,
+    InstanceStatus,
+    Listed,
+    LogLine,
+    Page,
+    Parent,
+    Step,
+    StreamItem,
+)
+from gateway.client.client import Client, WorkflowListed, World
+from gateway.client.errors import (
+    ClientError,
+    ConnectionFailedError,
+    InstanceFailedError,
+    OutcomeUnknownError,
+    RefusedError,
+    UnauthorizedError,
+    UnavailableError,
+    UnexpectedAnswerError,
+)
+from gateway.client.handles import InstanceHandle, WorkflowHandle
+
+__all__ = (
+    "Client",
+    "ClientError",
+    "ConnectionFailedError",
+    "CurrentStep",
+    "Described",
+    "Event",
+    "Failure",
+    "History",
+    "InstanceFailedError",
+    "InstanceHandle",
+    "InstanceMeta",
+    "InstanceStatus",
+    "Listed",
+    "LogLine",
+    "OutcomeUnknownError",
+    "Page",
+    "Parent",
+    "RefusedError",
+    "Step",
+    "StreamItem",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnexpectedAnswerError",
+    "WorkflowHandle",
+    "WorkflowListed",
+    "World",
+)

@@ -1,0 +1,157 @@
+"""`Client`: the workflows of a server, over HTTP alone."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from secrets import SystemRandom
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gateway.client.handles import WorkflowHandle
+from gateway.client.retries import Policy
+from gateway.request_ids import ulid_source
+from processors.runs.durations import Duration, milliseconds
+from streams.clock import now_ms
+
+if TYPE_CHECKING:
+    import httpx
+
+    from gateway.client.session import Session
+
+
+_new_ulid: Final = ulid_source(now_ms, os.urandom)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a client needs of the world beside a network."""
+
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    #: 0 <= drawn < 1.
+    draw: Callable[[], float] = SystemRandom().random
+    new_id: Callable[[], str] = _new_ulid
+
+
+_REAL: Final = World()
+
+
+class WorkflowListed(msgspec.Struct, frozen=True):
+    """A workflow that a server knows."""
+
+    name: str
+
+
+class _Workflows(msgspec.Struct):
+    workflows: list[WorkflowListed]
+
+
+class Client:
+    """The workflows of a server.
+
+    It reads what it has written: its reads wait for its writes. Requests that may be repeated are,
+    after a delay that grows.
+
+        async with Client("http://127.0.0.1:8080/api/workflows", key="…") as client:
+            instance = await client.workflow("order").create(params={"sku": "x"})
+            output = await instance.result(timeout="1 minute")
+    """
+
+    def __init__(  # noqa: PLR0913 (each is a setting of its own)
+        self,
+        base_url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        timeout: Duration = "30 seconds",
+        retries: int = 3,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+        world: World = _REAL,
+    ) -> None:
+        """Makes a client; it connects when it is entered.
+
+        Shape:  base_url is whole, as in https://host/api/workflows; key goes into Authorization,
+                or, if the headers have one of their own, into x-api-key; timeout is that of one
+                attempt, a number is milliseconds; retries is how often an attempt is repeated;
+                transport and world are for tests.
+        Errors: ValueError.
+        """
+        self._base_url = _checked(base_url)
+        self._headers = _headers(headers or {}, key)
+        self._timeout_s = milliseconds(timeout) / 1000
+        self._policy = Policy(retries=retries)
+        self._network = transport
+        self._world = world
+        self._http: httpx.AsyncClient | None = None
+        self._session: Session | None = None
+
+    async def __aenter__(self) -> Self:
+        # They take longer to load than all else of Headwater, and the processes that run authors'
+        # code import this module without ever needing them.
+        import httpx  # noqa: PLC0415
+
+        from gateway.client.session import Session  # noqa: PLC0415
+        from gateway.client.transport import Transport  # noqa: PLC0415
+
+        self._http = httpx.AsyncClient(
+            base_url=self._base_url,
+            headers=self._headers,
+            timeout=self._timeout_s,
+            transport=self._network,
+        )
+        transport = Transport(self._http, self._policy, self._world.sleep, self._world.draw)
+        self._session = Session(transport, self._world.new_id)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        http, self._http, self._session = self._http, None, None
+        if http is not None:
+            await http.aclose()
+
+    async def workflows(self) -> list[WorkflowListed]:
+        """The workflows that the server knows, each with its `.name`."""
+        found = await self._entered.read("/workflows", _Workflows)
+        return found.workflows
+
+    def workflow(self, name: str) -> WorkflowHandle:
+        """The handle of a workflow; nothing is asked for yet."""
+        return WorkflowHandle(self._entered, name)
+
+    @property
+    def _entered(self) -> "Session":
+        if self._session is None:
+            raise RuntimeError("expected `async with Client(…) as client`, found it not entered")
+        return self._session
+
+
+def _checked(base_url: str) -> str:
+    place = urlsplit(base_url)
+    if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
+        raise ValueError(
+            "expected a whole base URL, as in https://host/api/workflows, found "
+            f"{place.scheme}://{place.hostname or ''}{place.path}"
+        )
+    return base_url.rstrip("/")
+
+
+def _headers(given: Mapping[str, str], key: str | None) -> dict[str, str]:
+    """The headers of every request. Values are not shown in errors: they are secrets."""
+    headers = {name.lower(): value for name, value in given.items()}
+    if key and "authorization" not in headers:
+        headers["authorization"] = f"Bearer {key}"
+    elif key:
+        headers.setdefault("x-api-key", key)
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(
+                f"expected printable ASCII in the header {name}, found other characters"
+            )
+    return headers

@@ -1,0 +1,330 @@
+"""Workflows and instances as a program holds them: names to ask by, nothing that could be stale."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+from typing_extensions import override
+
+from gateway.client.answers import (
+    Described,
+    History,
+    HistoryPage,
+    InstanceStatus,
+    Listed,
+    LogLine,
+    Page,
+    StreamItem,
+    read,
+)
+from gateway.client.errors import (
+    InstanceExistsError,
+    InstanceFailedError,
+    InstanceNotFoundError,
+    InstanceTerminalError,
+    OutcomeUnknownError,
+)
+from gateway.client.requests import Query, members, path
+from gateway.client.retries import Repeat
+from processors.runs.durations import Duration, milliseconds
+from streams.code_host.values import encode
+
+if TYPE_CHECKING:
+    from gateway.client.session import Session
+
+#: Rows that a request asks for: enough that most histories are one request.
+_PAGE_SIZE: Final = 100
+
+
+class _Created(msgspec.Struct):
+    id: str
+
+
+class _Batch(msgspec.Struct):
+    instances: list[_Created]
+
+
+class InstanceHandle:
+    """An instance, by its id. To have a handle does not mean that there is such an instance."""
+
+    def __init__(self, session: "Session", workflow_name: str, instance_id: str) -> None:
+        self._session = session
+        self._path = path("workflows", workflow_name, "instances", instance_id)
+        self._key = f"{workflow_name}/{instance_id}"
+        self.workflow_name = workflow_name
+        self.id = instance_id
+
+    @override
+    def __repr__(self) -> str:
+        return f"<instance {self._key}>"
+
+    async def status(self) -> InstanceStatus:
+        """How it stands: `.status`, `.output`, `.error`."""
+        return (await self.describe()).details
+
+    async def describe(self) -> Described:
+        """All that there is to know of it but its history: `.details` and `.meta`."""
+        return await self._session.read(self._path, Described, instance=self._key)
+
+    async def pause(self) -> None:
+        """Pauses it at its next step boundary; one that is paused stays so."""
+        await self._command("pause", Repeat.SAFE)
+
+    async def resume(self) -> None:
+        """Lets it go on; one that is not paused goes on anyway."""
+        await self._command("resume", Repeat.SAFE)
+
+    async def terminate(self) -> None:
+        """Ends it for good."""
+        try:
+            await self._command("terminate", Repeat.SAFE)
+        except InstanceTerminalError as error:
+            # An attempt whose answer was lost may have ended it: then all is as asked for.
+            if not error.repeated or (await self.status()).status != "terminated":
+                raise
+
+    async def restart(self) -> None:
+        """Begins a new run. A request whose outcome is unknown is not repeated."""
+        await self._command("restart", Repeat.UNSAFE)
+
+    async def retry(self, from_step: str | None = None) -> None:
+        """Begins a new run of an errored instance that keeps what was done.
+
+        Shape:  from_step is the key of the first step that is done again; without it, the one that
+                failed. A request whose outcome is unknown is not repeated.
+        """
+        wanted = None if from_step is None else json.dumps(from_step)
+        await self._command("retry", Repeat.UNSAFE, members(fromStep=wanted))
+
+    async def send_event(
+        self,
+        type: str,  # noqa: A002 (as authors call it)
+        payload: Any = None,  # noqa: ANN401 (any JSON)
+        *,
+        start_if_missing: bool | Mapping[str, Any] = False,
+    ) -> None:
+        """Sends an event; it is kept until the instance waits for it.
+
+        Shape:  start_if_missing creates the instance if there is none: True, or {"params": …}.
+        An event whose outcome is unknown is not sent again, as it could arrive twice.
+        """
+        start = None
+        if start_if_missing is not False:
+            given = {} if start_if_missing is True else start_if_missing
+            params = given.get("params")
+            start = members(params=None if params is None else encode(params, "the params"))
+        body = members(
+            type=json.dumps(type),
+            payload=None if payload is None else encode(payload, "an event's payload"),
+            startIfMissing=start,
+        )
+        await self._command("events", Repeat.UNSAFE, body)
+
+    async def history(
+        self,
+        run_number: int | None = None,
+        *,
+        include_logs: bool = False,
+        log_level: str | None = None,
+        log_category: str | None = None,
+    ) -> History:
+        """What happened: `.steps`, `.events` and `.logs`, of the current run or of another."""
+        query: Query = {"runNumber": run_number}
+        if include_logs:
+            query |= {"includeLogs": True, "logLevel": log_level, "logCategory": log_category}
+        whole: History | None = None
+        async for page in self._history_pages(query):
+            whole = whole or History(run_number=page.run_number, steps=[], events=[], logs=[])
+            whole.steps.extend(page.steps)
+            whole.events.extend(page.events)
+            whole.logs.extend(page.logs)
+        assert whole is not None  # noqa: S101, there is a first page
+        return whole
+
+    async def logs(
+        self,
+        run_number: int | None = None,
+        *,
+        level: str | None = None,
+        category: str | None = None,
+        order: Literal["asc", "desc"] = "asc",
+    ) -> AsyncGenerator[LogLine]:
+        """Lines of the current run or of another, as they are asked for."""
+        query: Query = {"runNumber": run_number, "includeLogs": True, "order": order}
+        query |= {"logLevel": level, "logCategory": category}
+        async for page in self._history_pages(query, logs_alone=True):
+            for line in page.logs:
+                yield line
+
+    async def follow(self, last_id: str = "") -> AsyncGenerator[StreamItem[Any]]:
+        """What happens to it, until it has ended; goes on over lost connections.
+
+        After a lost connection the last few items may come again.
+
+        Shape:  last_id is the `.id` of an item: goes on behind it.
+        """
+        stream = self._session.follow(f"{self._path}/events-stream", self._key, last_id)
+        async with aclosing(stream) as items:
+            async for item in items:
+                yield item
+
+    async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ANN401, ASYNC109 (any JSON; as authors call it)
+        """Waits until it has ended, and gives its output.
+
+        Units:  a number is milliseconds, text is as in "10 seconds".
+        Errors: InstanceFailedError if it ended otherwise; TimeoutError.
+        """
+        limit = None if timeout is None else milliseconds(timeout) / 1000
+        waiting = asyncio.timeout(limit)
+        try:
+            async with waiting:
+                status = await self._end()
+        except TimeoutError as error:
+            if not waiting.expired():
+                raise
+            raise TimeoutError(f"expected {self._key} to end within {limit:g} s") from error
+        if status.status == "complete":
+            return status.output
+        why = status.error
+        raise InstanceFailedError(
+            self._key, status.status, why.name if why else "", why.message if why else ""
+        )
+
+    async def _end(self) -> InstanceStatus:
+        status = await self.status()
+        if not status.ended:
+            async with aclosing(self.follow()) as items:
+                async for item in items:
+                    status = item.data if item.event == "end" else status
+        return status
+
+    async def _command(self, name: str, repeat: Repeat, body: str = "{}") -> None:
+        await self._session.write(f"{self._path}/{name}", body, repeat=repeat, instance=self._key)
+
+    async def _history_pages(
+        self, query: Query, *, logs_alone: bool = False
+    ) -> AsyncGenerator[HistoryPage]:
+        """Pages until all was read; what was read whole is left out of later ones."""
+        asked: Query = {"pageSize": _PAGE_SIZE, **query}
+        steps = events = not logs_alone
+        logs = bool(query.get("includeLogs"))
+        where = f"{self._path}/history"
+        while True:
+            page = await self._session.read(where, HistoryPage, asked, instance=self._key)
+            yield msgspec.structs.replace(
+                page,
+                steps=page.steps if steps else [],
+                events=page.events if events else [],
+                logs=page.logs if logs else [],
+            )
+            steps = steps and page.steps_has_next_page
+            events = events and page.events_has_next_page
+            logs = logs and page.logs_has_next_page
+            if not (steps or events or logs):
+                return
+            # The run may be followed by another while its pages are read.
+            asked |= {
+                "runNumber": page.run_number,
+                "stepsCursor": page.steps_cursor if steps else asked.get("stepsCursor"),
+                "eventsCursor": page.events_cursor if events else asked.get("eventsCursor"),
+                "logsCursor": page.logs_cursor if logs else asked.get("logsCursor"),
+            }
+
+    async def has_params(self, text: str) -> bool:
+        """Whether it was created with these params.
+
+        Errors: OutcomeUnknownError if there is no telling yet.
+        """
+        try:
+            found = await self.describe()
+        except InstanceNotFoundError as error:
+            raise OutcomeUnknownError(
+                f"expected to find whether {self._key} was created by the request whose answer "
+                "was lost, found it not readable yet; look again before it is created again"
+            ) from error
+        return encode(found.meta.params, "params") == text
+
+
+class WorkflowHandle:
+    """A workflow, by its name."""
+
+    def __init__(self, session: "Session", name: str) -> None:
+        self._session = session
+        self._path = path("workflows", name, "instances")
+        self.name = name
+
+    @override
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    def get(self, id: str) -> InstanceHandle:  # noqa: A002 (as authors call it)
+        """The handle of an instance; nothing is asked for yet."""
+        return InstanceHandle(self._session, self.name, id)
+
+    async def create(
+        self,
+        id: str | None = None,  # noqa: A002 (as authors call it)
+        params: Any = None,  # noqa: ANN401 (any JSON)
+    ) -> InstanceHandle:
+        """Creates an instance, under an id of its own unless one is given.
+
+        It is safe to repeat, so it is repeated: an id that exists after an attempt whose answer was
+        lost is taken for ours if it has the same params.
+
+        Errors: every ClientError, InstanceExistsError among them.
+        """
+        instance = self.get(self._session.new_id() if id is None else id)
+        text = encode(params, f"the params of {self.name}")
+        body = members(id=json.dumps(instance.id), params=text)
+        key = f"{self.name}/{instance.id}"
+        try:
+            await self._session.write(self._path, body, repeat=Repeat.SAFE, instance=key)
+        except InstanceExistsError as error:
+            if not error.repeated or not (id is None or await instance.has_params(text)):
+                raise
+        return instance
+
+    async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle]:
+        """Creates instances of {"id": …, "params": …}; the handles of those that are new.
+
+        Ids that exist are skipped and left out. It is safe to repeat, so it is repeated: then those
+        that an attempt created whose answer was lost are left out, too.
+        """
+        each = (
+            members(
+                id=json.dumps(one["id"]),
+                params=encode(one.get("params"), f"the params of {self.name}"),
+            )
+            for one in batch
+        )
+        body = members(instances=f"[{','.join(each)}]")
+        answer = await self._session.write(f"{self._path}/batch", body, repeat=Repeat.SAFE)
+        created = read(answer.body, _Batch, self._session.transport.url)
+        return [self.get(one.id) for one in created.instances]
+
+    async def page(
+        self,
+        status: str | None = None,
+        *,
+        page_size: int = _PAGE_SIZE,
+        cursor: str | None = None,
+    ) -> Page:
+        """A page of instances; its `.cursor` goes on behind it."""
+        query: Query = {"status": status, "pageSize": page_size, "cursor": cursor}
+        return await self._session.read(self._path, Page, query)
+
+    async def instances(
+        self, status: str | None = None, *, page_size: int = _PAGE_SIZE
+    ) -> AsyncGenerator[Listed]:
+        """Every instance, the newest first, page by page."""
+        cursor = None
+        while True:
+            page = await self.page(status, page_size=page_size, cursor=cursor)
+            for listed in page.instances:
+                yield listed
+            if not page.has_next_page or page.cursor is None:
+                return
+            cursor = page.cursor

@@ -1,0 +1,59 @@
+"""Requests as data: what is sent, what comes back, and how paths, queries and bodies are put."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from urllib.parse import quote
+
+from gateway.client.retries import Repeat
+
+#: Parameters by name; those that are None are not asked for.
+Query: TypeAlias = dict[str, str | int | bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request, and what it means to send it twice."""
+
+    method: str
+    path: str
+    repeat: Repeat
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer that is a success; `repeated` if an earlier attempt may have been taken."""
+
+    body: bytes
+    position: str
+    repeated: bool
+
+
+def members(**texts: str | None) -> str:
+    """A JSON object of members that are JSON texts already; those that are None are left out."""
+    given = {name: text for name, text in texts.items() if text is not None}
+    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in given.items()) + "}"
+
+
+def path(*segments: str) -> str:
+    """A path below the base URL.
+
+    Errors: ValueError for an empty segment, which would lead elsewhere.
+    """
+    if not all(segments):
+        raise ValueError("expected the name of a workflow and the id of an instance, found nothing")
+    # A segment of dots alone would lead elsewhere, too.
+    quoted = (quote(each, safe="") for each in segments)
+    return "/" + "/".join(q if q.strip(".") else q.replace(".", "%2E") for q in quoted)
+
+
+def asked_for(query: Query) -> dict[str, str]:
+    """A query as it is written."""
+    return {
+        name: json.dumps(value) if isinstance(value, bool) else str(value)
+        for name, value in query.items()
+        if value is not None
+    }

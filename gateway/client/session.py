@@ -1,0 +1,114 @@
+"""What the handles of a client share: a server, what was written to it, and a source of ids."""
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final, TypeVar
+
+import httpx
+
+from gateway.client.answers import (
+    Answer,
+    Event,
+    InstanceStatus,
+    LogLine,
+    Step,
+    StreamItem,
+    read,
+)
+from gateway.client.errors import ClientError, RefusedError, UnavailableError
+from gateway.client.event_stream import EventStream, Message
+from gateway.client.positions import Positions
+from gateway.client.requests import Answered, Query, Request, asked_for
+from gateway.client.retries import Repeat
+from gateway.client.transport import Transport, unreached
+
+T = TypeVar("T")
+
+_KINDS: Final[dict[str, type[Answer]]] = {
+    "status": InstanceStatus,
+    "step": Step,
+    "event": Event,
+    "log": LogLine,
+    "end": InstanceStatus,
+}
+#: A stream that ends as soon as it begins is not opened again at once.
+_REOPEN_S: Final = 0.25
+
+
+class Session:
+    """A conversation with a server."""
+
+    def __init__(self, transport: Transport, new_id: Callable[[], str]) -> None:
+        self.transport = transport
+        self.new_id = new_id
+        self._positions = Positions()
+
+    async def read(
+        self, path: str, kind: type[T], query: Query | None = None, *, instance: str | None = None
+    ) -> T:
+        """Reads, no earlier than what was written here.
+
+        Errors: every ClientError.
+        """
+        asked = asked_for({**(query or {}), "min_position": self._positions.seen(instance)})
+        request = Request(method="GET", path=path, repeat=Repeat.READ, query=asked)
+        answer = await self.transport.send(request)
+        return read(answer.body, kind, self.transport.url)
+
+    async def write(
+        self, path: str, body: str, *, repeat: Repeat, instance: str | None = None
+    ) -> Answered:
+        """Writes; later reads wait for it.
+
+        Errors: every ClientError.
+        """
+        request = Request(method="POST", path=path, repeat=repeat, body=body.encode())
+        try:
+            answer = await self.transport.send(request)
+        except RefusedError as error:
+            self._positions.note(error.position, instance)
+            raise
+        self._positions.note(answer.position, instance)
+        return answer
+
+    async def follow(
+        self, path: str, instance: str, last_id: str = ""
+    ) -> AsyncGenerator[StreamItem[Any]]:
+        """What a stream tells until its end, over as many connections as that takes.
+
+        Errors: every ClientError.
+        """
+        seen = asked_for({"min_position": self._positions.seen(instance)})
+        request = Request(method="GET", path=path, repeat=Repeat.READ, query=seen)
+        failures = 0
+        while True:
+            stream, opened = EventStream(last_id), False
+            found: ClientError = unreached(self.transport.url, "the stream ended too early")
+            try:
+                async with self.transport.stream(request, last_id) as chunks:
+                    opened = True
+                    async for chunk in chunks:
+                        failures = 0
+                        for message in stream.feed(chunk):
+                            last_id = message.id
+                            yield self._item(message)
+                            if message.event == "end":
+                                return
+            except UnavailableError as error:
+                found = error
+            except httpx.RequestError as error:
+                found = unreached(self.transport.url, str(error) or type(error).__name__)
+                if opened and isinstance(error, httpx.ReadTimeout):
+                    failures = -1  # to have nothing to tell is no failure
+            failures += 1
+            await self._reopen(failures, stream.retry_ms, found)
+
+    async def _reopen(self, failures: int, retry_ms: int | None, found: ClientError) -> None:
+        """Waits until a stream is opened again."""
+        wait = self.transport.pause(max(0, failures - 1))
+        if wait is None:
+            raise found
+        await self.transport.sleep(max(wait, _REOPEN_S, (retry_ms or 0) / 1000))
+
+    def _item(self, message: Message) -> StreamItem[Any]:
+        kind: Any = _KINDS.get(message.event, Any)
+        return StreamItem(message.event, message.id, read(message.data, kind, self.transport.url))

@@ -1,0 +1,192 @@
+"""`headwater instances …`: creating, steering and signalling instances of workflows."""
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gateway.commands.json_arguments import Given, JsonArgument
+from gateway.commands.options import examples
+from gateway.commands.workflow_service import (
+    ENVIRONMENT,
+    Service,
+    id_option,
+    service_options,
+    workflow_option,
+)
+from gateway.output import say
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from gateway.client import Client, InstanceHandle
+
+_JSON_HELP: Final = "JSON, @FILE, or - for standard input"
+
+
+@click.command(
+    "create",
+    epilog=examples(
+        'headwater instances create -w order --params \'{"sku": "x"}\'',
+        "headwater instances create -w order -i order-1 --params @params.json",
+        'echo \'{"sku": "x"}\' | headwater instances create -w order --params -',
+        "id=$(headwater instances create -w order)      the id alone goes to standard output",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@click.option(
+    "-i", "--id", "instance_id", metavar="ID", help="Id of the instance. Default: a new one."
+)
+@click.option("--params", type=JsonArgument(), help=f"What it starts with: {_JSON_HELP}.")
+@service_options
+def create(service: Service, workflow: str, instance_id: str | None, params: Given | None) -> None:
+    """Create an instance, and print its id.
+
+    An id is taken once in a workflow: `headwater instances restart` runs an instance again.
+    """
+
+    async def ask(client: "Client") -> str:
+        given = params.value if params else None
+        return (await client.workflow(workflow).create(instance_id, given)).id
+
+    made = service.ask(ask)
+    sys.stdout.write(f"{made}\n")
+    say(f"Created; `headwater instances get -w {workflow} -i {made}` shows where it stands.")
+
+
+def _steering(
+    name: str, help_text: str, done: str, act: "Callable[[InstanceHandle], Awaitable[None]]"
+) -> click.Command:
+    """A command that does one thing to one instance."""
+
+    @click.command(
+        name,
+        help=help_text,
+        epilog=examples(f"headwater instances {name} -w order -i order-1") + ENVIRONMENT,
+    )
+    @workflow_option
+    @id_option
+    @service_options
+    def steer(service: Service, workflow: str, instance_id: str) -> None:
+        async def ask(client: "Client") -> None:
+            await act(client.workflow(workflow).get(instance_id))
+
+        service.ask(ask)
+        say(f"{workflow}/{instance_id} {done}.")
+
+    return steer
+
+
+@click.command(
+    "retry",
+    epilog=examples(
+        "headwater instances retry -w order -i order-1",
+        "headwater instances retry -w order -i order-1 --from-step charge",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@click.option(
+    "--from-step",
+    metavar="KEY",
+    help="The first step that is done again. Default: the one that failed.",
+)
+@service_options
+def retry(service: Service, workflow: str, instance_id: str, from_step: str | None) -> None:
+    """Let an errored instance go on in a new run.
+
+    The run keeps the steps that are done, and the events that came.
+
+    `headwater instances history` shows the keys of steps. To do everything again: `restart`.
+    """
+
+    async def ask(client: "Client") -> None:
+        await client.workflow(workflow).get(instance_id).retry(from_step)
+
+    service.ask(ask)
+    where = f"from {from_step}" if from_step else "from the step that failed"
+    say(f"{workflow}/{instance_id} goes on in a new run, {where}.")
+
+
+@click.command(
+    "send-event",
+    epilog=examples(
+        "headwater instances send-event -w order -i order-1 --type approval",
+        "headwater instances send-event -w order -i order-1 --type approval \\",
+        "    --payload '{\"approved\": true}'",
+        "headwater instances send-event -w order -i order-1 --type line --payload @line.json \\",
+        '    --start-if-missing --params \'{"sku": "x"}\'',
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@click.option("--type", "event_type", required=True, metavar="TYPE", help="Type of the event.")
+@click.option("--payload", type=JsonArgument(), help=f"What it says: {_JSON_HELP}.")
+@click.option("--start-if-missing", is_flag=True, help="Create the instance if there is none.")
+@click.option(
+    "--params",
+    type=JsonArgument(),
+    help=f"With --start-if-missing: what the instance starts with: {_JSON_HELP}.",
+)
+@service_options
+def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    event_type: str,
+    payload: Given | None,
+    start_if_missing: bool,
+    params: Given | None,
+) -> None:
+    """Send an event to an instance, which keeps it until a step waits for that type.
+
+    It takes events while it is active, waiting or paused, and none once it has ended.
+    """
+    if params and not start_if_missing:
+        raise click.UsageError("--params takes --start-if-missing")
+    start: bool | Mapping[str, Any] = {"params": params.value} if params else start_if_missing
+
+    async def ask(client: "Client") -> None:
+        await client.workflow(workflow).get(instance_id).send_event(
+            event_type, payload.value if payload else None, start_if_missing=start
+        )  # fmt: skip
+
+    service.ask(ask)
+    say(f"{workflow}/{instance_id} has the event {event_type}.")
+
+
+CHANGES: Final = (
+    create,
+    _steering(
+        "pause",
+        "Pause an instance at its next step boundary.\n\nSleeps and waits go on to count; events "
+        "that come are kept.",
+        "pauses at its next step boundary",
+        lambda instance: instance.pause(),
+    ),
+    _steering(
+        "resume",
+        "Let a paused instance go on; any other goes on anyway.",
+        "goes on",
+        lambda instance: instance.resume(),
+    ),
+    _steering(
+        "restart",
+        "Begin a new run of an instance, from the start.\n\nEarlier runs stay in its history; "
+        "events that they received do not count for the new one.",
+        "begins a new run",
+        lambda instance: instance.restart(),
+    ),
+    _steering(
+        "terminate",
+        "End an instance for good; only a restart brings it back.",
+        "is terminated",
+        lambda instance: instance.terminate(),
+    ),
+    retry,
+    send_event,
+)

@@ -1,0 +1,133 @@
+"""`headwater instances logs`: what runs have logged, and what they log now."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gateway.commands.instance_words import LEVEL_STYLES, LOG_WIDTHS, log_row
+from gateway.commands.options import examples
+from gateway.commands.workflow_service import (
+    ENVIRONMENT,
+    Service,
+    id_option,
+    service_options,
+    workflow_option,
+)
+from gateway.output import at_terminal, print_line, say
+
+if TYPE_CHECKING:
+    from gateway.client import Client, InstanceHandle, LogLine
+
+_LEVELS: Final = ("debug", "info", "warn", "error")
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--run`, `--log-level` and `--log-category`."""
+    command = click.option("--log-category", metavar="CATEGORY", help="Only log lines of this "
+                           "category; those of the engine are `system`.")(command)  # fmt: skip
+    command = click.option(
+        "--log-level", type=click.Choice(_LEVELS), help="Only log lines of exactly this level."
+    )(command)
+    return click.option(
+        "--run", type=click.IntRange(0), help="Of this run; the first is 0. Default: the current."
+    )(command)
+
+
+@click.command(
+    "logs",
+    epilog=examples(
+        "headwater instances logs -w order -i order-1",
+        "headwater instances logs -w order -i order-1 --follow",
+        "headwater instances logs -w order -i order-1 --limit 20       the last 20",
+        "headwater instances logs -w order -i order-1 --log-level error --run 0",
+        "headwater instances logs -w order -i order-1 --log-category system",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@log_options
+@click.option("--limit", type=click.IntRange(1, 100_000), help="Only the last so many.")
+@click.option("--follow", is_flag=True, help="Stay and show new lines until the instance ends.")
+@service_options
+def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    run: int | None,
+    log_level: str | None,
+    log_category: str | None,
+    limit: int | None,
+    follow: bool,
+) -> None:
+    """Show what a run has logged.
+
+    Its own lines, and those of the engine (category system), in the order of the log. Lines that
+    a replay has written again are marked.
+    """
+    if follow and run is not None:
+        raise click.UsageError("--follow shows the current run: leave out --run")
+    shown = _Shown()
+
+    async def ask(client: "Client") -> None:
+        instance = client.workflow(workflow).get(instance_id)
+        lines = instance.logs(
+            run, level=log_level, category=log_category, order="desc" if limit else "asc"
+        )
+        async with aclosing(lines):
+            if limit is None:
+                async for line in lines:
+                    shown.show(line)
+            else:
+                for line in reversed(await _first(lines, limit)):
+                    shown.show(line)
+        if follow:
+            await _follow(instance, shown, log_level, log_category)
+
+    if not at_terminal():
+        print_line({name: name for name in LOG_WIDTHS}, LOG_WIDTHS, {})
+    service.ask(ask)
+    if not shown.any:
+        say(f"{workflow}/{instance_id} has logged nothing that is asked for.")
+
+
+class _Shown:
+    """Prints lines, each once: the stream begins before the lines that were read already."""
+
+    def __init__(self) -> None:
+        self._last_id = ""
+        self.any = False
+
+    def show(self, line: "LogLine") -> None:
+        """Prints a line that is further than all before; ids are in the order of the log."""
+        if line.id and line.id <= self._last_id:
+            return
+        self._last_id, self.any = line.id, True
+        print_line(log_row(line), LOG_WIDTHS, {"level": LEVEL_STYLES})
+
+
+async def _first(lines: "AsyncIterator[LogLine]", limit: int) -> "list[LogLine]":
+    found = []
+    async for line in lines:
+        found.append(line)
+        if len(found) == limit:
+            break
+    return found
+
+
+async def _follow(
+    instance: "InstanceHandle", shown: _Shown, level: str | None, category: str | None
+) -> None:
+    async with aclosing(instance.follow()) as items:
+        async for item in items:
+            wanted = item.event == "log" and (
+                level in (None, item.data.level) and category in (None, item.data.category)
+            )
+            if wanted:
+                shown.show(item.data)
+            elif item.event == "end":
+                name = f"{instance.workflow_name}/{instance.id}"
+                say(f"{name} has ended: {item.data.status}")

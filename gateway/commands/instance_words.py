@@ -1,0 +1,260 @@
+"""Instances of workflows in words: what was read, as rows to print. Nothing is asked for here."""
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from gateway.commands.times import both, moment, relative, span, span_ms
+
+if TYPE_CHECKING:
+    from gateway.client import (
+        CurrentStep,
+        Described,
+        Event,
+        Failure,
+        InstanceStatus,
+        Listed,
+        LogLine,
+        Step,
+    )
+
+Rows: TypeAlias = list[dict[str, Any]]
+
+STATUS_STYLES: Final = {
+    "active": "cyan",
+    "waiting": "yellow",
+    "paused": "magenta",
+    "complete": "green",
+    "errored": "bold red",
+    "terminated": "red",
+}
+LEVEL_STYLES: Final = {"debug": "dim", "info": "cyan", "warn": "yellow", "error": "bold red"}
+_SYMBOLS: Final = {
+    "pending": "●",
+    "waiting": "…",
+    "completed": "✓",
+    "errored": "✗",
+    "cancelled": "⊘",
+}
+STATE_STYLES: Final = {
+    f"{_SYMBOLS[status]} {status}": style
+    for status, style in (
+        ("pending", "cyan"),
+        ("waiting", "yellow"),
+        ("completed", "green"),
+        ("errored", "bold red"),
+        ("cancelled", "dim"),
+    )
+}
+#: Of a value that is shown beside others.
+_SHOWN: Final = 60
+
+
+def listed_rows(instances: "list[Listed]") -> Rows:
+    """Instances of a listing: id, status, and the error or output of those that have ended."""
+    return [
+        {"id": one.id, "status": one.details.status, "what": _outcome(one.details, _SHOWN)}
+        for one in instances
+    ]
+
+
+def summary_rows(found: "Described", now: datetime, *, full: bool) -> Rows:
+    """An instance, a field a row; all there is to know with `full`."""
+    meta, details, step = found.meta, found.details, found.meta.current_step
+    fields: dict[str, object] = {
+        "workflow": meta.workflow_name,
+        "instance": found.id,
+        "status": details.status,
+        "step": f"{step.step_key} ({kind(step.type)})" if step else None,
+        "state": standing(details, step, now),
+        "error": _error(details.error),
+        "run": meta.run_number,
+        "started": both(meta.started_at, now) if meta.started_at else None,
+        "updated": both(meta.updated_at, now) if meta.updated_at else None,
+        "ended": both(meta.completed_at, now) if meta.completed_at else None,
+    }
+    if full:
+        fields |= _whole(found, now)
+    return [{"field": name, "value": value} for name, value in fields.items() if value is not None]
+
+
+def _whole(found: "Described", now: datetime) -> dict[str, object]:
+    meta, step = found.meta, found.meta.current_step
+    fields: dict[str, object] = {
+        "created": both(meta.created_at, now) if meta.created_at else None,
+        "took": _between(meta.started_at, meta.completed_at),
+    }
+    if step:
+        fields |= {
+            "step name": step.name,
+            "step status": step.status,
+            "step attempts": _attempts(step) or None,
+            "step timeout": span(step.timeout_ms) if step.timeout_ms else None,
+            "step error": _error(step.error),
+        }
+    if parent := meta.parent:
+        at_step = f"{parent.step_key}, run {parent.run_number}"
+        fields["parent"] = f"{parent.workflow_name}/{parent.instance_id} at {at_step}"
+    fields["params"] = _json(meta.params)
+    if found.details.status == "complete":
+        fields["output"] = _json(found.details.output)
+    return fields
+
+
+def standing(details: "InstanceStatus", step: "CurrentStep | None", now: datetime) -> str | None:
+    """Where an instance stands, in words."""
+    if details.ended:
+        return None
+    reason = waiting_for(step, now) if step else "about to go on"
+    if details.status == "paused":
+        after = f"; it stands at {step.step_key}: {reason}" if step else ""
+        return f"paused until it is resumed{after}"
+    return reason
+
+
+def waiting_for(step: "CurrentStep", now: datetime) -> str:
+    """What a step that has not ended waits for, in words."""
+    until = f", until {both(step.wake_at, now)}" if step.wake_at else ""
+    match kind(step.type):
+        case "do":
+            reason = _doing(step, now)
+        case "sleep":
+            reason = f"sleeping{until}"
+        case "wait_for_event":
+            types = step.wait_event_type or []
+            names = [types] if isinstance(types, str) else types
+            reason = f"waiting for event {' or '.join(names)}{until}"
+        case "child":
+            reason = f"waiting for its child instance{_child(step)}{until}"
+        case "join":
+            reason = "waiting for all of its branches"
+        case "race":
+            reason = "waiting for the first of its branches"
+        case "loop":
+            reason = "going through its iterations"
+        case other:
+            reason = f"{step.status} in {other}{until}"
+    return reason
+
+
+def _doing(step: "CurrentStep", now: datetime) -> str:
+    if step.next_retry_at is None:
+        return f"running, attempt {_attempts(step)}" if step.attempts else "running"
+    failed = f": {_error(step.error)}" if step.error else ""
+    when = relative(step.next_retry_at, now)
+    return f"waiting to be tried again {when}, attempt {_attempts(step)} failed{failed}"
+
+
+def step_rows(steps: "list[Step]", now: datetime, *, full: bool) -> Rows:
+    """The timeline of a run: when each entry began, how it stands, how long it took, and why."""
+    first = next((step.created_at for step in steps if step.created_at), None)
+    return [
+        {
+            "began": _after(first, step.created_at),
+            "state": f"{_SYMBOLS.get(step.status, '?')} {step.status}",
+            "step": step.step_key,
+            "type": kind(step.type),
+            "attempts": _attempts(step),
+            "took": _took(step, now),
+            "what": _what(step, now, full=full),
+        }
+        for step in steps
+    ]
+
+
+def _took(step: "Step", now: datetime) -> str | None:
+    ended = step.status not in ("pending", "waiting")
+    return _between(step.created_at, step.updated_at if ended else now)
+
+
+def _what(step: "Step", now: datetime, *, full: bool) -> str | None:
+    """Why an entry is as it is: what it waits for, its error, or its result."""
+    if step.status in ("pending", "waiting"):
+        return waiting_for(step, now)
+    if step.error and step.status != "completed":
+        return _error(step.error)
+    undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
+    result = "" if step.result is None else _json(step.result, None if full else _SHOWN)
+    return "; ".join(part for part in (undone, result) if part) or None
+
+
+def event_rows(events: "list[Event]", *, full: bool) -> Rows:
+    """Events that a run has received, and what became of them."""
+    return [
+        {
+            "at": _clock(event.created_at),
+            "type": event.type,
+            "taken by": event.consumed_by_step_key or "nobody yet",
+            "payload": _json(event.payload, None if full else _SHOWN),
+        }
+        for event in events
+    ]
+
+
+#: Columns of log lines, each with the width that most lines need.
+LOG_WIDTHS: Final = {"at": 27, "level": 5, "category": 10, "step": 16, "message": 0, "data": 0}
+
+
+def log_row(line: "LogLine") -> dict[str, Any]:
+    """A log line; one that was written again by a replay says so."""
+    attempt = f"#{line.attempt}" if line.attempt is not None else ""
+    return {
+        "at": _clock(line.created_at),
+        "level": line.level,
+        "category": line.category,
+        "step": f"{line.step_key}{attempt}" if line.step_key else "-",
+        "message": f"(replay) {line.message}" if line.is_replay else line.message,
+        "data": None if line.data is None else _json(line.data),
+    }
+
+
+def kind(type_: str) -> str:
+    """A type of entry as authors know it."""
+    return "wait_for_event" if type_ == "waitForEvent" else type_
+
+
+def _child(step: "CurrentStep | Step") -> str:
+    """The child of a step; only a history names it."""
+    workflow, instance = (
+        getattr(step, name, None) for name in ("child_workflow_name", "child_instance_id")
+    )
+    return f" {workflow}/{instance}" if instance else ""
+
+
+def _attempts(step: "CurrentStep") -> str:
+    if kind(step.type) != "do" or not step.attempts:
+        return ""
+    return f"{step.attempts} of {step.max_attempts}" if step.max_attempts else str(step.attempts)
+
+
+def _outcome(details: "InstanceStatus", longest: int) -> str | None:
+    if details.error:
+        return _cut(_error(details.error) or "", longest * 2)
+    return _json(details.output, longest) if details.status == "complete" else None
+
+
+def _error(error: "Failure | None") -> str | None:
+    return f"{error.name}: {error.message}" if error else None
+
+
+def _between(since: datetime | None, until: datetime | None) -> str | None:
+    return span(span_ms(since, until)) if since and until else None
+
+
+def _after(first: datetime | None, when: datetime | None) -> str | None:
+    return f"+{span(span_ms(first, when))}" if first and when else None
+
+
+def _clock(when: datetime | None) -> str | None:
+    if when is None:
+        return None
+    return f"{moment(when).removesuffix(' UTC')}.{when.microsecond // 1000:03d} UTC"
+
+
+def _json(value: object, longest: int | None = None) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if longest is None else _cut(text, longest)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,0 +1,191 @@
+"""`headwater instances`: looking at instances of workflows."""
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gateway.commands.instance_changes import CHANGES
+from gateway.commands.instance_logs import log_options, show_logs
+from gateway.commands.instance_words import (
+    LEVEL_STYLES,
+    LOG_WIDTHS,
+    STATE_STYLES,
+    STATUS_STYLES,
+    event_rows,
+    listed_rows,
+    log_row,
+    step_rows,
+    summary_rows,
+)
+from gateway.commands.options import examples
+from gateway.commands.workflow_service import (
+    ENVIRONMENT,
+    Service,
+    id_option,
+    service_options,
+    workflow_option,
+)
+from gateway.output import print_rows, say
+
+if TYPE_CHECKING:
+    from gateway.client import Client, Described, History, Listed
+
+_STATUSES: Final = ("active", "waiting", "paused", "complete", "errored", "terminated")
+_STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
+_EVENT_COLUMNS: Final = ("at", "type", "taken by", "payload")
+#: As many as the service gives at once.
+_PAGE_MAX: Final = 100
+
+
+@click.group(
+    epilog=examples(
+        "headwater instances list -w order --status errored",
+        "headwater instances get -w order -i order-1             where it stands",
+        "headwater instances history -w order -i order-1         what happened",
+        "headwater instances logs -w order -i order-1 --follow   what it says",
+        'headwater instances create -w order --params \'{"sku": "x"}\'',
+        "headwater instances send-event -w order -i order-1 --type approval",
+        "headwater instances retry -w order -i order-1           go on after an error",
+    )
+    + ENVIRONMENT
+)
+def instances() -> None:
+    """Look at instances of workflows, create, steer and signal them.
+
+    Everything is asked over HTTP. An instance is named by its workflow and its id; its runs count
+    from 0, and a restart or retry begins the next.
+    """
+
+
+@instances.command(
+    "list",
+    epilog=examples(
+        "headwater instances list -w order",
+        "headwater instances list -w order --status waiting --limit 200",
+        "headwater instances list -w order --cursor CURSOR      the next page",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@click.option("--status", type=click.Choice(_STATUSES), help="Only those that stand so.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
+              help="How many, at most; the newest come first.")  # fmt: skip
+@click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
+              show_default=True, help="How many are asked for at once.")  # fmt: skip
+@click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+@service_options
+def list_instances(
+    service: Service,
+    workflow: str,
+    status: str | None,
+    limit: int,
+    page_size: int,
+    cursor: str | None,
+) -> None:
+    """List instances of a workflow, the newest first.
+
+    Of every instance: its id and status, and the error or output if it has ended.
+    """
+
+    async def ask(client: "Client") -> "tuple[list[Listed], str | None]":
+        found: list[Listed] = []
+        after = cursor
+        while True:
+            size = min(page_size, limit - len(found))
+            page = await client.workflow(workflow).page(status, page_size=size, cursor=after)
+            found += page.instances
+            after = page.cursor if page.has_next_page else None
+            if after is None or len(found) >= limit:
+                return found, after
+
+    found, more = service.ask(ask)
+    print_rows(listed_rows(found), ("id", "status", "what"), styles={"status": STATUS_STYLES})
+    if not found:
+        say(f"There are no instances of {workflow}{f' that are {status}' if status else ''}.")
+    if more:
+        say(f"There are more: --cursor {more}")
+
+
+@instances.command(
+    "get",
+    epilog=examples(
+        "headwater instances get -w order -i order-1",
+        "headwater instances get -w order -i order-1 --full      with params and output",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@click.option("--full", is_flag=True, help="Also params, output and all that is known.")
+@service_options
+def get_instance(service: Service, workflow: str, instance_id: str, full: bool) -> None:
+    """Show where an instance stands.
+
+    Its status, its current step and what that waits for, its error, and when it moved.
+    """
+
+    async def ask(client: "Client") -> "Described":
+        return await client.workflow(workflow).get(instance_id).describe()
+
+    rows = summary_rows(service.ask(ask), service.now(), full=full)
+    print_rows(rows, ("field", "value"), styles={"value": STATUS_STYLES})
+
+
+@instances.command(
+    "history",
+    epilog=examples(
+        "headwater instances history -w order -i order-1",
+        "headwater instances history -w order -i order-1 --run 0 --include-logs",
+        "headwater instances history -w order -i order-1 --include-logs --log-level error",
+        "headwater instances history -w order -i order-1 --full     results and payloads, whole",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@log_options
+@click.option("--include-logs", is_flag=True, help="Also what the run has logged.")
+@click.option("--full", is_flag=True, help="Results and payloads as long as they are.")
+@service_options
+def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    run: int | None,
+    log_level: str | None,
+    log_category: str | None,
+    include_logs: bool,
+    full: bool,
+) -> None:
+    """Show what happened in a run, step by step.
+
+    Its steps in order, the events it received and, if asked for, its logs. Of every step: when it
+    began, counted from the first; how it stands, its attempts, how long it took, and what it waits
+    for, its error or its result.
+    """
+    if (log_level or log_category) and not include_logs:
+        raise click.UsageError("--log-level and --log-category take --include-logs")
+
+    async def ask(client: "Client") -> "History":
+        return await client.workflow(workflow).get(instance_id).history(
+            run, include_logs=include_logs, log_level=log_level, log_category=log_category
+        )  # fmt: skip
+
+    history = service.ask(ask)
+    print_rows(
+        step_rows(history.steps, service.now(), full=full),
+        _STEP_COLUMNS,
+        title=f"{workflow}/{instance_id}, run {history.run_number}",
+        styles={"state": STATE_STYLES},
+    )
+    if history.events:
+        print_rows(event_rows(history.events, full=full), _EVENT_COLUMNS, title="events")
+    if include_logs:
+        rows = [log_row(line) for line in history.logs]
+        print_rows(rows, LOG_WIDTHS, title="logs", styles={"level": LEVEL_STYLES})
+
+
+instances.add_command(show_logs)
+for _change in CHANGES:
+    instances.add_command(_change)

@@ -1,0 +1,55 @@
+"""JSON on the command line: inline, from a file, or from standard input."""
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from typing_extensions import override
+
+
+class JsonArgument(click.ParamType):
+    """A JSON value: `{"sku": "x"}`, `@params.json`, or `-` for standard input."""
+
+    name = "JSON"
+
+    @override
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> "Given":
+        if isinstance(value, Given):
+            return value
+        text, where = self._text(str(value), param, ctx)
+        try:
+            return Given(json.loads(text, parse_constant=_refuse))
+        except RecursionError:
+            self.fail(f"expected JSON{where}, found too many levels", param, ctx)
+        except ValueError as error:
+            hint = "" if where else "; in a shell, put it in single quotes"
+            self.fail(f"expected JSON{where}, found {text[:60]!r}: {error}{hint}", param, ctx)
+
+    def _text(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The text, and where it is from."""
+        try:
+            if value == "-":
+                return click.get_text_stream("stdin", encoding="utf-8").read(), " on standard input"
+            if value.startswith("@"):
+                return Path(value[1:]).read_text(encoding="utf-8"), f" in {value[1:]}"
+        except OSError as error:
+            self.fail(f"expected to read {value}, found: {error.strerror}", param, ctx)
+        except UnicodeDecodeError:
+            self.fail(f"expected {value} to be UTF-8", param, ctx)
+        return value, ""
+
+
+class Given:
+    """A JSON value that was given, of which null is one, too."""
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401 (any JSON)
+        self.value = value
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,109 @@
+"""What starts workflows beside a workflow worker: the app's schedules, and rules for deliveries."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gateway.settings import PREFIX, Settings
+from processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
+from streams.code_host.declared import Declarations, declarations_of
+from streams.schedules import declare
+from streams.triggers import Triggers
+from streams.workflow_client import WorkflowClient
+
+#: Longer than a partition takes to change its owner; what has no outcome then is sent again.
+_OUTCOME_WITHIN_S: Final = 15.0
+#: The app is loaded beside a worker that has it in hand already, and takes what cores are left.
+_LOADED_WITHIN_S: Final = 600.0
+
+
+class RulesWrong(click.ClickException):
+    """Rules that cannot be used; one line each."""
+
+    exit_code = 2
+
+
+def rules_of(settings: Settings) -> tuple[Rule, ...]:
+    """The rules of the file that the settings name.
+
+    Errors: RulesWrong.
+    """
+    if not settings.rules:
+        return ()
+    try:
+        return read_rules(Path(settings.rules).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(settings, f"expected a file of rules, found: {error}") from error
+    except RulesInvalid as error:
+        raise _wrong(settings, error.message) from error
+
+
+def check_rules(settings: Settings, rules: Sequence[Rule], declared: Declarations) -> None:
+    """Sees that the app has the workflows that rules name.
+
+    Errors: RulesWrong.
+    """
+    try:
+        check_workflows(rules, declared.workflows)
+    except RulesInvalid as error:
+        raise _wrong(settings, error.message) from error
+
+
+def _wrong(settings: Settings, problems: str) -> RulesWrong:
+    return RulesWrong(f"{PREFIX}RULES, {settings.rules}:\n{problems}")
+
+
+async def start_workflows(
+    settings: Settings,
+    rules: Sequence[Rule],
+    *,
+    bootstrap: str,
+    name: str,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+) -> None:
+    """Declares the app's schedules, and follows rules until it is cancelled.
+
+    Errors: AppNotLoaded, RulesWrong.
+    """
+    declared = await declarations_of(settings.app, within_s=_LOADED_WITHIN_S)
+    check_rules(settings, rules, declared)
+    if not rules and not declared.schedules:
+        return
+    client = WorkflowClient(
+        bootstrap=bootstrap,
+        client_id=f"{name}-starts",
+        timeout_s=_OUTCOME_WITHIN_S,
+        clock=clock,
+        new_id=new_id,
+    )
+    works: list[Awaitable[None]] = [declare(client, declared.schedules, new_id=new_id)]
+    if rules:
+        triggers = Triggers(
+            rules,
+            client,
+            bootstrap=bootstrap,
+            group=f"{settings.app_id}-triggers",
+            member=settings.member or None,
+            clock=clock,
+        )
+        works.append(triggers.run())
+    await client.start()
+    try:
+        await together(*works)
+    finally:
+        await client.stop()
+
+
+async def together(*works: Awaitable[None]) -> None:
+    """Works side by side; the first error, or being cancelled, ends all of them."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

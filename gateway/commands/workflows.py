@@ -1,0 +1,45 @@
+"""`headwater workflows`: which workflows there are."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.commands.options import examples
+from gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
+from gateway.output import print_rows, say
+
+if TYPE_CHECKING:
+    from gateway.client import Client, WorkflowListed
+
+
+@click.group(
+    epilog=examples(
+        "headwater workflows list",
+        "headwater workflows list --base-url https://host/api/workflows",
+        "headwater instances list -w order      the instances of one of them",
+    )
+    + ENVIRONMENT
+)
+def workflows() -> None:
+    """See which workflows exist. Their instances: `headwater instances`."""
+
+
+@workflows.command(
+    "list",
+    epilog=examples(
+        "headwater workflows list",
+        'headwater workflows list --base-url https://host/api/workflows -H "X-Tenant: a"',
+    )
+    + ENVIRONMENT,
+)
+@service_options
+def list_workflows(service: Service) -> None:
+    """List the workflows whose code a worker has."""
+
+    async def ask(client: "Client") -> "list[WorkflowListed]":
+        return await client.workflows()
+
+    found = service.ask(ask)
+    print_rows([{"workflow": one.name} for one in found], ("workflow",))
+    if not found:
+        say("There are no workflows: `headwater worker --app …` brings those of an app.")

@@ -1,0 +1,222 @@
+"""Instances in words: what was read, as rows to print."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from gateway.client import (
+    CurrentStep,
+    Described,
+    Event,
+    Failure,
+    InstanceMeta,
+    InstanceStatus,
+    Listed,
+    LogLine,
+    Parent,
+    Step,
+)
+from gateway.commands.instance_words import (
+    event_rows,
+    listed_rows,
+    log_row,
+    standing,
+    step_rows,
+    summary_rows,
+    waiting_for,
+)
+from gateway.commands.times import at
+
+NOW = at(1_795_269_600_000)
+TOMORROW = NOW + timedelta(hours=23)
+ERROR = Failure(name="CardError", message="declined")
+
+
+def ago(**spans: float) -> datetime:
+    return NOW - timedelta(**spans)
+
+
+def current(type_: str, status: str = "waiting", **more: object) -> CurrentStep:
+    return CurrentStep(step_key="key", name="key", type=type_, status=status, **more)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (current("do", "pending"), "running"),
+        (current("do", "pending", attempts=2, max_attempts=6), "running, attempt 2 of 6"),
+        (
+            current("do", attempts=2, max_attempts=6, error=ERROR,
+                    next_retry_at=NOW + timedelta(seconds=8)),
+            "waiting to be tried again in 8 s, attempt 2 of 6 failed: CardError: declined",
+        ),
+        (
+            current("do", attempts=3, next_retry_at=NOW),
+            "waiting to be tried again now, attempt 3 failed",
+        ),
+        (
+            current("sleep", wake_at=NOW + timedelta(minutes=5)),
+            "sleeping, until 2026-11-21 14:05:00 UTC (in 5 min)",
+        ),
+        (
+            current("wait_for_event", wait_event_type="approval", wake_at=TOMORROW),
+            "waiting for event approval, until 2026-11-22 13:00:00 UTC (in 23 h)",
+        ),
+        (
+            current("waitForEvent", wait_event_type=["line", "end"]),
+            "waiting for event line or end",
+        ),
+        (current("child"), "waiting for its child instance"),
+        (
+            Step(step_key="k", name="k", type="child", status="waiting",
+                 child_workflow_name="bill", child_instance_id="b-1"),
+            "waiting for its child instance bill/b-1",
+        ),
+        (current("join", "pending"), "waiting for all of its branches"),
+        (current("race", "pending"), "waiting for the first of its branches"),
+        (current("loop", "pending"), "going through its iterations"),
+        (current("of_tomorrow", "pending"), "pending in of_tomorrow"),
+    ],
+)  # fmt: skip
+def test_what_a_step_waits_for(step: CurrentStep, words: str):
+    assert waiting_for(step, NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("status", "step", "words"),
+    [
+        ("complete", None, None),
+        ("errored", current("do", "errored"), None),
+        ("active", None, "about to go on"),
+        ("waiting", current("wait_for_event", wait_event_type="go"), "waiting for event go"),
+        ("paused", None, "paused until it is resumed"),
+        (
+            "paused",
+            current("wait_for_event", wait_event_type="go"),
+            "paused until it is resumed; it stands at key: waiting for event go",
+        ),
+    ],
+)
+def test_where_an_instance_stands(status: str, step: CurrentStep | None, words: str | None):
+    assert standing(InstanceStatus(status=status), step, NOW) == words
+
+
+def described(status: InstanceStatus, **meta: object) -> Described:
+    meta = {"workflow_name": "order", "run_number": 1, "created_at": ago(hours=3), **meta}
+    return Described(id="order-1", details=status, meta=InstanceMeta(**meta))
+
+
+def test_a_summary_is_short_unless_it_is_to_be_full():
+    step = current("do", attempts=1, max_attempts=6, timeout_ms=600_000, error=ERROR,
+                   next_retry_at=NOW + timedelta(seconds=8))  # fmt: skip
+    found = described(
+        InstanceStatus(status="waiting"),
+        started_at=ago(minutes=3),
+        updated_at=ago(seconds=2),
+        current_step=step,
+        params={"sku": "ü"},
+        parent=Parent(workflow_name="cart", instance_id="c-1", run_number=0, step_key="bill"),
+    )
+    short = [
+        ("workflow", "order"),
+        ("instance", "order-1"),
+        ("status", "waiting"),
+        ("step", "key (do)"),
+        ("state", "waiting to be tried again in 8 s, attempt 1 of 6 failed: CardError: declined"),
+        ("run", 1),
+        ("started", "2026-11-21 13:57:00 UTC (3 min ago)"),
+        ("updated", "2026-11-21 13:59:58 UTC (2 s ago)"),
+    ]
+    full = [
+        *short,
+        ("created", "2026-11-21 11:00:00 UTC (3 h ago)"),
+        ("step name", "key"),
+        ("step status", "waiting"),
+        ("step attempts", "1 of 6"),
+        ("step timeout", "10 min"),
+        ("step error", "CardError: declined"),
+        ("parent", "cart/c-1 at bill, run 0"),
+        ("params", '{"sku": "ü"}'),
+    ]
+    for wanted, rows in ((False, short), (True, full)):
+        found_rows = summary_rows(found, NOW, full=wanted)
+        assert [(row["field"], row["value"]) for row in found_rows] == rows
+
+
+def test_a_summary_of_what_has_ended():
+    ended = {"started_at": ago(seconds=90), "completed_at": ago(seconds=5)}
+    complete = described(InstanceStatus(status="complete", output=None), **ended)
+    rows = {row["field"]: row["value"] for row in summary_rows(complete, NOW, full=True)}
+    assert rows["ended"] == "2026-11-21 13:59:55 UTC (5 s ago)"
+    assert (rows["took"], rows["output"], rows["params"]) == ("1 min 25 s", "null", "null")
+    errored = described(InstanceStatus(status="errored", error=ERROR), **ended)
+    rows = {row["field"]: row["value"] for row in summary_rows(errored, NOW, full=False)}
+    assert rows["error"] == "CardError: declined"
+    assert "output" not in rows
+    assert "state" not in rows
+
+
+def test_a_listing_says_why_an_instance_has_ended():
+    listed = [
+        Listed(id="a", details=InstanceStatus(status="active")),
+        Listed(id="b", details=InstanceStatus(status="errored", error=ERROR)),
+        Listed(id="c", details=InstanceStatus(status="complete", output=["x" * 99])),
+        Listed(id="d", details=InstanceStatus(status="terminated")),
+    ]
+    rows = listed_rows(listed)
+    assert [row["what"] for row in rows[:2]] == [None, "CardError: declined"]
+    assert rows[2]["what"] == '["' + "x" * 57 + "…"
+    assert rows[3] == {"id": "d", "status": "terminated", "what": None}
+
+
+def step(key: str, type_: str, status: str, since_s: float, until_s: float, **more: object) -> Step:
+    return Step(step_key=key, name=key, type=type_, status=status, created_at=ago(seconds=since_s),
+                updated_at=ago(seconds=until_s), **more)  # fmt: skip
+
+
+def test_a_history_is_a_timeline():
+    steps = [
+        step("fetch", "do", "completed", 100, 98.8, attempts=2, max_attempts=6, result=[1],
+             error=ERROR),
+        step("cool off", "sleep", "completed", 98, 97.8),
+        step("undo me", "do", "completed", 97, 97, attempts=1, rolled_back_at=NOW),
+        step("charge", "do", "errored", 90, 30, attempts=6, max_attempts=6, error=ERROR),
+        step("slow", "join", "cancelled", 30, 30),
+        step("approval", "wait_for_event", "waiting", 20, 20, wait_event_type="approval"),
+    ]  # fmt: skip
+    columns = ("began", "state", "step", "type", "attempts", "took", "what")
+    assert [tuple(row[name] for name in columns) for row in step_rows(steps, NOW, full=False)] == [
+        ("+0 ms", "✓ completed", "fetch", "do", "2 of 6", "1.2 s", "[1]"),
+        ("+2 s", "✓ completed", "cool off", "sleep", "", "200 ms", None),
+        ("+3 s", "✓ completed", "undo me", "do", "1", "0 ms",
+         "rolled back at 2026-11-21 14:00:00 UTC"),
+        ("+10 s", "✗ errored", "charge", "do", "6 of 6", "1 min", "CardError: declined"),
+        ("+1 min 10 s", "⊘ cancelled", "slow", "join", "", "0 ms", None),
+        ("+1 min 20 s", "… waiting", "approval", "wait_for_event", "", "20 s",
+         "waiting for event approval"),
+    ]  # fmt: skip
+
+
+def test_results_and_payloads_are_cut_unless_all_is_wanted():
+    long = step("long", "do", "completed", 1, 0, result="x" * 99)
+    assert len(step_rows([long], NOW, full=False)[0]["what"]) == 60
+    assert len(step_rows([long], NOW, full=True)[0]["what"]) == 101
+    event = Event(type="go", payload="x" * 99, created_at=NOW)
+    assert len(event_rows([event], full=False)[0]["payload"]) == 60
+    taken = Event(type="go", payload=7, created_at=NOW, consumed_by_step_key="wait")
+    at_two = {"at": "2026-11-21 14:00:00.000 UTC", "type": "go"}
+    assert event_rows([event, taken], full=True) == [
+        {**at_two, "taken by": "nobody yet", "payload": f'"{"x" * 99}"'},
+        {**at_two, "taken by": "wait", "payload": "7"},
+    ]
+
+
+def test_a_log_line_says_where_it_is_from_and_whether_a_replay_wrote_it():
+    line = LogLine(level="info", category="x", message="hi", step_key="charge", attempt=2,
+                   data={"a": 1}, is_replay=True, created_at=ago(milliseconds=1))  # fmt: skip
+    assert log_row(line) == {
+        "at": "2026-11-21 13:59:59.999 UTC", "level": "info", "category": "x", "step": "charge#2",
+        "message": "(replay) hi", "data": '{"a": 1}',
+    }  # fmt: skip
+    bare = log_row(LogLine(level="warn", message="hi"))
+    assert (bare["at"], bare["step"], bare["data"]) == (None, "-", None)

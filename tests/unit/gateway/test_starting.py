@@ -1,0 +1,106 @@
+"""What starts workflows beside a worker: which rules are read, and who ends whom."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.commands.starting import RulesWrong, check_rules, rules_of, together
+from gateway.commands.up import parts_of
+from gateway.settings import Settings
+from streams.code_host.declared import Declarations
+
+RULE = """
+[[rule]]
+name = "review"
+source = "terra"
+type = "sleep"
+workflow = "night-review"
+mode = "start"
+id = 'event.user_id'
+"""
+
+
+def written(path: Path, text: str) -> Settings:
+    file = path / "rules.toml"
+    file.write_text(text)
+    return Settings(rules=str(file))
+
+
+def test_without_a_file_there_are_no_rules():
+    assert rules_of(Settings()) == ()
+
+
+def test_the_rules_of_a_file(tmp_path: Path):
+    settings = written(tmp_path, RULE)
+    (rule,) = rules_of(settings)
+    assert rule.workflow == "night-review"
+    check_rules(settings, [rule], Declarations(("night-review",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (RULE.replace("event.user_id", "user_id"), "rule review: id, line 1, column 1: undeclared"),
+        ("[[rule]", "expected TOML, found"),
+    ],
+)
+def test_rules_that_cannot_be_used_are_told_with_their_file(tmp_path: Path, text: str, told: str):
+    settings = written(tmp_path, text)
+    with pytest.raises(RulesWrong) as caught:
+        rules_of(settings)
+    assert caught.value.exit_code == 2
+    assert caught.value.message.startswith(f"HEADWATER_RULES, {settings.rules}:\n")
+    assert told in caught.value.message
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(RulesWrong, match="expected a file of rules, found: .*No such file"):
+        rules_of(Settings(rules="nowhere/rules.toml"))
+
+
+def test_a_workflow_that_the_app_does_not_have(tmp_path: Path):
+    settings = written(tmp_path, RULE)
+    with pytest.raises(RulesWrong, match="expected workflow to be one of order; found 'night-"):
+        check_rules(settings, rules_of(settings), Declarations(("order",)))
+
+
+def test_only_the_workflow_worker_of_a_house_gets_the_rules():
+    parts = parts_of(Settings(app="mine.workflows", rules="rules.toml"))
+    rules = {part.name: part.env["HEADWATER_RULES"] for part in parts}
+    assert rules.pop("workflows") == "rules.toml"
+    assert set(rules.values()) == {""}
+
+
+def test_the_first_error_ends_all_of_them():
+    ended = []
+
+    async def works() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("works")
+
+    async def fails() -> None:
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        asyncio.run(together(works(), fails()))
+    assert ended == ["works"]
+
+
+def test_what_has_nothing_to_do_ends_nobody():
+    async def scene() -> None:
+        done = asyncio.Event()
+
+        async def nothing() -> None:
+            return
+
+        async def works() -> None:
+            await asyncio.sleep(0)
+            done.set()
+
+        await together(nothing(), works())
+        assert done.is_set()
+
+    asyncio.run(scene())

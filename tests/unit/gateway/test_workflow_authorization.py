@@ -1,0 +1,190 @@
+"""Hooks and keys: who is let in, who is not, and that nothing that is broken lets anybody in."""
+
+import asyncio
+
+import pytest
+
+from gateway.problems import Problem
+from gateway.workflows import Denied, Hook, Policy, RequestContext, WorkflowHooks, authorization
+from gateway.workflows.authorization import Gatekeeper, HooksNotLoaded, load_hooks
+
+HOOKS = "tests.unit.gateway.workflow_hooks"
+KEY = {"authorization": "Bearer workflow-key"}
+TICK = {"authorization": "Bearer the-tick-key"}
+
+
+def ask(
+    hooks: WorkflowHooks,
+    headers: dict[str, str],
+    policy: Policy = Policy.READ,
+    tick_key: str = "the-tick-key",
+    body: object = None,
+) -> tuple[int, str] | None:
+    """The problem that a request ends in, if it does."""
+
+    async def asks() -> None:
+        keeper = Gatekeeper(hooks, workflow_key="workflow-key", tick_key=tick_key)
+        context = RequestContext(
+            policy=policy, workflow_name="order", instance_id="a", headers=headers, body=body
+        )
+        await keeper.admit(context)
+        await keeper.allow(context)
+
+    try:
+        asyncio.run(asks())
+    except Problem as problem:
+        return problem.status or 0, problem.code
+    return None
+
+
+NO_KEY = (0, "unauthorized")
+BROKEN = (0, "internal_error")
+
+
+@pytest.mark.parametrize("policy", [each for each in Policy if each is not Policy.TICK])
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        (KEY, None),
+        ({"x-api-key": "workflow-key"}, None),
+        ({"authorization": "bearer  workflow-key "}, None),
+        ({"authorization": "Bearer of-another", "x-api-key": "workflow-key"}, None),
+        ({"authorization": "Bearer workflow-key", "x-api-key": "wrong"}, None),
+        ({}, NO_KEY),
+        ({"authorization": "Basic workflow-key"}, NO_KEY),
+        ({"authorization": "Bearer"}, NO_KEY),
+        ({"x-api-key": ""}, NO_KEY),
+        ({"x-api-key": "workflow-key2"}, NO_KEY),
+        ({"x-api-key": "é"}, NO_KEY),
+        (TICK, NO_KEY),
+    ],
+)
+def test_without_hooks_the_key_is_asked_for(
+    policy: Policy, headers: dict[str, str], problem: tuple[int, str] | None
+) -> None:
+    assert ask(WorkflowHooks(), headers, policy) == problem
+
+
+def test_a_tick_needs_its_own_key_whatever_hooks_there_are() -> None:
+    everybody = WorkflowHooks(authorize_request=lambda _: None)
+    for hooks in (WorkflowHooks(), everybody):
+        assert ask(hooks, TICK, Policy.TICK) is None
+        assert ask(hooks, KEY, Policy.TICK) == NO_KEY
+        assert ask(hooks, {}, Policy.TICK) == NO_KEY
+        assert ask(hooks, {"x-api-key": ""}, Policy.TICK, tick_key="") == NO_KEY
+    nobody = WorkflowHooks(authorize_runner_tick=lambda _: Denied())
+    assert ask(nobody, TICK, Policy.TICK) == (403, "forbidden")
+
+
+def test_a_hook_takes_the_place_of_the_key() -> None:
+    hooks = load_hooks(f"{HOOKS}:frozen")
+    assert ask(hooks, {"x-user": "amara"}) is None
+    assert ask(hooks, KEY) == (401, "WHO_ARE_YOU")
+
+
+def test_a_policy_alone_does_not_open_the_rest() -> None:
+    hooks = WorkflowHooks(authorize_instance_creation=lambda _: None)
+    assert ask(hooks, {}, Policy.CREATE) == NO_KEY
+    assert ask(hooks, {}, Policy.READ) == NO_KEY
+
+
+def test_methods_of_an_object_are_hooks_and_may_be_coroutine_functions() -> None:
+    hooks = load_hooks(f"{HOOKS}:tenants")
+    amara = {"x-user": "amara"}
+    assert ask(hooks, amara, Policy.CREATE, body={"params": "fine"}) is None
+    forbidden = {"params": "forbidden"}
+    assert ask(hooks, amara, Policy.CREATE, body=forbidden) == (403, "NOT_YOURS")
+    assert ask(hooks, {}, Policy.CREATE, body=forbidden) == (401, "WHO_ARE_YOU")
+    assert ask(hooks, amara, Policy.MANAGE) is None
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_each_policy_has_a_hook_of_its_own(policy: Policy) -> None:
+    asked: list[tuple[Policy, str]] = []
+    hooks = WorkflowHooks(
+        authorize_request=lambda context: asked.append((context.policy, "request")),
+        **{
+            f"authorize_{each.value}": lambda context, each=each: asked.append(
+                (context.policy, each.value)
+            )
+            for each in Policy
+        },
+    )
+    assert ask(hooks, TICK, policy) is None
+    assert asked == [(policy, "request"), (policy, policy.value)]
+
+
+def raises(error: BaseException) -> Hook:
+    def hook(_: RequestContext) -> None:
+        raise error
+
+    return hook
+
+
+def later(error: Exception) -> Hook:
+    async def hook(_: RequestContext) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        raises(KeyError("params")),
+        raises(PermissionError()),
+        raises(TimeoutError()),
+        later(ValueError()),
+        lambda: None,
+        lambda _: True,
+        lambda _: False,
+        lambda _: "ok",
+        lambda _: Denied,
+        lambda _: lambda: None,
+    ],
+)
+@pytest.mark.parametrize("name", ["authorize_request", "authorize_instance_read"])
+def test_a_hook_that_is_broken_lets_nobody_in(hook: Hook, name: str) -> None:
+    assert ask(WorkflowHooks(**{name: hook}), KEY) == BROKEN
+
+
+def test_a_hook_that_does_not_come_back_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sleeps(_: RequestContext) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(authorization, "HOOK_TIMEOUT_S", 0.01)
+    assert ask(WorkflowHooks(authorize_request=sleeps), KEY) == BROKEN
+
+
+def test_a_hook_that_was_stopped_lets_nobody_in() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        ask(WorkflowHooks(authorize_request=raises(asyncio.CancelledError())), KEY)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(200, "fine"), (404, "hidden"), (403, ""), (403, "a b"), (401, "é")]
+)
+def test_a_denial_is_401_or_403_and_has_a_code(status: int, code: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Denied(status, code)
+
+
+def test_no_setting_has_no_hooks() -> None:
+    assert load_hooks("") == WorkflowHooks()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("tests.unit.gateway.nowhere:hooks", "ModuleNotFoundError"),
+        (f"{HOOKS}:nothing", "AttributeError"),
+        (f"{HOOKS}:mistyped", "none of them"),
+        (f"{HOOKS}:unknown", "authorize_creation"),
+        (f"{HOOKS}:no_function", "found authorize_request"),
+        (f"{HOOKS}_exit:hooks", "SystemExit"),
+    ],
+)
+def test_what_cannot_be_used_is_said_when_the_gateway_starts(spec: str, said: str) -> None:
+    with pytest.raises(HooksNotLoaded, match=said):
+        load_hooks(spec)

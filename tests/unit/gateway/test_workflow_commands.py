@@ -1,0 +1,371 @@
+"""`headwater workflows` and `headwater instances`: what they ask, print, and say when it fails."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway import output
+from gateway.cli import cli
+from gateway.commands.times import at
+from gateway.commands.workflow_service import Surroundings, explained, header_of
+from tests.unit.gateway.workflow_network import (
+    BASE_URL,
+    Network,
+    Turn,
+    answer,
+    described,
+    message,
+    problem,
+    queries,
+    stream,
+)
+
+NOW_MS = 1_795_269_600_000
+ON = ("-w", "order", "-i", "order-1")
+OURS = [f"HEADWATER_{name}" for name in ("BASE_URL", "HEADERS", "WORKFLOW_KEY", "HOST", "PORT")]
+OK = {"ok": True, "status": {"status": "active"}}
+
+
+def headwater(
+    network: Network, *arguments: str, given: str | None = None, **variables: str
+) -> Result:
+    """Runs a command over a network, in an environment of its own."""
+    surroundings = Surroundings(clock=lambda: NOW_MS, network=network)
+    environment = dict.fromkeys(OURS) | variables
+    return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=surroundings)
+
+
+def line(number: int, level: str = "info", category: str = "x") -> dict[str, Any]:
+    return {
+        "id": f"{number:03d}", "level": level, "category": category, "message": f"line {number}",
+        "stepKey": None, "attempt": None, "data": None, "isReplay": False,
+        "createdAt": "2026-11-21T13:59:59Z",
+    }  # fmt: skip
+
+
+def history(*lines: dict[str, Any], **more: object) -> dict[str, Any]:
+    return {
+        "runNumber": 0, "steps": [], "stepsHasNextPage": False, "events": [],
+        "eventsHasNextPage": False, "logs": list(lines), "logsHasNextPage": False, **more,
+    }  # fmt: skip
+
+
+# -- what is printed in a pipe
+
+
+def test_workflows_are_listed():
+    found = headwater(Network(answer({"workflows": [{"name": "order"}]})), "workflows", "list")
+    assert found.stdout == "workflow\norder\n"
+    nothing = headwater(Network(answer({"workflows": []})), "workflows", "list")
+    assert "`headwater worker --app …`" in nothing.stderr
+
+
+def test_instances_are_listed_up_to_a_limit_over_pages():
+    def page(*ids: str, cursor: str) -> httpx.Response:
+        listed = [{"id": each, "details": {"status": "waiting"}} for each in ids]
+        return answer({"instances": listed, "hasNextPage": True, "cursor": cursor})
+
+    network = Network(page("c", "b", cursor="n1"), page("a", cursor="n2"))
+    found = headwater(
+        network, *("instances", "list", "-w", "order", "--status", "waiting"),
+        *("--limit", "3", "--page-size", "2", "--cursor", "n0"),
+    )  # fmt: skip
+    assert found.stdout == "id\tstatus\twhat\nc\twaiting\t\nb\twaiting\t\na\twaiting\t\n"
+    assert found.stderr == "There are more: --cursor n2\n"
+    assert queries(network.asked) == [
+        {"status": "waiting", "pageSize": "2", "cursor": "n0"},
+        {"status": "waiting", "pageSize": "1", "cursor": "n1"},
+    ]
+    nothing = headwater(
+        Network(answer({"instances": [], "hasNextPage": False})),
+        *("instances", "list", "-w", "order", "--status", "errored"),
+    )
+    assert nothing.stderr == "There are no instances of order that are errored.\n"
+
+
+def test_an_instance_is_summed_up():
+    step = {"stepKey": "ok?", "name": "ok?", "type": "wait_for_event", "status": "waiting",
+            "waitEventType": "approval", "wakeAt": "2026-11-22T13:00:00Z"}  # fmt: skip
+    whole = described("waiting", {"sku": "x"}, meta={"currentStep": step})
+    short = headwater(Network(answer(whole)), "instances", "get", *ON)
+    rows = dict(row.split("\t") for row in short.stdout.splitlines())
+    assert rows["step"] == "ok? (wait_for_event)"
+    assert rows["state"] == "waiting for event approval, until 2026-11-22 13:00:00 UTC (in 23 h)"
+    assert rows["updated"] == "2026-11-21 14:00:00 UTC (now)"
+    assert "params" not in rows
+    assert '\nparams\t{"sku": "x"}\n' in headwater(
+        Network(answer(whole)), "instances", "get", *ON, "--full"
+    ).stdout  # fmt: skip
+
+
+def test_a_history_is_printed_with_its_events_and_logs():
+    step = {"stepKey": "a", "name": "a", "type": "do", "status": "completed", "attempts": 1,
+            "maxAttempts": 6, "result": 7, "createdAt": "2026-11-21T13:59:58Z",
+            "updatedAt": "2026-11-21T13:59:59Z"}  # fmt: skip
+    event = {"type": "go", "payload": None, "createdAt": "2026-11-21T13:59:59Z"}
+    network = Network(answer(history(line(1), steps=[step], events=[event])))
+    found = headwater(
+        network, *("instances", "history", *ON, "--run", "0", "--include-logs"),
+        *("--log-level", "info", "--log-category", "x"),
+    )  # fmt: skip
+    assert found.stdout.splitlines() == [
+        "# order/order-1, run 0",
+        "began\tstate\tstep\ttype\tattempts\ttook\twhat",
+        "+0 ms\t✓ completed\ta\tdo\t1 of 6\t1 s\t7",
+        "# events",
+        "at\ttype\ttaken by\tpayload",
+        "2026-11-21 13:59:59.000 UTC\tgo\tnobody yet\tnull",
+        "# logs",
+        "at\tlevel\tcategory\tstep\tmessage\tdata",
+        "2026-11-21 13:59:59.000 UTC\tinfo\tx\t-\tline 1\t",
+    ]
+    assert queries(network.asked) == [
+        {"pageSize": "100", "runNumber": "0", "includeLogs": "true", "logLevel": "info",
+         "logCategory": "x"},
+    ]  # fmt: skip
+
+
+def messages(result: Result) -> list[str]:
+    return [row.split("\t")[4] for row in result.stdout.splitlines()[1:]]
+
+
+def test_the_last_lines_are_printed_in_their_order():
+    network = Network(answer(history(line(9), line(8), line(7))))
+    found = headwater(network, "instances", "logs", *ON, "--limit", "2")
+    assert messages(found) == ["line 8", "line 9"]
+    assert queries(network.asked)[0]["order"] == "desc"
+
+
+def test_lines_are_followed_to_the_end_each_printed_once():
+    network = Network(
+        answer(history(line(1), line(2))),
+        stream(message("log", 2, line(2)), message("step", 3, {"stepKey": "a", "name": "a",
+               "type": "do", "status": "completed"}), message("log", 4, line(4, "error"))),
+        stream(message("log", 5, line(5)), message("end", 6, {"status": "complete"})),
+    )  # fmt: skip
+    found = headwater(
+        network, "instances", "logs", *ON, "--follow", "--log-level", "info", "--log-category", "x"
+    )
+    assert messages(found) == ["line 1", "line 2", "line 5"]
+    assert found.stderr == "order/order-1 has ended: complete\n"
+
+
+def test_no_lines_are_said_to_be_none():
+    found = headwater(Network(answer(history())), "instances", "logs", *ON)
+    assert found.stderr == "order/order-1 has logged nothing that is asked for.\n"
+
+
+# -- what is asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "route", "body", "said"),
+    [
+        (["pause"], "/pause", {}, "pauses at its next step boundary."),
+        (["resume"], "/resume", {}, "goes on."),
+        (["restart"], "/restart", {}, "begins a new run."),
+        (["terminate"], "/terminate", {}, "is terminated."),
+        (["retry"], "/retry", {}, "from the step that failed."),
+        (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
+        (["send-event", "--type", "go"], "/events", {"type": "go"}, "has the event go."),
+        (
+            ["send-event", "--type", "go", "--payload", '{"a": [1]}', "--start-if-missing",
+             "--params", "null"],
+            "/events",
+            {"type": "go", "payload": {"a": [1]}, "startIfMissing": {}},
+            "has the event go.",
+        ),
+    ],
+)  # fmt: skip
+def test_every_verb_has_its_route(arguments: list[str], route: str, body: object, said: str):
+    network = Network(answer(OK))
+    found = headwater(network, "instances", *arguments, *ON)
+    assert (found.exit_code, found.stdout) == (0, "")
+    assert found.stderr.startswith("order/order-1 ")
+    assert found.stderr.endswith(f"{said}\n")
+    assert network.lines == [f"POST /workflows/order/instances/order-1{route}"]
+    assert network.body() == body
+
+
+def test_an_instance_is_created_and_its_id_alone_goes_to_stdout():
+    network = Network(answer({"id": "x", "details": {"status": "active"}}))
+    found = headwater(network, *("instances", "create", "-w", "order", "-i", "o-1"))
+    assert found.stdout == "o-1\n"
+    assert "`headwater instances get -w order -i o-1`" in found.stderr
+
+
+def test_json_comes_inline_from_a_file_or_from_standard_input(tmp_path: Path):
+    (tmp_path / "params.json").write_text('{"sku": "ü"}\n', encoding="utf-8")
+    for argument, given in (
+        ('{"sku": "ü"}', None),
+        (f"@{tmp_path / 'params.json'}", None),
+        ("-", '{"sku": "ü"}'),
+    ):
+        network = Network(answer({"id": "x", "details": {"status": "active"}}))
+        found = headwater(
+            network, *("instances", "create", "-w", "order", "--params", argument), given=given
+        )
+        assert found.exit_code == 0, found.stderr
+        assert network.body()["params"] == {"sku": "ü"}
+
+
+def sent(network: Network, name: str) -> str | None:
+    return network.asked[0].headers.get(name)
+
+
+def test_where_the_service_is_and_which_headers_it_gets():
+    network = Network(answer({"workflows": []}))
+    headwater(
+        network, *("workflows", "list", "-H", "X-Tenant: b", "-H", "X-More:c"),
+        HEADWATER_BASE_URL="https://host/api/workflows/",
+        HEADWATER_HEADERS="X-Tenant: a\nX-Other: a: b\n",
+        HEADWATER_WORKFLOW_KEY="mine",
+    )  # fmt: skip
+    assert str(network.asked[0].url) == "https://host/api/workflows/workflows"
+    assert [sent(network, name) for name in ("x-tenant", "x-more", "x-other", "authorization")] == [
+        "b", "c", "a: b", "Bearer mine",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "url", "key"),
+    [
+        ([], {}, f"{BASE_URL}/workflows", "Bearer dev-workflow-key"),
+        (
+            [], {"HEADWATER_PORT": "9000"},
+            "http://127.0.0.1:9000/api/workflows/workflows", "Bearer dev-workflow-key",
+        ),
+        (["--base-url", "http://localhost/x"], {}, "http://localhost/x/workflows",
+         "Bearer dev-workflow-key"),
+        (["--base-url", "https://host/x"], {}, "https://host/x/workflows", None),
+        (["--base-url", "https://host/x", "--key", "k"], {}, "https://host/x/workflows",
+         "Bearer k"),
+    ],
+)  # fmt: skip
+def test_the_key_that_everybody_knows_stays_on_this_machine(
+    arguments: list[str], variables: dict[str, str], url: str, key: str | None
+):
+    network = Network(answer({"workflows": []}))
+    headwater(network, "workflows", "list", *arguments, **variables)
+    assert (str(network.asked[0].url), sent(network, "authorization")) == (url, key)
+
+
+# -- failures
+
+
+def failure(result: Result) -> str:
+    """The one line of a failure; click's own errors are printed by `gateway.cli.main`."""
+    assert result.exit_code in (1, 2), result.output
+    assert "Traceback" not in result.output
+    return result.stderr.strip().splitlines()[-1].removeprefix("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["create", "-w", "order", "--params", "{sku: x}"], "expected JSON, found '{sku: x}'"),
+        (["create", "-w", "order", "--params", "NaN"], "NaN is no JSON"),
+        (["create", "-w", "order", "--params", "@nowhere.json"], "found: No such file"),
+        (["create", "-w", "order", "--params", "[" * 9999], "found too many levels"),
+        (["send-event", *ON], "Missing option '--type'"),
+        (["send-event", *ON, "--type", "go", "--params", "1"], "--params takes --start-if-missing"),
+        (["get", "-w", "order"], "Missing option '-i' / '--id'"),
+        (["list"], "Missing option '-w' / '--workflow'"),
+        (["list", "-w", "order", "--status", "done"], "'done' is not one of 'active', 'waiting'"),
+        (["logs", *ON, "--follow", "--run", "0"], "leave out --run"),
+        (["history", *ON, "--log-level", "info"], "take --include-logs"),
+        (["list", "-w", "order", "-H", "geheim"], "expected 'Name: value'"),
+        (["list", "-w", "order", "--base-url", "host:80"], "expected a whole base URL"),
+    ],
+)
+def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: str):
+    network = Network()
+    found = headwater(network, "instances", *arguments)
+    assert found.exit_code == 2
+    assert words in failure(found)
+    assert "geheim" not in found.output
+    assert network.asked == []
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            problem(404, "INSTANCE_NOT_FOUND", "There is no such instance."),
+            "INSTANCE_NOT_FOUND: There is no such instance; `headwater instances list` shows those "
+            "that exist",
+        ),
+        (problem(409, "MAILBOX_FULL", "full"), "MAILBOX_FULL: full"),
+        (problem(401, "unauthorized", "expected the key"), "unauthorized: expected the key; set "
+         "HEADWATER_WORKFLOW_KEY, or give a key or a header of your own"),
+        (
+            httpx.ConnectError("refused"),
+            f"expected the workflows API at {BASE_URL}, found no answer (refused); start it with "
+            "`headwater up`, or say where it is: --base-url, HEADWATER_BASE_URL",
+        ),
+    ],
+)  # fmt: skip
+def test_a_failure_is_one_line_that_says_what_to_do(given: Turn, line: str):
+    found = headwater(Network(given), "instances", "get", *ON, "--retries", "0")
+    assert found.exit_code == 1
+    assert failure(found) == line
+
+
+def test_headers_are_read_and_errors_never_show_them():
+    assert header_of("X-Tenant:  a: b ") == ("x-tenant", "a: b")
+    for wrong in ("geheim", ": geheim", "a b: geheim", "ü: geheim"):
+        with pytest.raises(ValueError, match=r"^expected 'Name: value', found something else$"):
+            header_of(wrong)
+    found = headwater(Network(), "workflows", "list", HEADWATER_HEADERS="geheim")
+    assert failure(found) == "HEADWATER_HEADERS: expected 'Name: value', found something else"
+
+
+def test_an_error_is_one_line_whatever_the_server_says():
+    assert explained("X", "a\nb\tc") == "X: a b c"
+
+
+# -- at a terminal
+
+
+def at_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Makes standard output a terminal of 120 columns with colours."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stdout", screen)
+    return screen
+
+
+def test_a_person_sees_a_table_in_colours_and_no_tricks(monkeypatch: pytest.MonkeyPatch):
+    terminal = at_terminal(monkeypatch)
+    rows = [{"id": "a", "status": "errored", "what": "E: \x1b[2J\x07gone"}]
+    styles = {"status": {"errored": "bold red"}}
+    output.print_rows(rows, ("id", "status", "what"), styles=styles)
+    shown = terminal.getvalue()
+    assert "\x1b[1;31merrored" in shown
+    assert "E: \\x1b[2J\\x07gone" in shown
+    assert "\x1b[2J" not in shown
+
+
+def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
+    terminal = at_terminal(monkeypatch)
+    widths, styles = {"level": 5, "message": 0}, {"level": {"warn": "yellow"}}
+    output.print_line({"level": "warn", "message": "a [bold]\nb"}, widths, styles)
+    assert terminal.getvalue() == "\x1b[33mwarn \x1b[0m  a [bold] b\n"
+
+
+def test_the_clock_of_the_house_is_the_default():
+    assert at(Surroundings().clock()).year >= 2026
+    assert click.Context(cli).find_object(Surroundings) is None

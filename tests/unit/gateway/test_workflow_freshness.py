@@ -1,0 +1,143 @@
+"""Waiting for Postgres: one poller for all, none while nobody waits, and no waiter is forgotten."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.workflows.freshness import Freshness
+from schemas.errors import StoreUnavailable
+
+
+class Store:
+    """Answers with what it has; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, int] = {}
+        self.asked = 0
+        self.error: Exception | None = None
+
+    async def next_offsets(self) -> dict[int, int]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        return dict(self.offsets)
+
+
+def play(act: Callable[[Freshness, Store], Awaitable[None]]) -> None:
+    async def acts() -> None:
+        store = Store()
+        freshness = Freshness(store.next_offsets)
+        await freshness.start()
+        try:
+            await act(freshness, store)
+        finally:
+            await freshness.stop()
+        assert freshness.waiting == 0
+
+    asyncio.run(acts())
+
+
+def test_a_position_is_reached_when_what_lies_there_is_applied() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        store.offsets = {0: 5}
+        assert await freshness.reached({0: 4}, 5)
+        waits = asyncio.create_task(freshness.reached({0: 5, 1: 0}, 5))
+        await asyncio.sleep(0.02)
+        store.offsets = {0: 6}
+        await asyncio.sleep(0.02)
+        assert not waits.done()
+        store.offsets = {0: 6, 1: 1}
+        assert await waits
+        assert freshness.applied() == {0: 5, 1: 0}
+
+    play(act)
+
+
+def test_what_is_known_to_be_reached_is_not_asked_for() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        store.offsets = {0: 5}
+        assert await freshness.look() == {0: 4}
+        asked = store.asked
+        assert await freshness.reached({0: 4}, 5)
+        assert await freshness.reached({}, 5)
+        assert store.asked == asked
+
+    play(act)
+
+
+def test_waiting_ends_in_time() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        assert not await freshness.reached({0: 0}, 0.02)
+        store.offsets = {0: 0}
+        assert not await freshness.reached({0: 0}, 0.02)
+        assert freshness.applied() == {}
+
+    play(act)
+
+
+def test_nobody_is_asked_while_nobody_waits() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        await asyncio.sleep(0.05)
+        assert store.asked == 0
+        await freshness.look()
+        asked = store.asked
+        await asyncio.sleep(0.05)
+        assert store.asked <= asked + 1
+
+    play(act)
+
+
+def test_a_thousand_waiters_are_one_question_at_a_time() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        waits = [asyncio.create_task(freshness.reached({0: n}, 5)) for n in range(1_000)]
+        await asyncio.sleep(0.05)
+        assert 1 <= store.asked <= 50
+        store.offsets = {0: 500}
+        await asyncio.sleep(0.1)
+        assert [wait.done() for wait in waits] == [n < 500 for n in range(1_000)]
+        store.offsets = {0: 1_000}
+        assert all(await asyncio.gather(*waits))
+
+    play(act)
+
+
+def test_who_waits_in_patience_does_not_slow_down_who_does_not() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        patient = asyncio.create_task(freshness.reached({0: 9}, 5, patient=True))
+        await asyncio.sleep(0.02)
+        asked = store.asked
+        store.offsets = {0: 1}
+        async with asyncio.timeout(0.05):
+            assert await freshness.look() == {0: 0}
+        assert store.asked > asked
+        patient.cancel()
+        await asyncio.gather(patient, return_exceptions=True)
+
+    play(act)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()])
+def test_an_error_is_told_to_all_who_wait_and_the_next_look_may_succeed(error: Exception) -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        store.error = error
+        waits = [freshness.reached({0: 0}, 5), freshness.look()]
+        found = await asyncio.gather(*waits, return_exceptions=True)
+        assert found == [error, error]
+        store.error = None
+        store.offsets = {0: 1}
+        assert await freshness.reached({0: 0}, 5)
+
+    play(act)
+
+
+def test_who_waits_at_the_end_is_told() -> None:
+    async def act(freshness: Freshness, store: Store) -> None:
+        waits = asyncio.create_task(freshness.reached({0: 0}, 60))
+        await asyncio.sleep(0.01)
+        await freshness.stop()
+        with pytest.raises(StoreUnavailable):
+            await waits
+
+    play(act)

@@ -1,0 +1,448 @@
+"""The routes of workflows without Postgres, over scripted outcomes: who may, what is refused, and
+what is answered when something is away."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from litestar.testing import TestClient
+
+from gateway.app import create_app
+from gateway.settings import Settings
+from gateway.workflows import Denied, RequestContext, WorkflowHooks
+from gateway.workflows.routes import WorkflowPorts
+from projections.queries import Reader
+from projections.workflow_queries import Workflows
+from schemas.errors import BrokerUnavailable
+from schemas.history import (
+    PauseRun,
+    ReplySent,
+    RestartRun,
+    ResumeRun,
+    RetryRun,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+)
+from streams.workflow_client import Addressed, OutcomeUnknown
+from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.unit.gateway.conftest import NO_POSTGRES
+from tests.unit.gateway.problem_contract import assert_problem
+from tests.unit.gateway.workflow_fakes import MemoryCommands, reply
+
+KEY = {"authorization": "Bearer dev-workflow-key"}
+TICK_KEY = {"x-api-key": "the-tick-key"}
+ASYNC = {**KEY, "prefer": "respond-async"}
+BASE = "/api/workflows"
+ORDERS = f"{BASE}/workflows/order/instances"
+ORDER = f"{ORDERS}/order-1"
+
+Client = TestClient[Any]
+
+#: Every route, with a body that is taken.
+ROUTES: list[tuple[str, str, bytes]] = [
+    ("GET", f"{BASE}/workflows", b""),
+    ("GET", ORDERS, b""),
+    ("GET", ORDER, b""),
+    ("GET", f"{ORDER}/history", b""),
+    ("GET", f"{ORDER}/events-stream", b""),
+    ("POST", ORDERS, b"{}"),
+    ("POST", f"{ORDERS}/batch", b'{"instances":[{"id":"a"}]}'),
+    ("POST", f"{ORDER}/pause", b""),
+    ("POST", f"{ORDER}/resume", b""),
+    ("POST", f"{ORDER}/terminate", b""),
+    ("POST", f"{ORDER}/restart", b""),
+    ("POST", f"{ORDER}/retry", b""),
+    ("POST", f"{ORDER}/events", b'{"type":"go"}'),
+    ("POST", f"{BASE}/_runner/tick", b""),
+]
+READS = [route for route in ROUTES if route[0] == "GET"]
+WRITES = [route for route in ROUTES if route[0] == "POST" and "tick" not in route[1]]
+
+
+def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> Client:
+    numbers = count(1)
+    reader = Reader(NO_POSTGRES)
+    app = create_app(
+        Settings(max_body_bytes=2_000_000, **settings),
+        log=MemoryLog(),
+        reader=reader,
+        replays=MemoryReplays(),
+        clock=lambda: 0,
+        new_request_id=lambda: f"request-{next(numbers)}",
+        workflows=WorkflowPorts(
+            commands=commands,
+            workflows=Workflows(reader),
+            hooks=hooks,
+            new_id=lambda: f"id-{next(numbers)}",
+        ),
+    )
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Client, MemoryCommands]]:
+    commands = MemoryCommands()
+    with service(commands, WorkflowHooks()) as client:
+        yield client, commands
+
+
+@pytest.fixture
+def client(running: tuple[Client, MemoryCommands]) -> Client:
+    return running[0]
+
+
+@pytest.fixture(autouse=True)
+def commands(running: tuple[Client, MemoryCommands]) -> MemoryCommands:
+    commands = running[1]
+    commands.sent.clear()
+    commands.ready = True
+    commands.answer = lambda _: reply()
+    return commands
+
+
+def ask(client: Client, route: tuple[str, str, bytes], **headers: str) -> httpx.Response:
+    method, path, body = route
+    return client.request(method, path, content=body, headers=headers)
+
+
+def named(route: object) -> str:
+    return str(route[1]).removeprefix(BASE) if isinstance(route, tuple) else ascii(route)[:40]
+
+
+# -- who may
+
+
+@pytest.mark.parametrize("route", ROUTES[:-1], ids=named)
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"x-admin-key": "dev-admin-key"}])
+def test_every_route_asks_for_the_key_before_it_looks_at_anything_else(
+    client: Client,
+    commands: MemoryCommands,
+    route: tuple[str, str, bytes],
+    headers: dict[str, str],
+) -> None:
+    method, path, _ = route
+    answer = ask(client, (method, f"{path}?pageSize=x", b"{"), **headers)
+    assert_problem(answer, 401, "unauthorized")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert not commands.sent
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=named)
+def test_a_hook_may_deny_every_route(
+    commands: MemoryCommands, route: tuple[str, str, bytes]
+) -> None:
+    def deny(context: RequestContext) -> Denied:
+        return Denied(403, "NOT_TODAY", f"{context.policy} {context.workflow_name}")
+
+    hooks = WorkflowHooks(authorize_request=deny)
+    ticking = {"tick_url": "http://127.0.0.1:1", "tick_key": "the-tick-key"}
+    with service(commands, hooks, **ticking) as client:
+        assert_problem(ask(client, route, **KEY), 403, "NOT_TODAY")
+    assert not commands.sent
+
+
+def test_a_batch_is_asked_about_one_by_one_and_refused_as_a_whole(commands: MemoryCommands) -> None:
+    asked: list[tuple[str | None, Any]] = []
+
+    def only_small(context: RequestContext) -> Denied | None:
+        asked.append((context.instance_id, context.body))
+        return Denied(403, "TOO_LARGE", "") if context.body["params"] > 1 else None
+
+    with service(commands, WorkflowHooks(authorize_instance_creation=only_small)) as client:
+        body = {"instances": [{"id": "a", "params": 1}, {"id": "b", "params": 2}]}
+        answer = client.post(f"{ORDERS}/batch", json=body, headers=KEY)
+    assert answer.status_code == 403
+    assert asked == [("a", {"id": "a", "params": 1}), ("b", {"id": "b", "params": 2})]
+    assert not commands.sent
+
+
+def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: MemoryCommands) -> None:
+    asked: list[Any] = []
+    hooks = WorkflowHooks(
+        authorize_send_event=lambda context: asked.append((context.policy, context.body)),
+        authorize_instance_creation=lambda context: asked.append((context.policy, context.body)),
+    )
+    with service(commands, hooks) as client:
+        for body in ({"type": "go"}, {"type": "go", "payload": 1, "startIfMissing": {"params": 2}}):
+            answer = client.post(f"{ORDER}/events", json=body, headers=ASYNC)
+            assert answer.status_code == 202
+    assert asked == [
+        ("send_event", {"type": "go", "payload": None}),
+        ("send_event", {"type": "go", "payload": 1}),
+        ("instance_creation", {"id": "order-1", "params": 2}),
+    ]
+
+
+# -- what is refused: nothing is sent
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code", "field"),
+    [
+        (ORDERS, b'{"id":"-"}', 400, "INVALID_INSTANCE_ID", "id"),
+        (ORDERS, b'{"id":"a","extra":1}', 400, "invalid_body", "extra"),
+        (ORDERS, b'{"params":NaN}', 400, "invalid_body", "body"),
+        (f"{ORDERS}/batch", b'{"instances":[]}', 400, "invalid_body", "instances"),
+        (f"{ORDER}/pause", b'{"reason":"x"}', 400, "invalid_body", "reason"),
+        (f"{ORDER}/retry", b'{"from":"x"}', 400, "invalid_body", "from"),
+        (f"{ORDER}/events", b'{"type":"a b"}', 400, "INVALID_EVENT_TYPE", "type"),
+        (f"{ORDER}/events", b"{}", 400, "invalid_body", "type"),
+        (f"{BASE}/workflows/-x/instances", b"{}", 404, "WORKFLOW_NOT_FOUND", None),
+        (f"{BASE}/workflows/{'x' * 65}/instances", b"{}", 404, "WORKFLOW_NOT_FOUND", None),
+        (f"{BASE}/workflows/%00/instances", b"{}", 404, "WORKFLOW_NOT_FOUND", None),
+        (f"{BASE}/workflows/%ff/instances", b"{}", 404, "WORKFLOW_NOT_FOUND", None),
+        (f"{ORDERS}/a%20b/pause", b"", 404, "INSTANCE_NOT_FOUND", None),
+        (f"{ORDERS}/{'a' * 101}/terminate", b"", 404, "INSTANCE_NOT_FOUND", None),
+        (f"{ORDERS}/%00/events", b'{"type":"go"}', 404, "INSTANCE_NOT_FOUND", None),
+        (
+            f"{ORDERS}/%00/events",
+            b'{"type":"go","startIfMissing":{}}',
+            400,
+            "INVALID_INSTANCE_ID",
+            "instanceId",
+        ),
+    ],
+    ids=named,
+)
+def test_bad_input_is_named_and_nothing_is_sent(  # noqa: PLR0917 (a row of the table)
+    client: Client,
+    commands: MemoryCommands,
+    path: str,
+    body: bytes,
+    status: int,
+    code: str,
+    field: str | None,
+) -> None:
+    answer = client.post(path, content=body, headers=KEY)
+    problem: dict[str, Any] = answer.json()
+    assert (answer.status_code, problem["code"]) == (status, code)
+    assert problem.get("field") == field
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert not commands.sent
+
+
+@pytest.mark.parametrize("route", WRITES, ids=named)
+def test_a_body_that_is_too_large_or_something_else_is_refused(
+    client: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
+) -> None:
+    method, path, _ = route
+    large = b'{"params":"%s"}' % (b"x" * 2_000_000)
+    assert_problem(ask(client, (method, path, large), **KEY), 413, "body_too_large")
+    form = ask(client, (method, path, b"id=a"), **KEY, **{"content-type": "text/plain"})
+    assert assert_problem(form, 400, "invalid_body")["field"] == "content-type"
+    assert not commands.sent
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("status=done", "status"),
+        ("pageSize=-1", "pageSize"),
+        ("pageSize=1&pageSize=2", "pageSize"),
+        ("cursor=", "cursor"),
+        ("min_position=3", "min_position"),
+    ],
+)
+def test_a_bad_query_is_named(client: Client, query: str, field: str) -> None:
+    answer = client.get(f"{ORDERS}?{query}", headers=KEY)
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == field
+
+
+# -- what is sent, and what comes of it
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "command"),
+    [
+        (f"{ORDER}/pause", b"", PauseRun()),
+        (f"{ORDER}/resume", b"{}", ResumeRun()),
+        (f"{ORDER}/terminate", b"", TerminateRun()),
+        (f"{ORDER}/restart", b"", RestartRun()),
+        (f"{ORDER}/retry", b"", RetryRun()),
+        (f"{ORDER}/retry", b'{"fromStep":"a/b"}', RetryRun("a/b")),
+        (f"{ORDER}/events", b'{"type":"go"}', SendEvent("id-2", "go", "null")),
+        (
+            f"{ORDER}/events",
+            b'{"type":"go","payload":{"a": 1.0},"startIfMissing":{"params":[ ]}}',
+            SendEvent("id-2", "go", '{"a": 1.0}', start="[ ]"),
+        ),
+    ],
+    ids=named,
+)
+def test_a_request_becomes_one_command(
+    client: Client, commands: MemoryCommands, path: str, body: bytes, command: msgspec.Struct
+) -> None:
+    answer = client.post(path, content=body, headers=ASYNC)
+    assert answer.status_code == 202
+    (sent,) = commands.sent
+    assert (sent.workflow, sent.instance_id) == ("order", "order-1")
+    if isinstance(command, SendEvent):
+        command = msgspec.structs.replace(command, event_id=sent.command.event_id)
+        assert sent.command.event_id.startswith("id-")
+    assert sent.command == command
+
+
+def test_an_instance_without_an_id_is_given_one(client: Client, commands: MemoryCommands) -> None:
+    answer = client.post(ORDERS, content=b'{"params":{"a": 1.0}}', headers=ASYNC)
+    (sent,) = commands.sent
+    assert sent.command == StartRun('{"a": 1.0}')
+    assert answer.json() == {"id": sent.instance_id, "details": {"status": "active"}}
+    assert answer.headers["headwater-position"] == "workflow-history/1@7"
+    assert answer.headers["preference-applied"] == "respond-async"
+
+
+def test_a_batch_leaves_out_what_exists(client: Client, commands: MemoryCommands) -> None:
+    def outcome(sent: Addressed) -> ReplySent:
+        number = int(sent.instance_id)
+        exists = "INSTANCE_ID_ALREADY_EXISTS" if number % 2 else ""
+        return reply(code=exists, partition=number % 3, position=number)
+
+    commands.answer = outcome
+    body = {"instances": [{"id": str(number)} for number in range(6)]}
+    answer = client.post(f"{ORDERS}/batch", json=body, headers=ASYNC)
+    assert [one["id"] for one in answer.json()["instances"]] == ["0", "2", "4"]
+    positions = "workflow-history/0@3, workflow-history/1@4, workflow-history/2@5"
+    assert answer.headers["headwater-position"] == positions
+
+
+def test_a_batch_of_which_some_are_refused_says_which_were_created(
+    client: Client, commands: MemoryCommands
+) -> None:
+    commands.answer = lambda sent: reply(
+        code="" if sent.instance_id == "a" else "WORKFLOW_NOT_FOUND", message="no such code here"
+    )
+    body = {"instances": [{"id": "a"}, {"id": "b"}]}
+    answer = client.post(f"{ORDERS}/batch", json=body, headers=ASYNC)
+    assert assert_problem(answer, 404, "WORKFLOW_NOT_FOUND")["created"] == ["a"]
+
+
+@pytest.mark.parametrize("code", ["ALREADY_PAUSED", "NOT_PAUSED"])
+def test_what_is_so_already_is_done(client: Client, commands: MemoryCommands, code: str) -> None:
+    commands.answer = lambda _: reply(code=code, status="paused")
+    answer = client.post(f"{ORDER}/pause", headers=ASYNC)
+    assert (answer.status_code, answer.json()) == (
+        202,
+        {"ok": True, "status": {"status": "paused"}},
+    )
+
+
+def test_a_new_run_says_its_number(client: Client, commands: MemoryCommands) -> None:
+    commands.answer = lambda _: reply(run_number=3)
+    for verb in ("restart", "retry"):
+        answer = client.post(f"{ORDER}/{verb}", headers=ASYNC)
+        assert answer.json() == {"ok": True, "status": {"status": "active"}, "runNumber": 3}
+
+
+@pytest.mark.parametrize("route", WRITES, ids=named)
+def test_a_refusal_is_a_problem_that_says_where_it_is_recorded(
+    client: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
+) -> None:
+    commands.answer = lambda _: reply(code="INSTANCE_TERMINAL", message="it has ended")
+    answer = ask(client, route, **ASYNC)
+    assert assert_problem(answer, 409, "INSTANCE_TERMINAL")["detail"] == "it has ended"
+    assert answer.headers["headwater-position"] == "workflow-history/1@7"
+
+
+# -- what is away
+
+
+@pytest.mark.parametrize("route", WRITES, ids=named)
+def test_without_kafka_or_a_worker_writes_say_what_may_still_happen(
+    client: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
+) -> None:
+    def fails(error: Exception) -> None:
+        def outcome(_: Addressed) -> ReplySent:
+            raise error
+
+        commands.answer = outcome
+
+    fails(OutcomeUnknown("no reply; it may still be carried out"))
+    answer = ask(client, route, **KEY)
+    problem = assert_problem(answer, 503, "outcome_unknown")
+    assert "may still be carried out" in problem["detail"]
+    assert answer.headers["retry-after"]
+    fails(BrokerUnavailable("no acknowledgement"))
+    problem = assert_problem(ask(client, route, **KEY), 503, "broker_unavailable")
+    assert "may still be carried out" in problem["detail"]
+    commands.ready = False
+    problem = assert_problem(ask(client, route, **KEY), 503, "broker_unavailable")
+    assert "nothing sent" in problem["detail"]
+
+
+def test_without_postgres_writes_are_answered_and_reads_are_not(client: Client) -> None:
+    answer = client.post(f"{ORDER}/pause", headers=KEY)
+    assert (answer.status_code, answer.json()["ok"]) == (202, True)
+    assert "preference-applied" not in answer.headers
+    answer = client.get(f"{ORDER}?min_position=workflow-history/0@1", headers=KEY)
+    assert_problem(answer, 503, "store_unavailable")
+    assert answer.headers["retry-after"]
+
+
+# -- ticks
+
+
+def test_ticks_are_off_unless_they_have_an_address_and_a_key(commands: MemoryCommands) -> None:
+    for settings in ({}, {"tick_url": "http://127.0.0.1:1"}, {"tick_key": "the-tick-key"}):
+        with service(commands, WorkflowHooks(), **settings) as client:
+            answer = client.post(f"{BASE}/_runner/tick", headers=KEY | TICK_KEY)
+            problem = assert_problem(answer, 404, "tick_disabled")
+            assert "HEADWATER_TICK_URL" in problem["detail"]
+
+
+def test_a_tick_asks_for_its_own_key_and_for_a_worker(commands: MemoryCommands) -> None:
+    settings = {"tick_url": "http://127.0.0.1:1", "tick_key": "the-tick-key"}
+    with service(commands, WorkflowHooks(), **settings) as client:
+        path = f"{BASE}/_runner/tick"
+        assert_problem(client.post(path, headers=KEY), 401, "unauthorized")
+        bad = client.post(path, json={"maxSteps": 0}, headers=TICK_KEY)
+        assert assert_problem(bad, 400, "invalid_body")["field"] == "maxSteps"
+        assert_problem(client.post(path, headers=TICK_KEY), 503, "worker_unavailable")
+
+
+# -- the description
+
+
+def test_the_description_names_every_route_and_has_examples(client: Client) -> None:
+    described = client.get("/schema/openapi.json").json()
+    paths = {path: entry for path, entry in described["paths"].items() if path.startswith(BASE)}
+    operations = [operation for entry in paths.values() for operation in entry.values()]
+    assert len(operations) == len(ROUTES)
+    assert {operation["operationId"] for operation in operations} == {
+        "listWorkflows",
+        "listInstances",
+        "getInstance",
+        "getHistory",
+        "followInstance",
+        "createInstance",
+        "createInstances",
+        "pauseInstance",
+        "resumeInstance",
+        "terminateInstance",
+        "restartInstance",
+        "retryInstance",
+        "sendEvent",
+        "tick",
+    }
+    for operation in operations:
+        assert operation["tags"] == ["workflows"]
+        (content,) = operation["responses"]["200"]["content"].values()
+        assert content["examples"], operation["operationId"]
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                assert list(response["content"]) == ["application/problem+json"], status
+        assert {"400", "401", "403", "500"} <= set(operation["responses"])
+
+
+def test_the_page_loads_nothing_from_others(client: Client) -> None:
+    page = client.get("/schema/swagger")
+    assert page.status_code == 200
+    assert "http" not in page.text.replace("<!doctype html>", "")
+    for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        assert f"/schema/assets/{name}" in page.text
+        asset = client.get(f"/schema/assets/{name}")
+        assert asset.status_code == 200
+        assert len(asset.content) > 100_000

@@ -1,0 +1,112 @@
+"""What the workflow service speaks to, in memory: commands with scripted outcomes, and rows."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from projections.workflow_queries import Changed, Changes, Instance, InstanceListed
+from schemas.history import ReplySent
+from streams.workflow_client import Addressed
+
+AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
+
+
+def reply(**changes: object) -> ReplySent:
+    fields: dict[str, Any] = {
+        "command_id": "c",
+        "code": "",
+        "message": "",
+        "status": "active",
+        "run_number": 0,
+        "partition": 1,
+        "position": 7,
+    }
+    return ReplySent(**(fields | changes))
+
+
+class MemoryCommands:
+    """Remembers what was sent; `answer` says what comes of each command, or raises."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.sent: list[Addressed] = []
+        self.answer: Callable[[Addressed], ReplySent] = lambda _: reply()
+
+    async def start(self) -> None:
+        self.ready = True
+
+    async def stop(self) -> None:
+        self.ready = False
+
+    async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
+        self.sent += commands
+        return [self.answer(each) for each in commands]
+
+
+def instance(**changes: object) -> Instance:
+    fields: dict[str, Any] = {
+        "workflow_name": "order",
+        "instance_id": "a",
+        "run_number": 0,
+        "status": "active",
+        "params": "null",
+        "output": None,
+        "error_name": None,
+        "error_message": None,
+        "error_detail": None,
+        "parent_workflow_name": None,
+        "parent_instance_id": None,
+        "parent_run_number": None,
+        "parent_step_key": None,
+        "created_at": AT,
+        "updated_at": AT,
+        "started_at": AT,
+        "completed_at": None,
+        "partition": 1,
+        "offset": 7,
+        "current_step": None,
+    }
+    return Instance(**(fields | changes))
+
+
+def listed(**changes: object) -> InstanceListed:
+    whole = instance(**changes)
+    return InstanceListed(
+        **{name: getattr(whole, name) for name in InstanceListed.__struct_fields__}
+    )
+
+
+class MemoryTail:
+    """An instance whose changes are put here one by one."""
+
+    def __init__(self, row: Instance) -> None:
+        self.row = row
+        self.log: list[tuple[int, Any]] = []
+        self.next = row.offset + 1
+        self.page = 100
+        self.asked: list[int] = []
+        self.error: Exception | None = None
+
+    def put(self, row: object, offset: int | None = None) -> None:
+        offset = self.next if offset is None else offset
+        self.log.append((offset, row))
+        self.next = offset + 1
+
+    async def next_offsets(self) -> dict[int, int]:
+        return {self.row.partition: self.next}
+
+    async def changes(self, _workflow: str, _instance: str, after: int) -> Changes:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        self.asked.append(after)
+        found = [(offset, row) for offset, row in self.log if offset > after]
+        shown = found[: self.page]
+        last = shown[-1][0] if len(found) > len(shown) else max(after, self.next - 1)
+        return Changes(
+            run_number=0,
+            rows=tuple(Changed(offset=offset, row=row) for offset, row in shown),
+            offset=last,
+            more=len(found) > len(shown),
+        )

@@ -1,0 +1,111 @@
+"""A network that answers as it is told, one request after the other, and remembers what was asked.
+
+It stands for sockets and proxies, not for the product: what the service really answers is tested
+end to end.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, TypeAlias
+
+import httpx
+
+from gateway.client import Client, World
+
+BASE_URL = "http://127.0.0.1:8080/api/workflows"
+AT = "2026-11-21T14:00:00Z"
+
+Turn: TypeAlias = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
+
+
+def answer(value: object, position: str = "", status: int = 200) -> httpx.Response:
+    headers = {"headwater-position": position} if position else {}
+    return httpx.Response(status, json=value, headers=headers)
+
+
+def problem(status: int, code: str, detail: str = "no", **more: object) -> httpx.Response:
+    headers = {name.replace("_", "-"): value for name, value in more.pop("headers", {}).items()}
+    body = {"status": status, "code": code, "detail": detail, **more}
+    return httpx.Response(status, json=body, headers=headers)
+
+
+def described(status: str = "active", params: object = None, **more: object) -> dict[str, Any]:
+    """An instance as the service answers it."""
+    meta = {
+        "workflowName": "order",
+        "runNumber": 0,
+        "params": params,
+        "createdAt": AT,
+        "updatedAt": AT,
+        "startedAt": AT,
+        "completedAt": None,
+        **more.pop("meta", {}),
+    }
+    return {"id": "order-1", "details": {"status": status, **more}, "meta": meta}
+
+
+def message(event: str, number: int, data: object) -> bytes:
+    return f"event: {event}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+class Stream(httpx.AsyncByteStream):
+    """A body that comes in pieces, and may break off."""
+
+    def __init__(self, *pieces: bytes | Exception) -> None:
+        self.pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+
+def stream(*pieces: bytes | Exception) -> httpx.Response:
+    headers = {"content-type": "text/event-stream; charset=utf-8"}
+    return httpx.Response(200, headers=headers, stream=Stream(*pieces))
+
+
+class Network(httpx.AsyncBaseTransport):
+    """Answers in the order of its script."""
+
+    def __init__(self, *script: Turn) -> None:
+        self.script = list(script)
+        self.asked: list[httpx.Request] = []
+        self.slept: list[float] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        self.asked.append(request)
+        assert self.script, f"nobody expected {request.method} {request.url}"
+        turn = self.script.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        return turn if isinstance(turn, httpx.Response) else turn(request)
+
+    def client(self, base_url: str = BASE_URL, **more: object) -> Client:
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+
+        ids = iter(f"drawn-{number}" for number in range(1000))
+        world = World(sleep=sleep, draw=lambda: 0.5, new_id=lambda: next(ids))
+        return Client(base_url, transport=self, world=world, **more)
+
+    @property
+    def lines(self) -> list[str]:
+        """What was asked: method and path below the base."""
+        return [
+            f"{one.method} {one.url.raw_path.decode().removeprefix('/api/workflows')}"
+            for one in self.asked
+        ]
+
+    def body(self, number: int = -1):
+        return json.loads(self.asked[number].content)
+
+
+async def taken(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+def queries(requests: Iterable[httpx.Request]) -> list[dict[str, str]]:
+    return [dict(one.url.params) for one in requests]
