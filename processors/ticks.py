@@ -21,6 +21,8 @@ from cronsim import CronSim, CronSimError
 CATCH_UP_MAX: Final = 100
 
 _SECOND_MS: Final = 1_000
+#: Longer than any time that a clock repeats.
+_REPEATED_MAX_MS: Final = 3 * 60 * 60 * 1_000
 
 
 class CatchUp(StrEnum):
@@ -95,10 +97,14 @@ def _back(cron: Cron, after_ms: int, now_ms: int) -> Iterator[int]:
     """The ticks between two times, latest first."""
     # The library gives what is before its start; a tick at this very second has come.
     start = _local(cron, now_ms + _SECOND_MS)
+    if start.fold:
+        # Going back from within a repeated hour, it would take that for the first of the two.
+        start = _local(cron, now_ms + _REPEATED_MAX_MS)
     for tick in CronSim(cron.expression, start, reverse=True):
         if _ms(tick) <= after_ms:
             return
-        yield _ms(tick)
+        if _ms(tick) <= now_ms:
+            yield _ms(tick)
 
 
 @lru_cache(maxsize=1_000)

@@ -12,6 +12,7 @@ import msgspec
 from processors.replay.state import OPEN, UNRESOLVED, CodeRun, Entry, EntryStatus
 from processors.replay.transitions import TRANSITIONS
 from processors.runs import appliers as runs
+from processors.runs.limits import SYSTEM
 from processors.runs.state import RunStatus
 from schemas.errors import InvariantViolation
 from schemas.history import (
@@ -191,7 +192,8 @@ def _meet(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
 def _resolve(run: CodeRun, entry: Entry, key: str, status: EntryStatus, at_ms: int) -> None:
     """The code has to see it: the entry is closed at this place of the sequence."""
     entry.status = status
-    entry.sequence = run.resolved = run.sequence
+    entry.sequence = run.sequence
+    _seen(run)
     entry.updated_at_ms = at_ms
     if entry.kind is EntryKind.DO:
         entry.wake_at_ms = None
@@ -305,7 +307,7 @@ def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
     entry.iteration = max(entry.iteration, event.iteration)
     entry.commits[event.iteration] = event.state
     entry.updated_at_ms = at_ms
-    run.resolved = run.sequence
+    _seen(run)
     if event.trim_before:
         _trim(run, event.key, entry, event.trim_before)
 
@@ -327,7 +329,7 @@ def _rollback_started(run: CodeRun, event: RollbackStarted, _: int) -> None:
 
 def _entry_rolled_back(run: CodeRun, event: EntryRolledBack, _: int) -> None:
     _known(run, event).rolled_back = True
-    run.resolved = run.sequence
+    _seen(run)
 
 
 def _rollback_failed(run: CodeRun, event: RollbackFailed, _: int) -> None:
@@ -367,8 +369,16 @@ def _posts_sent(run: CodeRun, event: PostsSent, _: int) -> None:
     runs.apply_posts_sent(run, event)
 
 
-def _log_written(_: CodeRun, __: LogWritten, ___: int) -> None:
-    """Logs are for readers: the run does not keep them."""
+def _seen(run: CodeRun) -> None:
+    """Takes note that the code has to see this event."""
+    run.resolved = run.sequence
+    run.lines = 0
+
+
+def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
+    """Counts the lines of the code, because a replay writes them again; the run keeps none."""
+    if event.step_key is None and not event.is_replay and event.category != SYSTEM:
+        run.lines += 1
 
 
 _APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {

@@ -74,7 +74,7 @@ class CodeRun(Run, kw_only=True):
     Shape:  `open` has the keys of the entries without a result, in the order of opening; resolved
             is the sequence of the latest event that the code has to see; rollback why the run is
             being rolled back; hosts_lost how often in a row its code took the host with it, and
-            back_at_ms when it is tried again.
+            back_at_ms when it is tried again; lines how many its code has logged since `resolved`.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -83,3 +83,4 @@ class CodeRun(Run, kw_only=True):
     rollback: Failure | None = None
     hosts_lost: int = 0
     back_at_ms: int = 0
+    lines: int = 0

@@ -80,11 +80,12 @@ class Activation:
         # What is not implemented raises NotImplementedError: it needs the world outside.
         self.loop = WorkflowLoop()  # type: ignore[abstract]
         self.record = Record(self.begin.entries)
-        # The latest recorded result ends the replay, or else the first rest does.
-        self._replay_until = max(
-            (e.sequence for e in self.entries.values() if e.status not in OPEN), default=-1
-        )
-        self.replaying = self.begin.replays
+        resolved = [e.sequence for e in self.entries.values() if e.status not in OPEN]
+        # The latest recorded result ends the replay, or else the first rest does; then come the
+        # lines that were logged behind it.
+        self._replay_until = max(resolved, default=0)
+        self._replaying = bool(resolved)
+        self._lines_again = self.begin.lines
         self.busy: set[str] = set()
         self.unawaited: dict[int, tuple[Scope, str, Coroutine[Any, Any, Any]]] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {}
@@ -141,13 +142,14 @@ class Activation:
             while recorded and self._outcome is None:
                 _, _, future, entry = heapq.heappop(recorded)
                 if entry.sequence >= self._replay_until:
-                    self.replaying = False
+                    self._replaying = False
                 if not future.done():
                     future.set_result(entry)
                     self.loop.run_ready()
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self._outcome = (None, error)
-        self.replaying = False
+        self._replaying = False
+        self._lines_again = 0
         if self._rollback is not None:
             self._rollback.rests()
         elif self._outcome is not None:
@@ -237,6 +239,13 @@ class Activation:
         """The number of the next call of an entry."""
         self._ticket += 1
         return self._ticket
+
+    def logs_again(self) -> bool:
+        """Whether the line that the code is about to log was logged before."""
+        if self._replaying or not self._lines_again:
+            return self._replaying
+        self._lines_again -= 1
+        return True
 
     def say(self, asked: CodeCommand, *, owed: str | None = None) -> None:
         """Tells the owner, unless the run is being rolled back, when nothing is news.

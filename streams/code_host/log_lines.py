@@ -76,5 +76,5 @@ class StepLog:
         text = None if data is None else encode(data, "the data of a log line")
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
-        replayed = attempt is None and run.replaying
+        replayed = attempt is None and run.logs_again()
         run.say(Log(level, category, message, text, key, number, replayed))

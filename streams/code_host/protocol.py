@@ -31,8 +31,8 @@ class Activate(Message, frozen=True):
     seed: str
     started_at_ms: int
     resolved: int
-    #: Whether the code has run before.
-    replays: bool
+    #: Lines that the code has logged since the latest event that it has seen.
+    lines: int
     entries: dict[str, Entry]
     rollback: Failure | None = None
 
@@ -131,8 +131,7 @@ def activate(activation: int, run: CodeRun) -> Activate:
         run.seed,
         run.started_at_ms,
         run.resolved,
-        # Events that lie in the mailbox do not come of the code.
-        bool(run.entries) or run.sequence - len(run.mailbox) > 1,
+        run.lines,
         {key: _copy(entry) for key, entry in run.entries.items()},
         run.rollback,
     )

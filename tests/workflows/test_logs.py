@@ -193,3 +193,31 @@ def test_lines_of_a_branch_that_is_over_can_be_told_apart_too():
         assert [message for message, replayed in lines if not replayed] == ["before", "after"]
 
     run(scenario, order)
+
+
+def test_a_line_between_a_result_and_a_wait_is_new_once():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.do("fetch", lambda: 1)
+        await step.log.info("fetched")
+        await step.log.info("counted")
+        await step.wait_for_event("approval", type="approval")
+        await step.log.info("approved")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in range(2):
+            await test.crash()
+            await test.run_until_idle()
+            await instance.pause()
+            await test.run_until_idle()
+            await instance.resume()
+            await test.run_until_idle()
+        await instance.send_event("approval")
+        await test.run_until_idle()
+        await output_of(instance)
+        lines = await lines_of(instance, "message", "is_replay")
+        new = [message for message, replayed in lines if not replayed]
+        assert new == ["fetched", "counted", "approved"]
+
+    run(scenario, order)

@@ -104,6 +104,14 @@ def test_what_is_no_cron_expression_or_time_zone_is_named(cron: str, timezone: s
     assert told in (cron_fault(Cron(cron, timezone)) or "")
 
 
+@pytest.mark.parametrize("minute", range(0, 60, 15))
+def test_within_the_repeated_hour_the_first_one_is_not_forgotten(minute: int):
+    after, tick = ms("2026-10-25T02:00:00+02:00"), ms("2026-10-25T02:30:00+02:00")
+    now = ms(f"2026-10-25T02:{minute:02}:00+01:00")
+    found = due(Cron("30 2 * * *", BERLIN), after, now, catch_up=CatchUp.ALL, grace_ms=0)
+    assert found.starts == (tick,)
+
+
 def test_a_good_cron_expression_has_no_fault():
     assert cron_fault(Cron("*/15 9-17 * * MON-FRI", BERLIN)) is None
 

@@ -183,10 +183,24 @@ def test_posts_stay_until_they_are_sent_and_their_numbers_are_never_used_again()
     assert run.sequence == 8, "that posts are sent takes no number"
 
 
-def test_logs_change_nothing_but_the_number():
-    run, before = _applied(a_run(), LogWritten("info", "workflow", "hi")), a_run()
-    before.sequence, before.updated_at_ms = 8, _AT_MS
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        (LogWritten("info", "workflow", "hi"), 1),
+        (LogWritten("info", "workflow", "hi", is_replay=True), 0),
+        (LogWritten("info", "workflow", "hi", step_key="charge", attempt=1), 0),
+        (LogWritten("info", "system", "hi"), 0),
+    ],
+)
+def test_of_logs_the_lines_of_the_code_are_counted(line: LogWritten, lines: int):
+    run, before = _applied(a_run(), line), a_run()
+    before.sequence, before.updated_at_ms, before.lines = 8, _AT_MS, lines
     assert run == before
+
+
+def test_what_the_code_has_to_see_ends_the_count_of_lines():
+    run = _applied(a_run(), LogWritten("info", "workflow", "hi"), StepCompleted(*_STEP, "5"))
+    assert run.lines == 0
 
 
 def test_ends_keep_the_output_or_the_error():
