@@ -11,6 +11,7 @@ from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
+from litestar.openapi.spec import Components
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,9 +26,13 @@ from gateway.registry import registry
 from gateway.request_scope import STATE_NAME, request_id_of
 from gateway.settings import Settings
 from gateway.webhooks import PATHS, Accepted, Receiver
+from gateway.workflows.description import SECURITY
+from gateway.workflows.routes import WorkflowPorts, WorkflowService
+from gateway.workflows.swagger import SwaggerPage
 from projections.queries import Reader
 
 _RECEIVERS: Final = "receivers"
+_SERVICE: Final = "workflow_service"
 
 _REFUSALS: Final = {
     400: "empty_body or malformed_payload.",
@@ -38,7 +43,7 @@ _REFUSALS: Final = {
 }
 
 
-def create_app(
+def create_app(  # noqa: PLR0913 (all that it joins)
     settings: Settings,
     *,
     log: DeliveryLog,
@@ -46,8 +51,9 @@ def create_app(
     replays: Replays,
     clock: Callable[[], int],
     new_request_id: Callable[[], str],
+    workflows: WorkflowPorts | None = None,
 ) -> Litestar:
-    """Builds the application.
+    """Builds the application; without ports of workflows it has no routes for them.
 
     Units:  the clock in Unix milliseconds.
     """
@@ -61,6 +67,7 @@ def create_app(
         clock=clock,
         new_request_id=new_request_id,
     )
+    service = None if workflows is None else _workflow_service(settings, workflows)
     return Litestar(
         [
             _receiving(terra, PATHS["terra"]),
@@ -69,14 +76,21 @@ def create_app(
             admin_routes(reader, replays, settings.admin_key.get_secret_value()),
             registry,
             health_routes(log, reader, metrics),
+            *([] if service is None else [service.router()]),
         ],
-        lifespan=[lambda _app: _running(log, reader, replays)],
+        lifespan=[lambda _app: _running(log, reader, replays, service)],
         before_send=[_name_request],
         exception_handlers=HANDLERS,
         openapi_config=_openapi(),
         logging_config=None,
         request_max_body_size=settings.max_body_bytes,
-        state=State({STATE_NAME: new_request_id, _RECEIVERS: dict.fromkeys(PATHS["terra"], terra)}),
+        state=State(
+            {
+                STATE_NAME: new_request_id,
+                _RECEIVERS: dict.fromkeys(PATHS["terra"], terra),
+                _SERVICE: service,
+            }
+        ),
     )
 
 
@@ -96,6 +110,13 @@ def with_short_cut(app: Litestar) -> ASGIApp:
             await receiver(scope, receive, send)
 
     return front
+
+
+def end_streams(app: Litestar) -> None:
+    """Ends what would go on for as long as its reader stays; for when the server is to end."""
+    service: WorkflowService | None = app.state[_SERVICE]
+    if service is not None:
+        service.end_streams()
 
 
 def _receiving(receiver: Receiver, paths: tuple[str, ...]) -> ASGIRouteHandler:
@@ -136,7 +157,9 @@ def _any_other_source() -> HTTPRouteHandler:
 
 
 @asynccontextmanager
-async def _running(log: DeliveryLog, reader: Reader, replays: Replays) -> AsyncIterator[None]:
+async def _running(
+    log: DeliveryLog, reader: Reader, replays: Replays, service: WorkflowService | None
+) -> AsyncIterator[None]:
     async with AsyncExitStack() as ports:
         await log.start()
         ports.push_async_callback(log.stop)
@@ -144,7 +167,20 @@ async def _running(log: DeliveryLog, reader: Reader, replays: Replays) -> AsyncI
         ports.push_async_callback(reader.close)
         await replays.start()
         ports.push_async_callback(replays.stop)
+        if service is not None:
+            await ports.enter_async_context(service.running())
         yield
+
+
+def _workflow_service(settings: Settings, workflows: WorkflowPorts) -> WorkflowService:
+    """The workflow service, with the keys of the settings."""
+    return WorkflowService(
+        workflows,
+        workflow_key=settings.workflow_key.get_secret_value(),
+        tick_key=settings.tick_key.get_secret_value(),
+        tick_url=settings.tick_url,
+        max_body_bytes=settings.max_body_bytes,
+    )
 
 
 async def _name_request(message: Message, scope: Scope) -> None:
@@ -161,8 +197,13 @@ def _openapi() -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Headwater",
         version=version("headwater"),
-        description="Signed webhooks in, typed rows out. Errors are RFC 9457 problem documents.",
+        description="Signed webhooks in, typed rows out; durable workflows. Errors are RFC 9457 "
+        "problem documents.",
         path="/schema",
-        # Documents only: the usual viewers load their code from somebody else's server.
-        render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"]), YamlRenderPlugin()],
+        components=Components(security_schemes=dict(SECURITY)),
+        render_plugins=[
+            JsonRenderPlugin(path=["/", "/openapi.json"]),
+            YamlRenderPlugin(),
+            SwaggerPage(),
+        ],
     )

@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from gateway.commands.instances import instances
 from gateway.commands.local import settings as settings_command
 from gateway.commands.local import sign_command, sync
 from gateway.commands.operate import dlq, trace
@@ -31,6 +32,7 @@ from gateway.commands.options import (
     postgres_option,
     settings_from,
 )
+from gateway.commands.workflows import workflows
 from gateway.output import print_rows, say
 from gateway.request_ids import ulid_source
 from gateway.settings import Settings
@@ -52,6 +54,8 @@ _GC_THRESHOLD: Final = 50_000
         "headwater trace REQUEST_ID        the journey of one delivery",
         "headwater sync --db rows.sqlite   a local copy of the rows",
         "headwater dlq list                what could not be processed",
+        "headwater workflows list          which workflows there are",
+        "headwater instances list -w NAME  their instances; steer them with `headwater instances`",
     )
     + "\n\nEvery command has --help. Settings are read from HEADWATER_… variables: see `headwater "
     f"settings`. {_DEBUG}=1 shows tracebacks.",
@@ -113,19 +117,37 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 async def _serve(settings: Settings) -> None:
     from gateway.app import create_app  # noqa: PLC0415 (see above)
     from gateway.server import serve as serve_app  # noqa: PLC0415 (see above)
+    from gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
+    from gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
     from projections.queries import Reader  # noqa: PLC0415 (see above)
+    from projections.workflow_queries import Workflows  # noqa: PLC0415 (see above)
     from streams.client import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
+    from streams.workflow_client import WorkflowClient  # noqa: PLC0415 (see above)
 
     bootstrap = bootstrap_of(settings)
+    reader = Reader(dsn_of(settings))
+    new_id = ulid_source(now_ms, os.urandom)
     app = create_app(
         settings,
         log=WebhookLog(
             bootstrap=bootstrap, append_timeout_s=settings.append_timeout_s, clock=now_ms
         ),
-        reader=Reader(dsn_of(settings)),
+        reader=reader,
         replays=DeadLetters(bootstrap=bootstrap, clock=now_ms),
         clock=now_ms,
-        new_request_id=ulid_source(now_ms, os.urandom),
+        new_request_id=new_id,
+        workflows=WorkflowPorts(
+            commands=WorkflowClient(
+                bootstrap=bootstrap,
+                client_id="headwater-gateway",
+                timeout_s=OUTCOME_WITHIN_S,
+                clock=now_ms,
+                new_id=new_id,
+            ),
+            workflows=Workflows(reader),
+            hooks=load_hooks(settings.workflow_hooks),
+            new_id=new_id,
+        ),
     )
     await serve_app(app, host=settings.host, port=settings.port)
 
@@ -136,24 +158,31 @@ async def _serve(settings: Settings) -> None:
         "headwater worker --app my_package.workflows      every workflow of a module",
         "headwater worker --app my_package.workflows:all  those in one list of it",
         "headwater worker --kafka kafka:9092",
+        "headwater worker --app my_package.workflows --tick    when HEADWATER_TICK_URL is set",
     )
 )
 @app_option
+@click.option("--tick", is_flag=True, help="With --app: run code only when it is told to.")
 @kafka_option
 @postgres_option
-def worker(app: str | None, kafka: str | None, postgres: str | None) -> None:
+def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None) -> None:
     """Run the pipeline; with --app, run workflows instead.
 
     The pipeline drops duplicates, finds users and makes rows; it needs Kafka alone. Workflows need
     Postgres, too, if steps use tx.execute; with --kafka they have one only if it is given, too.
     Several workers share the work; all of them run the same app.
+
+    With --tick a worker listens at HEADWATER_TICK_URL and runs code of workflows only when somebody
+    posts there; the gateway's POST /api/workflows/_runner/tick does, for those who have its key.
     """
     settings = settings_from(app=app, kafka=kafka, postgres=postgres)
+    if tick and not (settings.app and settings.tick_url):
+        raise click.UsageError("--tick: expected --app and HEADWATER_TICK_URL, found one missing")
     _log_to_stderr(settings)
     if settings.app:
         from gateway.commands.work import run_workflows  # noqa: PLC0415 (see above)
 
-        run_workflows(settings, clock=now_ms)
+        run_workflows(settings, clock=now_ms, ticked=tick)
         return
     from streams.worker import run_worker  # noqa: PLC0415 (see above)
 
@@ -244,7 +273,10 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
     say(f"Made {len(made)} topics: {', '.join(made)}" if made else "Nothing to do.")
 
 
-for _command in (dlq, trace, sync, settings_command, sign_command(now_ms)):
+for _command in (
+    *(dlq, trace, sync, workflows, instances),
+    *(settings_command, sign_command(now_ms)),
+):
     cli.add_command(_command)
 
 

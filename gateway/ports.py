@@ -1,12 +1,15 @@
 """What the routes need of Kafka.
 
-The adapters are in `streams.client`. Reading is `projections.queries`, used as it is.
+The adapters are in `streams.client` and `streams.workflow_client`. Reading is
+`projections.queries` and `projections.workflow_queries`, used as they are.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from schemas.history import ReplySent
 from schemas.records import WebhookReceived
+from streams.workflow_client import Addressed
 
 
 class Appended(Protocol):
@@ -73,3 +76,24 @@ class Replays(Protocol):
 
     async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
         """Puts dead letters back; one answer a (partition, offset), in order."""
+
+
+class Commands(Protocol):
+    """The topics of commands and replies, for having something done with workflows.
+
+    Contract: `send_many` returns outcomes in the order of the commands. It raises OutcomeUnknown
+    or BrokerUnavailable if that was not so in time; then commands may be carried out all the same.
+    """
+
+    @property
+    def ready(self) -> bool:
+        """Whether Kafka is connected."""
+
+    async def start(self) -> None:
+        """Begins to connect."""
+
+    async def stop(self) -> None:
+        """Ends; who waits still is told BrokerUnavailable."""
+
+    async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
+        """Sends commands together and returns their outcomes, refusals among them."""

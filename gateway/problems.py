@@ -40,7 +40,30 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "internal_error": (500, "Something went wrong on our side"),
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),
     "store_unavailable": (503, "Postgres did not answer"),
-    "overloaded": (503, "Too many bytes are being received"),
+    "overloaded": (503, "The gateway has as much to do as it takes on"),
+    # Of the workflow service. In capitals: what owners refuse commands with.
+    "invalid_body": (400, "The body is not what this route takes"),
+    "WORKFLOW_PARAMS_INVALID": (400, "The params cannot be taken"),
+    "INVALID_INSTANCE_ID": (400, "The id of an instance breaks the rules"),
+    "INVALID_EVENT_TYPE": (400, "The type of an event breaks the rules"),
+    "INVALID_EVENT_PAYLOAD": (400, "The payload of an event cannot be taken"),
+    "forbidden": (403, "The caller may not do this"),
+    "WORKFLOW_NOT_FOUND": (404, "No such workflow"),
+    "INSTANCE_NOT_FOUND": (404, "No such instance"),
+    "RUN_NOT_FOUND": (404, "No such run"),
+    "STEP_NOT_FOUND": (404, "No such step"),
+    "tick_disabled": (404, "Ticks are not enabled"),
+    "INSTANCE_ID_ALREADY_EXISTS": (409, "An instance of this id exists"),
+    "INSTANCE_TERMINAL": (409, "The instance has ended"),
+    "INSTANCE_NOT_ERRORED": (409, "The instance has not errored"),
+    "EVENT_ALREADY_RECEIVED": (409, "The event was received before"),
+    "NOT_THE_PARENT": (409, "The instance is no child of the sender"),
+    "STALE": (409, "What this is about is over"),
+    "MAILBOX_FULL": (409, "The instance takes no more events"),
+    "COMMAND_REFUSED": (409, "The command was refused"),
+    "outcome_unknown": (503, "What became of the command was not heard"),
+    "position_not_reached": (503, "Postgres does not have it yet"),
+    "worker_unavailable": (503, "The worker did not answer"),
 }
 
 #: Litestar's own refusals, by status; any other 4xx is a bad_request of that status.
@@ -70,12 +93,25 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Problem(Exception):
-    """A request that is refused; becomes a problem document."""
+    """A request that is refused; becomes a problem document.
 
-    def __init__(self, code: str, detail: str, **extensions: object) -> None:
+    Shape:  a code of `CODES`, or one of somebody else's with the status that goes with it.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        **extensions: object,
+    ) -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
+        self.status = status
+        self.headers = dict(headers or {})
         self.extensions = extensions
 
 
@@ -90,9 +126,9 @@ def document(
 ) -> tuple[int, bytes]:
     """A problem document.
 
-    Shape:  a code of `CODES` -> (HTTP status, JSON).
+    Shape:  a code of `CODES`, or any code with a status -> (HTTP status, JSON).
     """
-    known, title = CODES[code]
+    known, title = CODES.get(code) or (status or 500, HTTPStatus(status or 500).phrase)
     status = status or known
     fields = {
         "type": f"urn:headwater:problem:{code}",
@@ -114,7 +150,9 @@ def retry_headers(status: int) -> dict[str, str]:
 
 def on_problem(request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
     """Answers a refusal of ours."""
-    return _response(request, error.code, error.detail, extensions=error.extensions)
+    return _response(
+        request, error.code, error.detail, error.status, error.extensions, error.headers
+    )
 
 
 def on_house_error(request: Request[Any, Any, Any], error: HeadwaterError) -> Response[bytes]:
@@ -134,7 +172,8 @@ def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> 
         return on_unexpected(request, error)
     code = _CODE_BY_STATUS.get(status, "bad_request")
     extensions = _fields(error.extra)
-    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    given = {name.lower(): value for name, value in (error.headers or {}).items()}
+    headers = {name: value for name, value in given.items() if name == "allow"}
     return _response(request, code, _detail(error), status, extensions, headers)
 
 
@@ -186,12 +225,12 @@ def _response(
         status=status,
         extensions=extensions,
     )
-    kept = {name: value for name, value in (headers or {}).items() if name == "allow"}
-    if code == "unauthorized":
-        kept["www-authenticate"] = "Bearer"
+    more = dict(headers or {})
+    if status == HTTPStatus.UNAUTHORIZED and code != "invalid_signature":
+        more["www-authenticate"] = "Bearer"
     return Response(
         body,
         status_code=status,
         media_type=MEDIA_TYPE,
-        headers={"x-request-id": request_id, **retry_headers(status), **kept},
+        headers={"x-request-id": request_id, **retry_headers(status), **more},
     )

@@ -10,8 +10,9 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
 from litestar import Litestar
+from litestar.types import ASGIApp
 
-from gateway.app import with_short_cut
+from gateway.app import end_streams, with_short_cut
 from schemas.errors import PartUnavailable
 
 #: A request's head: all real ones fit in a fraction of it; a larger one is answered 431.
@@ -28,10 +29,29 @@ async def serve(app: Litestar, *, host: str, port: int) -> None:
     Errors: PartUnavailable when the address is taken.
     """
     refuse_taken_port(host, port)
+    server = listener(with_short_cut(app), host=host, port=port)
+
+    def stop() -> None:
+        # First, because the server waits for its connections.
+        end_streams(app)
+        server.stop()  # type: ignore[no-untyped-call]
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    # What lives as long as the process need not be searched for garbage: without this, full
+    # collections stop the server for some 20 ms at a time.
+    gc.collect()
+    gc.freeze()
+    await server.serve()
+
+
+def listener(app: ASGIApp, *, host: str, port: int) -> Server:
+    """A server that serves until it is stopped."""
     # Granian announces that its embedded server is young; here it runs one worker, one protocol.
     logging.getLogger("_granian").setLevel(logging.ERROR)
-    server = Server(
-        with_short_cut(app),
+    return Server(
+        app,
         address=host,
         port=port,
         interface=Interfaces.ASGI,
@@ -43,14 +63,6 @@ async def serve(app: Litestar, *, host: str, port: int) -> None:
         ),
         log_enabled=False,
     )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
-    # What lives as long as the process need not be searched for garbage: without this, full
-    # collections stop the server for some 20 ms at a time.
-    gc.collect()
-    gc.freeze()
-    await server.serve()
 
 
 def refuse_taken_port(host: str, port: int) -> None:

@@ -8,9 +8,10 @@ import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX: Final = "HEADWATER_"
@@ -20,7 +21,10 @@ DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
     "terra_secrets": "dev-terra-secret",
     "admin_key": "dev-admin-key",
     "read_key": "dev-read-key",
+    "workflow_key": "dev-workflow-key",
 }
+#: Never shown; those that are not above have no value unless they are set.
+_SECRETS: Final = frozenset({*DEVELOPMENT_SECRETS, "tick_key"})
 
 #: What pydantic expected, in words that fit `expected …, found …`.
 _EXPECTED: Final[Mapping[str, str]] = {
@@ -33,7 +37,10 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "string_pattern_mismatch": "text that matches {pattern}",
     "string_too_short": "text of at least {min_length} characters",
     "too_short": "text of at least {min_length} characters",
+    "not_here": "http:// and a loopback address",
 }
+#: Characters of a key, at least.
+_KEY_MIN: Final = 8
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -101,6 +108,27 @@ class Settings(BaseSettings):
         min_length=8,
         description="Key of readers, as Authorization: Bearer.",
     )
+    workflow_key: SecretStr = Field(
+        default=SecretStr(DEVELOPMENT_SECRETS["workflow_key"]),
+        min_length=8,
+        description="Key of the workflow service, as Authorization: Bearer or x-api-key.",
+    )
+    workflow_hooks: str = Field(
+        default="",
+        pattern=r"^([^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*)?$",
+        description="Who may do what with workflows, as package.module:attribute; empty asks for "
+        "the key of the workflow service alone.",
+    )
+    tick_url: str = Field(
+        default="",
+        description="Where a worker with --tick listens, for example http://127.0.0.1:8090; empty "
+        "disables the route that drives it.",
+    )
+    tick_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="Key of those who may tick, as Authorization: Bearer or x-api-key; without "
+        "one nobody may.",
+    )
     user_prefix: str = Field(
         default="user_",
         min_length=1,
@@ -138,6 +166,11 @@ class Settings(BaseSettings):
         default="",
         description="Workflows to run, as package.module or package.module:name; empty runs none.",
     )
+    rules: str = Field(
+        default="",
+        description="File of rules, in TOML, by which deliveries start and signal the workflows of "
+        "the app; empty has none. Workers read it when they start.",
+    )
     member: str = Field(
         default="",
         pattern=r"^[a-zA-Z0-9._-]{0,100}$",
@@ -153,6 +186,21 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("tick_url")
+    @classmethod
+    def _only_here(cls, value: str) -> str:
+        place = urlsplit(value)
+        if value and not (place.scheme == "http" and is_loopback(place.hostname or "")):
+            raise PydanticCustomError("not_here", "")
+        return value.rstrip("/")
+
+    @field_validator("tick_key")
+    @classmethod
+    def _long_enough(cls, value: SecretStr) -> SecretStr:
+        if 0 < len(value.get_secret_value()) < _KEY_MIN:
+            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_MIN})
         return value
 
     @model_validator(mode="after")
@@ -227,10 +275,11 @@ def _revealed(value: object) -> tuple[str, ...]:
 
 def _shown(name: str, value: object) -> str:
     """A value for people: a secret only as what it is not."""
-    if name in DEVELOPMENT_SECRETS:
-        known = DEVELOPMENT_SECRETS[name]
+    if name in _SECRETS:
+        known = DEVELOPMENT_SECRETS.get(name)
         return ", ".join(
-            f"{one} (development)" if one == known else "(secret)" for one in _revealed(value)
+            f"{one} (development)" if one == known else one and "(secret)"
+            for one in _revealed(value)
         )
     text = str(value)
     if name == "postgres" and "@" in text:
@@ -249,5 +298,5 @@ def _problem(error: ErrorDetails) -> str:
         return f"{name}: expected the name of a setting; `headwater settings` lists them"
     template = _EXPECTED.get(error["type"], "another value ({type})")
     expected = template.format(type=error["type"], **error.get("ctx", {}))
-    found = "(secret)" if name in DEVELOPMENT_SECRETS else repr(error["input"])
+    found = "(secret)" if name in _SECRETS else repr(error["input"])
     return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"

@@ -52,6 +52,11 @@ class Agenda:
         self._count += 1
         heapq.heappush(self._ready, (priority, at_ms, self._count, hand.key))
 
+    @property
+    def first_ready(self) -> tuple[Priority, int] | None:
+        """How urgent the first is, and since when it is ready; None when nobody is."""
+        return self._ready[0][:2] if self._ready else None
+
     def next_ready(self) -> str:
         """Takes out the key of the instance that goes on first."""
         return heapq.heappop(self._ready)[3]

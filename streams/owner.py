@@ -342,6 +342,10 @@ class Owner:
             count += 1
         return count
 
+    def first_ready(self) -> tuple[Priority, int] | None:
+        """How urgent the first ready instance is, and since when; None when there is none."""
+        return self._agenda.first_ready
+
     def next_due_ms(self) -> int | None:
         """When time next moves something, or None; may be early, never late."""
         return self._agenda.next_due_ms()

@@ -31,10 +31,17 @@ class Ticks:
         self._turned = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
 
-    def dispatch(self, owner: Owner, now_ms: int) -> None:
-        """Gives out as much of an owner's as the tick allows."""
-        if self._left:
-            given = owner.dispatch(now_ms, self._left)
+    def dispatch(self, now_ms: int) -> None:
+        """Gives out as much as the tick allows, of all owners the most urgent first."""
+        while self._left:
+            ready = [
+                (urgency, number, owner)
+                for number, owner in enumerate(self._owners())
+                if (urgency := owner.first_ready()) is not None
+            ]
+            if not ready:
+                return
+            given = min(ready)[2].dispatch(now_ms, 1)
             self._left -= given
             self._given += given
 

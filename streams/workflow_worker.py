@@ -215,6 +215,8 @@ class WorkflowWorker:
             if partitions.get(owned.number) is owned:
                 owned.owner.recover(commit, now_ms)
                 owned.step_rows.append((owned.owner.batch_number, commit.id))
+        if self._hosting.is_open and self._ticks is not None:
+            self._ticks.dispatch(now_ms)
         staged = [owned for owned in partitions.values() if owned.owner.has_work(ready=False)]
         self._fly([(owned, owned.owner.take()) for owned in staged])
         if self._ticks is not None:
@@ -231,11 +233,8 @@ class WorkflowWorker:
         due_ms = owner.next_due_ms()
         if due_ms is not None and due_ms <= owned.reached_ms:
             owner.wake(now_ms, min(owned.reached_ms, now_ms))
-        if self._hosting.is_open:
-            if self._ticks is None:
-                owner.dispatch(now_ms)
-            else:
-                self._ticks.dispatch(owner, now_ms)
+        if self._hosting.is_open and self._ticks is None:
+            owner.dispatch(now_ms)
 
     def _sort(self, said: list[FromHost]) -> dict[int, list[FromHost]]:
         """What the host said, by partition; SQL of steps is begun, and heard of later."""

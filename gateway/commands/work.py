@@ -18,8 +18,10 @@ from gateway.commands.options import bootstrap_of, dsn_of
 from gateway.commands.starting import rules_of, start_workflows, together
 from gateway.request_ids import ulid_source
 from gateway.settings import Settings
+from gateway.ticking import ticks_heard
 from processors.triggers.rules import Rule
 from projections.step_commits import StepCommits
+from schemas.errors import PartUnavailable
 from streams.code_host.apps import AppNotLoaded
 from streams.code_host.declared import Declarations, declarations_of
 from streams.scheduling import run_as_batch
@@ -37,10 +39,12 @@ class AppWrong(click.ClickException):
     exit_code = 2
 
 
-def run_workflows(settings: Settings, *, clock: Callable[[], int]) -> None:
+def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool = False) -> None:
     """Runs the workflows of `settings.app`, and what starts them, until SIGTERM or SIGINT.
 
-    Errors: AppWrong, RulesWrong; Exit with 70 after a crash, which the log tells of.
+    Shape:  with `ticked` code runs only when somebody posts to `settings.tick_url`.
+    Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which the log tells
+            of.
     """
     rules = rules_of(settings)
     run_as_batch()
@@ -48,17 +52,20 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int]) -> None:
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     try:
-        uvloop.run(_until_told(_work(settings, rules, clock)))
+        uvloop.run(_until_told(_work(settings, rules, clock, ticked=ticked)))
     except AppNotLoaded as error:
         raise AppWrong(error.message) from error
-    except click.ClickException:
+    except (click.ClickException, PartUnavailable):
         raise
     except Exception as error:
         log.critical("the worker ends, to start again from what is durable", exc_info=True)
         raise click.exceptions.Exit(os.EX_SOFTWARE) from error
 
 
-async def _work(settings: Settings, rules: Sequence[Rule], clock: Callable[[], int]) -> None:
+async def _work(
+    settings: Settings, rules: Sequence[Rule], clock: Callable[[], int], *, ticked: bool
+) -> None:
+    new_id = ulid_source(clock, os.urandom)
     name = f"{socket.gethostname()}-{os.getpid()}"
     async with contextlib.AsyncExitStack() as exits:
         dsn = steps_dsn_of(settings)
@@ -73,14 +80,17 @@ async def _work(settings: Settings, rules: Sequence[Rule], clock: Callable[[], i
             name=name,
             database=database,
             member=settings.member or None,
+            ticked=ticked,
         )
+        if ticked:
+            await exits.enter_async_context(ticks_heard(settings.tick_url, worker.tick, new_id))
         starts = start_workflows(
             settings,
             rules,
             bootstrap=bootstrap_of(settings),
             name=name,
             clock=clock,
-            new_id=ulid_source(clock, os.urandom),
+            new_id=new_id,
         )
         await together(worker.run(), starts)
 

@@ -74,7 +74,7 @@ class House:
             self.stop(name)
         self.broker.stop()
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *arguments: str) -> None:
         """Starts `gateway`, `worker` or `project`, with a number behind for several of them."""
         command = name.rstrip("0123456789")
         env = {
@@ -88,7 +88,7 @@ class House:
             command = "serve"
             env["HEADWATER_PORT"] = str(self.ports.setdefault(name, free_port()))
         with (self.directory / f"{name}.log").open("ab") as log:
-            argv = [sys.executable, "-m", "gateway", command]
+            argv = [sys.executable, "-m", "gateway", command, *arguments]
             self.parts[name] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
         if command == "serve":
             self.wait(lambda: self._ready(name), f"{name} to be ready")

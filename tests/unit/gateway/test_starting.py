@@ -55,7 +55,7 @@ def test_rules_that_cannot_be_used_are_told_with_their_file(tmp_path: Path, text
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(RulesWrong, match="expected a file of rules, found: .*No such file"):
+    with pytest.raises(RulesWrong, match=r"expected a file of rules, found: .*No such file"):
         rules_of(Settings(rules="nowhere/rules.toml"))
 
 

@@ -1,0 +1,209 @@
+"""Who may do what with workflows: hooks of the house's users, and the keys that are the default.
+
+Every request passes two hooks: `authorize_request`, which every route has, and that of its policy.
+A hook lets a request pass by returning None, and stops it by raising `Denied` or returning one.
+Whatever else it does stops the request, too: a hook that is broken opens no door.
+"""
+
+import asyncio
+import importlib
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from gateway.keys import has_key
+from gateway.problems import Problem
+from schemas.errors import Disposition, HeadwaterError
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+#: Seconds that a hook has: it asks one other service, or none.
+HOOK_TIMEOUT_S: Final = 10.0
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Policy(StrEnum):
+    """What a request is about to do."""
+
+    CREATE = "instance_creation"
+    READ = "instance_read"
+    MANAGE = "management"
+    SEND_EVENT = "send_event"
+    TICK = "runner_tick"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """What a hook is told of a request.
+
+    Shape:  names are None where a route has none; names of headers are matched in any case. The
+            body is JSON as Python has it, and there for creations (`id`, `params`) and events
+            (`type`, `payload`) once their own hook is asked. A batch is asked about one by one.
+    """
+
+    policy: Policy
+    workflow_name: str | None
+    instance_id: str | None
+    headers: Mapping[str, str]
+    body: Any = None
+
+
+class Denied(Exception):
+    """A request that a hook does not let pass: 401 for who is not known, 403 for who may not."""
+
+    def __init__(
+        self, status: int = 403, code: str = "forbidden", detail: str = "This is not allowed."
+    ) -> None:
+        if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise ValueError(f"expected 401 or 403, found {status}")
+        if not _CODE.fullmatch(code):
+            raise ValueError(f"expected a code such as TENANT_MISMATCH, found {code!r}")
+        super().__init__(detail)
+        self.status = int(status)
+        self.code = code
+        self.detail = detail
+
+
+Hook: TypeAlias = Callable[[RequestContext], Awaitable[Denied | None] | Denied | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowHooks:
+    """Hooks, each a function or a coroutine function; those that are None let everything pass.
+
+    Without `authorize_request` the key of the workflow service is asked for in its place. A tick
+    needs its own key, whatever hooks there are.
+    """
+
+    authorize_request: Hook | None = None
+    authorize_instance_creation: Hook | None = None
+    authorize_instance_read: Hook | None = None
+    authorize_management: Hook | None = None
+    authorize_send_event: Hook | None = None
+    authorize_runner_tick: Hook | None = None
+
+
+_NAMES: Final = tuple(field.name for field in fields(WorkflowHooks))
+
+
+class HooksNotLoaded(HeadwaterError):
+    """What the setting HEADWATER_WORKFLOW_HOOKS names cannot be used."""
+
+    disposition = Disposition.HALT
+    code = "hooks_not_loaded"
+
+
+class Gatekeeper:
+    """Asks the hooks."""
+
+    def __init__(self, hooks: WorkflowHooks, *, workflow_key: str, tick_key: str) -> None:
+        self._hooks = hooks
+        self._workflow_key = workflow_key
+        self._tick_key = tick_key
+
+    async def admit(self, context: RequestContext) -> None:
+        """Asks the hook of every route, before anything of the body is read.
+
+        Errors: Problem.
+        """
+        if self._hooks.authorize_request is not None:
+            await _ask(self._hooks.authorize_request, context)
+        elif context.policy is not Policy.TICK and not has_key(context.headers, self._workflow_key):
+            raise Problem(
+                "unauthorized",
+                "expected the key of the workflow service, as Authorization: Bearer or in the "
+                "header x-api-key",
+            )
+        if context.policy is Policy.TICK and not (
+            self._tick_key and has_key(context.headers, self._tick_key)
+        ):
+            raise Problem(
+                "unauthorized",
+                "expected the key of those who may tick, as Authorization: Bearer or in the "
+                "header x-api-key",
+            )
+
+    async def allow(self, context: RequestContext) -> None:
+        """Asks the hook of a policy.
+
+        Errors: Problem.
+        """
+        hook = self._hook(context.policy)
+        if hook is not None:
+            await _ask(hook, context)
+
+    def has_hook(self, policy: Policy) -> bool:
+        """Whether a policy has a hook."""
+        return self._hook(policy) is not None
+
+    def _hook(self, policy: Policy) -> Hook | None:
+        hook: Hook | None = getattr(self._hooks, f"authorize_{policy.value}")
+        return hook
+
+
+async def _ask(hook: Hook, context: RequestContext) -> None:
+    try:
+        async with asyncio.timeout(HOOK_TIMEOUT_S):
+            found: object = hook(context)
+            if inspect.isawaitable(found):
+                found = await found
+    except Denied as denied:
+        found = denied
+    except Exception as error:
+        _LOG.exception("a hook of the workflow service failed")
+        raise _broken() from error
+    if isinstance(found, Denied):
+        raise Problem(found.code, found.detail, status=found.status)
+    if found is not None:
+        _LOG.error("a hook of the workflow service returned %r, neither None nor Denied", found)
+        raise _broken()
+
+
+def _broken() -> Problem:
+    return Problem("internal_error", "The failure is logged under this request's id.")
+
+
+def load_hooks(spec: str) -> WorkflowHooks:
+    """Imports what a setting names as package.module:attribute; empty has no hooks.
+
+    Errors: HooksNotLoaded.
+    """
+    if not spec:
+        return WorkflowHooks()
+    module_name, _, attribute = spec.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:
+        raise HooksNotLoaded(
+            f"expected to import the hooks {spec}, found {type(error).__name__}: {error}"
+        ) from error
+    return hooks_of(found, spec)
+
+
+def hooks_of(found: object, spec: str) -> WorkflowHooks:
+    """The hooks that an object has as attributes.
+
+    Errors: HooksNotLoaded, also for names that are nearly right: to pass over them opens a door.
+    """
+    if isinstance(found, WorkflowHooks):
+        return found
+    named = [name for name in dir(found) if name.startswith("authorize")]
+    unknown = [name for name in named if name not in _NAMES]
+    hooks = {name: getattr(found, name) for name in named if name in _NAMES}
+    wrong = [name for name, hook in hooks.items() if hook is not None and not callable(hook)]
+    if unknown or wrong or not named:
+        shown = ", ".join(unknown or wrong) or "none of them"
+        raise HooksNotLoaded(
+            f"expected of {spec} functions named {', '.join(_NAMES)}, found {shown}"
+        )
+    return WorkflowHooks(**hooks)

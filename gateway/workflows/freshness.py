@@ -1,0 +1,145 @@
+"""How far Postgres has come: one poller, for everybody who waits for it.
+
+While nobody waits nothing is asked. Who waits because a caller does is asked for soon and often;
+who follows a run can wait longer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from gateway.workflows.positions import Positions
+from schemas.errors import HeadwaterError, StoreUnavailable
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+#: Seconds between two looks, at first: the projector takes a batch in about 5 ms.
+_PAUSE_S: Final = 0.002
+#: Each pause is longer than the one before, up to here: what lags, lags for longer.
+_PAUSE_GROWTH: Final = 1.5
+_PAUSE_MAX_S: Final = 0.05
+#: The pause while nobody waits but those who follow runs.
+_PATIENT_PAUSE_S: Final = 0.1
+
+
+class _Waiter:
+    """Somebody who waits until positions are applied."""
+
+    __slots__ = ("applied", "patient", "wanted")
+
+    def __init__(self, wanted: Positions, patient: bool) -> None:
+        self.wanted = wanted
+        self.patient = patient
+        self.applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Freshness:
+    """Knows how far the projection of workflows is, and waits until it is further."""
+
+    def __init__(self, next_offsets: Callable[[], Awaitable[Mapping[int, int]]]) -> None:
+        self._ask = next_offsets
+        self._next: Mapping[int, int] = {}
+        self._waiters: set[_Waiter] = set()
+        self._somebody = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Starts in the background."""
+        self._poller = asyncio.create_task(self._poll_for_ever(), name="poll positions")
+
+    async def stop(self) -> None:
+        """Ends; who waits still is told StoreUnavailable."""
+        if self._poller is not None:
+            self._poller.cancel()
+            await asyncio.gather(self._poller, return_exceptions=True)
+        self._fail(StoreUnavailable("expected to wait for Postgres, found that the gateway ends"))
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    def applied(self) -> dict[int, int]:
+        """The last offset of each partition that was applied when somebody last looked."""
+        return {partition: offset - 1 for partition, offset in self._next.items() if offset > 0}
+
+    async def look(self) -> dict[int, int]:
+        """The last offset of each partition that is applied now.
+
+        Errors: StoreUnavailable.
+        """
+        await self._wait({}, patient=False)
+        return self.applied()
+
+    async def reached(self, wanted: Positions, within_s: float, *, patient: bool = False) -> bool:
+        """Waits until positions are applied; tells whether they are.
+
+        Errors: StoreUnavailable.
+        """
+        if self._has(wanted):
+            return True
+        try:
+            async with asyncio.timeout(within_s):
+                await self._wait(wanted, patient=patient)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _wait(self, wanted: Positions, *, patient: bool) -> None:
+        waiter = _Waiter(wanted, patient)
+        self._waiters.add(waiter)
+        self._somebody.set()
+        if not patient:
+            self._hurry.set()
+        try:
+            await waiter.applied
+        finally:
+            self._waiters.discard(waiter)
+
+    def _has(self, wanted: Positions) -> bool:
+        return all(self._next.get(partition, 0) > offset for partition, offset in wanted.items())
+
+    async def _poll_for_ever(self) -> None:
+        pause_s = _PAUSE_S
+        while True:
+            await self._somebody.wait()
+            self._hurry.clear()
+            await self._poll()
+            if not self._waiters:
+                self._somebody.clear()
+                continue
+            patient = all(waiter.patient for waiter in self._waiters)
+            if await self._rest(_PATIENT_PAUSE_S if patient else pause_s):
+                pause_s = _PAUSE_S
+            else:
+                pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_MAX_S)
+
+    async def _rest(self, pause_s: float) -> bool:
+        """Rests, unless somebody comes who is in a hurry; tells whether."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._hurry.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _poll(self) -> None:
+        try:
+            self._next = await self._ask()
+        except HeadwaterError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 (they are handed to whoever waits)
+            # Whoever waits must hear of it, and the next look may succeed.
+            _LOG.exception("looking for the position of workflows failed")
+            self._fail(error)
+        else:
+            for waiter in self._waiters:
+                if self._has(waiter.wanted) and not waiter.applied.done():
+                    waiter.applied.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        for waiter in self._waiters:
+            if not waiter.applied.done():
+                waiter.applied.set_exception(error)

@@ -1,0 +1,193 @@
+"""What is read of workflows: names, listings, instances, histories."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+from litestar import Response
+
+from gateway.problems import Problem
+from gateway.workflows import shapes
+from gateway.workflows.freshness import Freshness
+from gateway.workflows.parameters import (
+    HistoryAsked,
+    Query,
+    read_history,
+    read_listing,
+    read_min_position,
+)
+from gateway.workflows.positions import HEADER, stated
+from projections.errors import InvalidCursor
+from projections.workflow_queries import Instance, RunKey, Workflows
+
+#: Seconds that a reader waits for the position that it asks for.
+_REACHED_WITHIN_S: Final = 10.0
+
+JSON: Final = "application/json"
+
+
+class Reading:
+    """Answers reads from Postgres, no older than they ask for."""
+
+    def __init__(self, workflows: Workflows, freshness: Freshness) -> None:
+        self._workflows = workflows
+        self._freshness = freshness
+
+    async def fresh(self, query: Query) -> Mapping[int, int]:
+        """Waits for the positions that a query asks for; says which there are.
+
+        Errors: Problem when they do not come in time.
+        """
+        wanted = read_min_position(query)
+        if not wanted:
+            return await self._freshness.look()
+        if not await self._freshness.reached(wanted, _REACHED_WITHIN_S):
+            raise Problem(
+                "position_not_reached",
+                f"expected {stated(wanted)} to be applied within {_REACHED_WITHIN_S:.0f} s, found "
+                f"{stated(self._freshness.applied()) or 'nothing'}; usual causes: no projector "
+                "runs, or it lags; or there is no such position",
+            )
+        return self._freshness.applied()
+
+    async def names(self, query: Query) -> Response[bytes]:
+        """The workflows that there are."""
+        applied = await self.fresh(query)
+        names = await self._workflows.names()
+        found = [shapes.WorkflowName(name=name) for name in names]
+        return answer(shapes.WorkflowNames(workflows=found), applied)
+
+    async def listing(self, workflow: str, query: Query) -> Response[bytes]:
+        """A page of a workflow's instances."""
+        asked = read_listing(query)
+        applied = await self.fresh(query)
+        with _naming("cursor"):
+            page = await self._workflows.instances(
+                workflow, status=asked.status, limit=asked.page_size, after=asked.cursor
+            )
+        if not page.rows and not await self._is_known(workflow):
+            raise Problem(
+                "WORKFLOW_NOT_FOUND",
+                f"expected a workflow that a worker runs or has run, found {workflow[:64]!r}",
+                headers=_position(applied),
+            )
+        return answer(shapes.page_shown(page), applied)
+
+    async def _is_known(self, workflow: str) -> bool:
+        if workflow in await self._workflows.names():
+            return True
+        return bool((await self._workflows.instances(workflow, limit=1)).rows)
+
+    async def instance(self, workflow: str, instance_id: str, query: Query) -> Response[bytes]:
+        """An instance, whole."""
+        applied = await self.fresh(query)
+        found = await self.find(workflow, instance_id, applied)
+        return answer(shapes.instance_whole(found), own(found, applied))
+
+    async def find(self, workflow: str, instance_id: str, applied: Mapping[int, int]) -> Instance:
+        """The row of an instance.
+
+        Errors: Problem when there is none (yet).
+        """
+        found = await self._workflows.instance(workflow, instance_id)
+        if found is None:
+            raise Problem(
+                "INSTANCE_NOT_FOUND",
+                f"expected an instance {instance_id[:100]!r} of {workflow[:64]!r}, found none",
+                headers=_position(applied),
+            )
+        return found
+
+    async def history(self, workflow: str, instance_id: str, query: Query) -> Response[bytes]:
+        """A part of a run's history."""
+        asked = read_history(query)
+        applied = await self.fresh(query)
+        found = await self.find(workflow, instance_id, applied)
+        number = found.run_number if asked.run_number is None else asked.run_number
+        run = await self._workflows.run(workflow, instance_id, number)
+        if run is None:
+            raise Problem(
+                "RUN_NOT_FOUND",
+                f"runNumber: expected 0 to {found.run_number}, found {number}",
+                headers=_position(applied),
+                field="runNumber",
+            )
+        shown = await self._history(RunKey(workflow, instance_id, number), asked)
+        return answer(shown, own(found, applied))
+
+    async def _history(self, run: RunKey, asked: HistoryAsked) -> shapes.HistoryShown:
+        names = (run.workflow_name, run.instance_id)
+        size, order = asked.page_size, asked.order
+        with _naming("stepsCursor"):
+            steps = await self._workflows.steps(
+                run, order=order, limit=size, after=asked.steps_cursor
+            )
+        with _naming("eventsCursor"):
+            events = await self._workflows.events(
+                run, order=order, limit=size, after=asked.events_cursor
+            )
+        shown = shapes.HistoryShown(
+            run_number=run.run_number,
+            steps=[shapes.step_shown(row, *names) for row in steps.rows],
+            steps_cursor=steps.cursor or msgspec.UNSET,
+            steps_has_next_page=steps.cursor is not None,
+            events=[shapes.event_shown(row, *names) for row in events.rows],
+            events_cursor=events.cursor or msgspec.UNSET,
+            events_has_next_page=events.cursor is not None,
+        )
+        return await self._with_logs(shown, run, asked) if asked.include_logs else shown
+
+    async def _with_logs(
+        self, shown: shapes.HistoryShown, run: RunKey, asked: HistoryAsked
+    ) -> shapes.HistoryShown:
+        with _naming("logsCursor"):
+            logs = await self._workflows.logs(
+                run,
+                level=asked.log_level,
+                category=asked.log_category,
+                order=asked.order,
+                limit=asked.page_size,
+                after=asked.logs_cursor,
+            )
+        return msgspec.structs.replace(
+            shown,
+            logs=[shapes.log_shown(row, run.workflow_name, run.instance_id) for row in logs.rows],
+            logs_cursor=logs.cursor or msgspec.UNSET,
+            logs_has_next_page=logs.cursor is not None,
+        )
+
+
+def own(row: Instance, applied: Mapping[int, int]) -> dict[int, int]:
+    """How far the partition of an instance is applied."""
+    return {row.partition: max(row.offset, applied.get(row.partition, -1))}
+
+
+def answer(
+    shape: msgspec.Struct,
+    positions: Mapping[int, int],
+    *,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response[bytes]:
+    """A shape as an answer that states positions."""
+    return Response(
+        msgspec.json.encode(shape),
+        status_code=status,
+        media_type=JSON,
+        headers={**_position(positions), **(headers or {})},
+    )
+
+
+def _position(positions: Mapping[int, int]) -> dict[str, str]:
+    text = stated(positions)
+    return {HEADER: text} if text else {}
+
+
+@contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """Names the field that a cursor came in."""
+    try:
+        yield
+    except InvalidCursor as error:
+        raise Problem("invalid_cursor", f"{field}: {error.message}", field=field) from error

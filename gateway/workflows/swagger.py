@@ -1,0 +1,81 @@
+"""A page to try the API with: Swagger UI, with all of its code from a package that is installed.
+
+The usual viewers load theirs from somebody else's server, and would send that server to whoever
+types a key into them.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from litestar import Request, Response, Router, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.plugins import OpenAPIRenderPlugin
+from typing_extensions import override
+
+#: The package whose files are served; it is not imported, because its code is for other frameworks.
+_PACKAGE: Final = "swagger_ui"
+_ASSETS: Final[Mapping[str, str]] = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+}
+#: Seconds for browsers to keep the assets: they change with a release.
+_KEPT_S: Final = 86_400
+
+#: The validator is a foreign server, which would be sent the address of the description.
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="stylesheet" href="/schema/assets/swagger-ui.css">
+<link rel="icon" href="data:,">
+</head>
+<body>
+<div id="ui"></div>
+<script src="/schema/assets/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({{url: "/schema/openapi.json", dom_id: "#ui", validatorUrl: null,
+  deepLinking: true, persistAuthorization: false}});
+</script>
+</body>
+</html>
+"""
+
+
+class SwaggerPage(OpenAPIRenderPlugin):
+    """Serves the page at /schema/swagger, and what it loads under /schema/assets."""
+
+    def __init__(self) -> None:
+        super().__init__(path="/swagger")
+
+    @override
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        """Renders the page."""
+        return _PAGE.format(title=openapi_schema["info"]["title"]).encode()
+
+    @override
+    def receive_router(self, router: Router) -> None:
+        """Adds what the page loads."""
+        for name, media_type in _ASSETS.items():
+            router.register(_asset(name, media_type))
+
+
+def _asset(name: str, media_type: str) -> HTTPRouteHandler:
+    content = (_directory() / name).read_bytes()
+
+    @get(f"/assets/{name}", include_in_schema=False, sync_to_thread=False)
+    def asset() -> Response[bytes]:
+        kept = {"cache-control": f"public, max-age={_KEPT_S}"}
+        return Response(content, media_type=media_type, headers=kept)
+
+    return asset
+
+
+def _directory() -> Path:
+    found = find_spec(_PACKAGE)
+    assert found is not None  # noqa: S101 (it is a dependency)
+    assert found.origin is not None  # noqa: S101 (it is a package with an __init__)
+    return Path(found.origin).parent / "static"

@@ -1,0 +1,213 @@
+"""Following an instance as it goes: server-sent events.
+
+A message is a step, an event, a line or the instance's status, in the shape that histories have.
+Several may come of one record; the last of them carries its offset as the `id`, so whoever goes on
+behind an id misses nothing and hears nothing twice.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from litestar.response.streaming import ASGIStreamingResponse
+from litestar.types import Send
+from typing_extensions import override
+
+from gateway.problems import Problem
+from gateway.workflows import shapes
+from gateway.workflows.freshness import Freshness
+from gateway.workflows.positions import HEADER, stated
+from processors.runs.state import ENDED
+from projections.workflow_queries import (
+    Changed,
+    Changes,
+    Event,
+    Instance,
+    InstanceListed,
+    LogLine,
+    Step,
+    Workflows,
+)
+from schemas.errors import StoreUnavailable
+
+#: Seconds of silence after which a comment is sent: proxies cut what is silent for 30 to 60 s.
+HEARTBEAT_S: Final = 15.0
+#: Streams at once. Each asks Postgres when its partition moves, at most every _GAP_S.
+STREAMS_MAX: Final = 200
+_GAP_S: Final = 0.05
+#: Postgres is away: the stream stays, and asks again after so many seconds.
+_RETRY_S: Final = 1.0
+#: Seconds for a reader to take what it is sent, before it is left behind. It can come back.
+_SEND_WITHIN_S: Final = 30.0
+#: What a reader whose stream breaks off should wait.
+_BEGIN: Final = b"retry: 1000\n\n"
+_HEARTBEAT: Final = b": still here\n\n"
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+
+
+class StatusShown(shapes.InstanceStatus, frozen=True, kw_only=True):
+    """How an instance stands, and in which run."""
+
+    run_number: int
+
+
+class Tails:
+    """The streams of one gateway."""
+
+    def __init__(
+        self, workflows: Workflows, freshness: Freshness, *, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
+        self._workflows = workflows
+        self._freshness = freshness
+        self._heartbeat_s = heartbeat_s
+        self._closing = asyncio.Event()
+        self.count = 0
+
+    def close(self) -> None:
+        """Ends all streams; their readers come back, to another gateway or later."""
+        self._closing.set()
+
+    def require_room(self) -> None:
+        """Refuses one stream too many.
+
+        Errors: Problem.
+        """
+        if self.count >= STREAMS_MAX:
+            raise Problem(
+                "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
+            )
+
+    def response(self, row: Instance, after: int) -> "TailResponse":
+        """The stream of an instance's changes behind an offset."""
+        position = stated({row.partition: row.offset})
+        return TailResponse(
+            iterator=self._follow(row, after),
+            media_type="text/event-stream",
+            headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
+        )
+
+    async def _follow(self, row: Instance, after: int) -> AsyncGenerator[bytes, None]:
+        self.count += 1
+        try:
+            yield _BEGIN
+            async with aclosing(self._chunks(row, after)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            self.count -= 1
+
+    async def _chunks(self, row: Instance, after: int) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        standing: InstanceListed = row
+        silent_since = loop.time()
+        while not self._closing.is_set():
+            seen = self._freshness.applied().get(row.partition, -1)
+            found = await self._changes(row, after)
+            if found is None:
+                await self._rest(_RETRY_S)
+            else:
+                after = found.offset
+                standing = _latest(found.rows) or standing
+                if found.rows:
+                    yield b"".join(_messages(found.rows, row.workflow_name, row.instance_id))
+                    silent_since = loop.time()
+                if found.more:
+                    continue
+                if standing.status in ENDED:
+                    yield message("end", _status(standing), after)
+                    return
+                await self._moved(row.partition, seen)
+            if loop.time() - silent_since >= self._heartbeat_s:
+                yield _HEARTBEAT
+                silent_since = loop.time()
+
+    async def _changes(self, row: Instance, after: int) -> Changes | None:
+        """What changed behind an offset; None while Postgres is away, or made anew."""
+        try:
+            return await self._workflows.changes(row.workflow_name, row.instance_id, after)
+        except StoreUnavailable:
+            return None
+
+    async def _moved(self, partition: int, seen: int) -> None:
+        """Waits until a partition has moved, the next heartbeat is due, or all streams end."""
+        await self._rest(_GAP_S)
+        moves = asyncio.ensure_future(
+            self._freshness.reached({partition: seen + 1}, self._heartbeat_s, patient=True)
+        )
+        closes = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((moves, closes), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            moves.cancel()
+            closes.cancel()
+            await asyncio.gather(moves, closes, return_exceptions=True)
+        if moves.done() and not moves.cancelled() and moves.exception() is not None:
+            await self._rest(_RETRY_S)
+
+    async def _rest(self, seconds: float) -> None:
+        """Waits, unless all streams end."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            pass
+
+
+class TailResponse(ASGIStreamingResponse):
+    """A stream whose reader is left behind if it takes nothing for too long."""
+
+    @override
+    async def _stream(self, send: Send) -> None:
+        async def within(event: Any) -> None:  # noqa: ANN401 (what ASGI says)
+            async with asyncio.timeout(_SEND_WITHIN_S):
+                await send(event)
+
+        try:
+            await super()._stream(within)
+        except TimeoutError:
+            return
+        finally:
+            # Not left to the garbage collector, when the reader has gone during a message.
+            if isinstance(self.iterator, AsyncGenerator):
+                await self.iterator.aclose()
+
+
+def message(event: str, shape: msgspec.Struct, offset: int | None) -> bytes:
+    """A message; without an offset the reader keeps the one before."""
+    lines = [b"event: " + event.encode()]
+    if offset is not None:
+        lines.append(b"id: %d" % offset)
+    # A value of an author's may be JSON on several lines.
+    lines += [b"data: " + line for line in _LINE_END.split(msgspec.json.encode(shape))]
+    return b"\n".join(lines) + b"\n\n"
+
+
+def _messages(rows: tuple[Changed, ...], workflow: str, instance_id: str) -> Iterator[bytes]:
+    names = (workflow, instance_id)
+    for index, changed in enumerate(rows):
+        last = index + 1 == len(rows) or rows[index + 1].offset != changed.offset
+        offset = changed.offset if last else None
+        match changed.row:
+            case Step():
+                yield message("step", shapes.step_shown(changed.row, *names), offset)
+            case Event():
+                yield message("event", shapes.event_shown(changed.row, *names), offset)
+            case LogLine():
+                yield message("log", shapes.log_shown(changed.row, *names), offset)
+            case InstanceListed():
+                yield message("status", _status(changed.row), offset)
+
+
+def _latest(rows: tuple[Changed, ...]) -> InstanceListed | None:
+    return next((each.row for each in reversed(rows) if isinstance(each.row, InstanceListed)), None)
+
+
+def _status(row: InstanceListed) -> StatusShown:
+    shown = shapes.status_shown(row)
+    return StatusShown(
+        status=shown.status, error=shown.error, output=shown.output, run_number=row.run_number
+    )

@@ -1,0 +1,187 @@
+"""What is done with workflows: commands, their outcomes, and when an answer follows.
+
+A caller is answered once Postgres has what came of the command, so that what is read next is no
+older. One who prefers not to wait, and everybody while Postgres lags or is away, is answered 202
+with what the outcome itself says.
+"""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+import msgspec
+from litestar import Response
+
+from gateway.ports import Commands
+from gateway.problems import Problem
+from gateway.workflows import shapes
+from gateway.workflows.bodies import NewEvent
+from gateway.workflows.freshness import Freshness
+from gateway.workflows.parameters import prefers_async
+from gateway.workflows.positions import furthest
+from gateway.workflows.reading import answer
+from gateway.workflows.refusals import accepted, refusal
+from processors.runs.decide import INSTANCE_EXISTS
+from processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
+from projections.workflow_queries import Workflows
+from schemas.errors import BrokerUnavailable, StoreUnavailable
+from schemas.history import (
+    Command,
+    Json,
+    ReplySent,
+    RestartRun,
+    RetryRun,
+    SendEvent,
+    StartRun,
+)
+from streams.workflow_client import Addressed
+
+#: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
+_APPLIED_WITHIN_S: Final = 5.0
+
+
+class _Told(NamedTuple):
+    """Outcomes, and whether Postgres has them."""
+
+    replies: Sequence[ReplySent]
+    applied: bool
+
+
+class Writing:
+    """Sends commands and answers with what came of them."""
+
+    def __init__(self, commands: Commands, workflows: Workflows, freshness: Freshness) -> None:
+        self._commands = commands
+        self._workflows = workflows
+        self._freshness = freshness
+
+    async def create(
+        self, workflow: str, instance_id: str, params: Json, headers: Mapping[str, str]
+    ) -> Response[bytes]:
+        """Creates an instance.
+
+        Errors: Problem, here and in all below.
+        """
+        _check_workflow(workflow)
+        told = await self._send([Addressed(workflow, instance_id, StartRun(params))], headers)
+        (reply,) = told.replies
+        if not accepted(reply):
+            raise refusal(reply)
+        # It has just begun: there is nothing to know of it that the reply does not say.
+        shown = shapes.InstanceShown(id=instance_id, details=shapes.status_replied(reply))
+        return _answer(shown, told, headers)
+
+    async def create_batch(
+        self, workflow: str, batch: Sequence[tuple[str, Json]], headers: Mapping[str, str]
+    ) -> Response[bytes]:
+        """Creates the instances of a batch that do not exist."""
+        _check_workflow(workflow)
+        sent = [Addressed(workflow, name, StartRun(params)) for name, params in batch]
+        told = await self._send(sent, headers)
+        created = [
+            shapes.InstanceShown(id=one.instance_id, details=shapes.status_replied(reply))
+            for one, reply in zip(sent, told.replies, strict=True)
+            if accepted(reply)
+        ]
+        for reply in told.replies:
+            if not accepted(reply) and reply.code != INSTANCE_EXISTS:
+                raise refusal(reply, created=[one.id for one in created])
+        return _answer(shapes.InstancesShown(instances=created), told, headers)
+
+    async def manage(
+        self, workflow: str, instance_id: str, command: Command, headers: Mapping[str, str]
+    ) -> Response[bytes]:
+        """Pauses, resumes, terminates, restarts or retries an instance."""
+        told = await self._to_instance(workflow, instance_id, command, headers)
+        status = await self._status(workflow, instance_id, told)
+        if isinstance(command, RestartRun | RetryRun):
+            number = told.replies[0].run_number
+            return _answer(shapes.Begun(ok=True, status=status, run_number=number), told, headers)
+        return _answer(shapes.Done(ok=True, status=status), told, headers)
+
+    async def send_event(
+        self,
+        workflow: str,
+        instance_id: str,
+        event: NewEvent,
+        event_id: str,
+        headers: Mapping[str, str],
+    ) -> Response[bytes]:
+        """Sends an event; with `start`, to an instance that it may begin."""
+        command = SendEvent(event_id, event.type, event.payload, start=event.start)
+        told = await self._to_instance(workflow, instance_id, command, headers)
+        status = await self._status(workflow, instance_id, told)
+        return _answer(shapes.EventTaken(status=status), told, headers)
+
+    async def _to_instance(
+        self, workflow: str, instance_id: str, command: Command, headers: Mapping[str, str]
+    ) -> _Told:
+        starts = isinstance(command, SendEvent) and command.start is not None
+        if starts:
+            _check_workflow(workflow)
+        _check_instance(workflow, instance_id, starts=starts)
+        told = await self._send([Addressed(workflow, instance_id, command)], headers)
+        if not accepted(told.replies[0]):
+            raise refusal(told.replies[0])
+        return told
+
+    async def _send(self, commands: Sequence[Addressed], headers: Mapping[str, str]) -> _Told:
+        if not self._commands.ready:
+            raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
+        try:
+            replies = await self._commands.send_many(commands)
+        except BrokerUnavailable as error:
+            raise Problem(
+                "broker_unavailable",
+                f"{error.message}; the command may have been sent, and may still be carried out",
+            ) from error
+        if prefers_async(headers):
+            return _Told(replies, applied=False)
+        return _Told(replies, await self._applied(replies))
+
+    async def _applied(self, replies: Sequence[ReplySent]) -> bool:
+        wanted = furthest((reply.partition, reply.position) for reply in replies)
+        try:
+            return await self._freshness.reached(wanted, _APPLIED_WITHIN_S)
+        except StoreUnavailable:
+            return False
+
+    async def _status(self, workflow: str, instance_id: str, told: _Told) -> shapes.InstanceStatus:
+        """How an instance stands, as Postgres has it if it may be asked."""
+        (reply,) = told.replies
+        if told.applied:
+            try:
+                found = await self._workflows.instance(workflow, instance_id)
+            except StoreUnavailable:
+                found = None
+            if found is not None:
+                return shapes.status_shown(found)
+        return shapes.status_replied(reply)
+
+
+def _answer(shape: msgspec.Struct, told: _Told, headers: Mapping[str, str]) -> Response[bytes]:
+    """An answer: 200 if what it says can be read by now, else 202."""
+    preference = {"preference-applied": "respond-async"} if prefers_async(headers) else {}
+    return answer(
+        shape,
+        furthest((reply.partition, reply.position) for reply in told.replies),
+        status=HTTPStatus.OK if told.applied else HTTPStatus.ACCEPTED,
+        headers=preference,
+    )
+
+
+def _check_workflow(workflow: str) -> None:
+    """Refuses a name that no workflow can have: it need not be looked for."""
+    fault = name_fault("a workflow's name", workflow, WORKFLOW_NAME_MAX)
+    if fault:
+        raise Problem("WORKFLOW_NOT_FOUND", fault)
+
+
+def _check_instance(workflow: str, instance_id: str, *, starts: bool) -> None:
+    """Refuses names that no instance can have."""
+    fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
+    if fault and starts:
+        raise Problem("INVALID_INSTANCE_ID", fault, field="instanceId")
+    fault = fault or name_fault("a workflow's name", workflow, WORKFLOW_NAME_MAX)
+    if fault:
+        raise Problem("INSTANCE_NOT_FOUND", fault)

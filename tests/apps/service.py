@@ -1,0 +1,67 @@
+"""Workflows that are asked for over HTTP."""
+
+import asyncio
+from typing import Any
+
+from headwater import NonRetryableError, Retry, Step, WorkflowEvent, workflow
+
+_Event = WorkflowEvent[Any]
+
+
+@workflow("echo")
+async def echo(event: _Event, step: Step) -> object:
+    """Returns its params, through a step."""
+    return await step.do("say", lambda: event.payload)
+
+
+@workflow("waiting")
+async def waiting(event: _Event, step: Step) -> list[Any]:
+    """Takes as many events as it is told, one after the other."""
+    return [
+        (await step.wait_for_event(f"go {number}", type="go", timeout="1 hour")).payload
+        for number in range(event.payload or 1)
+    ]
+
+
+@workflow("choosy")
+async def choosy(event: _Event, step: Step) -> int:
+    """Waits for one of two types."""
+    found = await step.wait_for_events("either", types=["yes", "no"], limit=2, timeout="1 hour")
+    return len(found)
+
+
+@workflow("telling")
+async def telling(event: _Event, step: Step) -> int:
+    """Writes lines, waits, has many steps."""
+    lines = step.log
+    await lines.info("begun", {"of": [1, 2]}, category="test")
+    await lines.warn("careful")
+    for number in range(event.payload):
+        await step.do(f"step {number}", lambda number=number: {"number": number})
+    await step.wait_for_event("end", type="end", timeout="1 hour")
+    await lines.info("ended", category="test")
+    return 1
+
+
+@workflow("flaky")
+async def flaky(event: _Event, step: Step) -> str:
+    """Fails in its first run, at its second step."""
+    first = await step.do("first", lambda: "kept")
+
+    def charge() -> str:
+        if event.run_number == 0:
+            raise NonRetryableError("no such card")
+        return "charged"
+
+    return first + await step.do("charge", charge, retries=Retry(limit=0))
+
+
+@workflow("slow")
+async def slow(event: _Event, step: Step) -> str:
+    """Has a step that takes as many milliseconds as it is told."""
+
+    async def work() -> str:
+        await asyncio.sleep(event.payload / 1_000)
+        return "worked"
+
+    return await step.do("work", work)

@@ -1,0 +1,99 @@
+"""A worker that is ticked runs code only then, and all that is ready when nobody says how much."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg import conninfo
+
+from tests.e2e.house import House, free_port, opened
+
+KEYS = {"authorization": "Bearer dev-workflow-key"}
+TICK_KEY = {"authorization": "Bearer the-tick-key"}
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path, postgres: str) -> Iterator[House]:
+    directory = scratch / "ticks"
+    directory.mkdir()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("create database ticks")
+    where = conninfo.conninfo_to_dict(postgres)
+    house = House(
+        directory,
+        f"postgresql://{where['user']}@{where['host']}:{where['port']}/ticks",
+        HEADWATER_APP="tests.apps.service",
+        HEADWATER_TICK_URL=f"http://127.0.0.1:{free_port()}",
+        HEADWATER_TICK_KEY="the-tick-key",
+    )
+    with opened(house, ("project", "gateway")):
+        house.start("worker", "--tick")
+        house.wait(lambda: len(names(house)) > 0, "the workflows to be known")
+        yield house
+
+
+def base(house: House) -> str:
+    return f"{house.url()}/api/workflows"
+
+
+def names(house: House) -> list[Any]:
+    answer = httpx.get(f"{base(house)}/workflows", headers=KEYS)
+    complete = answer.headers.get("headwater-position", "").count("@") == 4
+    return list(answer.json()["workflows"]) if answer.is_success and complete else []
+
+
+def create(house: House, workflow: str, count: int) -> list[str]:
+    body = {"instances": [{"id": f"{workflow}-{n}", "params": n} for n in range(1, count + 1)]}
+    url = f"{base(house)}/workflows/{workflow}/instances/batch"
+    answer = httpx.post(url, json=body, headers=KEYS, timeout=30)
+    return [each["id"] for each in answer.json()["instances"]]
+
+
+def status(house: House, workflow: str, name: str) -> str:
+    url = f"{base(house)}/workflows/{workflow}/instances/{name}"
+    answer = httpx.get(url, headers=KEYS)
+    return str(answer.json()["details"]["status"])
+
+
+def tick(house: House, **asked: int) -> int:
+    url = f"{base(house)}/_runner/tick"
+    answer = httpx.post(url, json=asked, headers=TICK_KEY, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["processed"])
+
+
+def statuses(house: House, workflow: str, made: list[str]) -> list[str]:
+    return [status(house, workflow, name) for name in made]
+
+
+def test_code_runs_when_it_is_ticked_and_as_much_as_is_asked(house: House):
+    made = create(house, "echo", 5)
+    assert statuses(house, "echo", made) == ["active"] * 5
+    assert tick(house, maxInstances=2) == 2
+    house.wait(
+        lambda: sorted(statuses(house, "echo", made)) == ["active"] * 3 + ["complete"] * 2,
+        "two of them to end",
+    )
+    assert tick(house) == 3
+    house.wait(lambda: statuses(house, "echo", made) == ["complete"] * 5, "all of them to end")
+    assert tick(house) == 0
+
+
+def test_no_instance_is_begun_once_the_steps_are_used_up(house: House):
+    create(house, "slow", 30)
+    first = tick(house, maxSteps=1)
+    assert 0 < first < 30
+    assert tick(house) == 30 - first
+
+
+def test_what_goes_on_comes_before_what_begins(house: House):
+    (waiting,) = create(house, "waiting", 1)
+    assert tick(house) == 1
+    create(house, "echo", 8)
+    url = f"{base(house)}/workflows/waiting/instances/{waiting}/events"
+    assert httpx.post(url, json={"type": "go", "payload": 1}, headers=KEYS).is_success
+    assert tick(house, maxInstances=1) == 1
+    house.wait(lambda: status(house, "waiting", waiting) == "complete", "it to go on")

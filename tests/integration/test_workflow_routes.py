@@ -1,0 +1,741 @@
+"""The workflow service on real parts: two gateways, a worker, a projector, Kafka and Postgres."""
+
+import asyncio
+import itertools
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import psycopg
+import pytest
+from psycopg import conninfo
+
+from tests.e2e.house import House, opened
+
+KEY = {"authorization": "Bearer dev-workflow-key"}
+ASYNC = {"prefer": "respond-async"}
+TICK_KEY = {"authorization": "Bearer the-tick-key"}
+MISSING = "workflow-history/0@999999"
+
+_NUMBERS = itertools.count(1)
+
+
+def fresh() -> str:
+    """An id that no other test uses."""
+    return f"i-{next(_NUMBERS)}"
+
+
+class Worker(BaseHTTPRequestHandler):
+    """The worker's end of a tick, as the gateway sees it."""
+
+    heard: ClassVar[list[dict[str, int]]] = []
+
+    def do_POST(self) -> None:
+        self.heard.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        body = b'{"processed":3}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def ticked() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Worker)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path, postgres: str, ticked: str) -> Iterator[House]:
+    directory = scratch / "workflow-routes"
+    directory.mkdir()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("create database workflow_routes")
+    where = conninfo.conninfo_to_dict(postgres)
+    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/workflow_routes"
+    house = House(
+        directory,
+        dsn,
+        HEADWATER_APP="tests.apps.service",
+        HEADWATER_TICK_URL=ticked,
+        HEADWATER_TICK_KEY="the-tick-key",
+    )
+    with opened(house, ("worker", "project", "gateway", "gateway2")):
+        house.wait(lambda: knows_all(house), "the workflows to be known")
+        yield house
+
+
+def knows_all(house: House) -> bool:
+    answer = httpx.get(f"{base(house)}/workflows", headers=KEY)
+    positions = answer.headers.get("headwater-position", "").count("@")
+    return answer.is_success and bool(answer.json()["workflows"]) and positions == 4
+
+
+def base(house: House, gateway: str = "gateway") -> str:
+    return f"{house.url(gateway)}/api/workflows"
+
+
+@pytest.fixture(scope="module")
+def api(house: House) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=base(house), headers=KEY, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", autouse=True)
+def never(house: House) -> Iterator["Future[httpx.Response]"]:
+    """The answer to a read of what never comes, which takes as long as a reader waits."""
+    with ThreadPoolExecutor(1) as pool:
+        url = f"{base(house)}/workflows?min_position={MISSING}"
+        yield pool.submit(httpx.get, url, headers=KEY, timeout=30)
+
+
+def of(workflow: str, instance: str = "", verb: str = "") -> str:
+    path = f"/workflows/{workflow}/instances"
+    return "/".join(part for part in (path, instance, verb) if part)
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    return answer.status_code, answer.json()["code"]
+
+
+def create(api: httpx.Client, workflow: str, params: object = None, name: str = "") -> str:
+    body = {"id": name or fresh(), "params": params}
+    answer = api.post(of(workflow), json=body)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"])
+
+
+def status(api: httpx.Client, workflow: str, name: str) -> dict[str, Any]:
+    answer = api.get(of(workflow, name))
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["details"])
+
+
+def until(api: httpx.Client, workflow: str, name: str, *statuses: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 15
+    while True:
+        found = status(api, workflow, name)
+        if found["status"] in statuses:
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
+def at_once(
+    house: House, act: Callable[[httpx.AsyncClient, httpx.AsyncClient], Awaitable[None]]
+) -> None:
+    """Acts with both gateways, in an event loop."""
+
+    async def acts() -> None:
+        limits = httpx.Limits(max_connections=100)
+        async with (
+            httpx.AsyncClient(base_url=base(house), headers=KEY, timeout=30, limits=limits) as one,
+            httpx.AsyncClient(
+                base_url=base(house, "gateway2"), headers=KEY, timeout=30, limits=limits
+            ) as two,
+        ):
+            await act(one, two)
+
+    asyncio.run(acts())
+
+
+# -- every route
+
+
+def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
+    names = [each["name"] for each in api.get("/workflows").json()["workflows"]]
+    assert names == ["choosy", "echo", "flaky", "slow", "telling", "waiting"]
+
+
+def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx.Client) -> None:
+    name = fresh()
+    text = '{"b": 1.0, "a" : [1, "\\u0000é"], "n": 123456789012345678901234567890}'
+    answer = api.post(of("echo"), content=f'{{"id":"{name}","params":{text}}}'.encode())
+    assert answer.json() == {"id": name, "details": {"status": "active"}}
+    found = until(api, "echo", name, "complete")
+    assert found["output"] == json.loads(text)
+    whole = api.get(of("echo", name))
+    assert text in whole.text
+    meta = whole.json()["meta"]
+    assert (meta["workflowName"], meta["runNumber"]) == ("echo", 0)
+    assert meta["completedAt"].endswith("Z")
+
+
+def test_an_id_is_made_if_there_is_none(api: httpx.Client) -> None:
+    name = api.post(of("echo")).json()["id"]
+    assert until(api, "echo", name, "complete")["output"] is None
+
+
+def test_a_batch_creates_what_does_not_exist(api: httpx.Client) -> None:
+    old, new = create(api, "waiting"), fresh()
+    body = {"instances": [{"id": old}, {"id": new, "params": 2}]}
+    answer = api.post(of("waiting", "batch"), json=body)
+    assert answer.json() == {"instances": [{"id": new, "details": {"status": "active"}}]}
+    assert api.post(of("waiting", "batch"), json=body).json() == {"instances": []}
+    assert api.get(of("waiting", new)).json()["meta"]["params"] == 2
+
+
+def test_a_batch_of_a_hundred(api: httpx.Client) -> None:
+    names = [fresh() for _number in range(100)]
+    body = {"instances": [{"id": name, "params": name} for name in names]}
+    answer = api.post(of("echo", "batch"), json=body)
+    assert [one["id"] for one in answer.json()["instances"]] == names
+    for name in names[::20]:
+        assert until(api, "echo", name, "complete")["output"] == name
+
+
+def test_an_instance_is_paused_resumed_terminated_and_restarted(api: httpx.Client) -> None:
+    name = create(api, "waiting")
+    for verb, then in (("pause", "paused"), ("pause", "paused")):
+        answer = api.post(of("waiting", name, verb))
+        assert (answer.status_code, answer.json()) == (
+            200,
+            {"ok": True, "status": {"status": then}},
+        )
+        assert status(api, "waiting", name) == {"status": "paused"}
+    for _number in range(2):
+        answer = api.post(of("waiting", name, "resume"))
+        assert answer.json()["ok"]
+        assert answer.json()["status"]["status"] in ("active", "waiting")
+    answer = api.post(of("waiting", name, "terminate"))
+    assert answer.json() == {"ok": True, "status": {"status": "terminated"}}
+    answer = api.post(of("waiting", name, "restart"))
+    assert (answer.json()["ok"], answer.json()["runNumber"]) == (True, 1)
+    assert api.get(of("waiting", name)).json()["meta"]["runNumber"] == 1
+
+
+def test_events_are_taken_in_their_order(api: httpx.Client) -> None:
+    name = create(api, "waiting", 2)
+    for payload in ({"n": 1}, None):
+        answer = api.post(of("waiting", name, "events"), json={"type": "go", "payload": payload})
+        assert answer.status_code == 200
+        assert answer.json()["status"]["status"] in ("active", "waiting", "complete")
+    assert until(api, "waiting", name, "complete")["output"] == [{"n": 1}, None]
+    events = api.get(of("waiting", name, "history")).json()["events"]
+    assert [event["consumedByStepKey"] for event in events] == ["go 0", "go 1"]
+    assert [event["payload"] for event in events] == [{"n": 1}, None]
+
+
+def test_an_event_may_start_its_instance(api: httpx.Client) -> None:
+    name = fresh()
+    missing = api.post(of("waiting", name, "events"), json={"type": "go"})
+    assert problem(missing) == (404, "INSTANCE_NOT_FOUND")
+    body = {"type": "go", "payload": 1, "startIfMissing": {"params": 2}}
+    for _number in range(2):
+        assert api.post(of("waiting", name, "events"), json=body).status_code == 200
+    assert until(api, "waiting", name, "complete")["output"] == [1, 1]
+
+
+def test_the_current_step_is_told(api: httpx.Client) -> None:
+    name = create(api, "choosy")
+    until(api, "choosy", name, "waiting")
+    step = api.get(of("choosy", name)).json()["meta"]["currentStep"]
+    assert step["waitEventType"] == ["yes", "no"]
+    assert (step["type"], step["status"]) == ("wait_for_event", "waiting")
+
+
+def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx.Client) -> None:
+    name = create(api, "flaky")
+    error = {"name": "NonRetryableError", "message": "no such card"}
+    assert until(api, "flaky", name, "errored")["error"] == error
+    step = api.get(of("flaky", name)).json()["meta"]["currentStep"]
+    assert (step["stepKey"], step["error"]) == ("charge", error)
+    unknown = api.post(of("flaky", name, "retry"), json={"fromStep": "nowhere"})
+    assert problem(unknown) == (404, "STEP_NOT_FOUND")
+    assert unknown.json()["field"] == "fromStep"
+    answer = api.post(of("flaky", name, "retry"), json={"fromStep": "charge"})
+    assert (answer.status_code, answer.json()["runNumber"]) == (200, 1)
+    assert until(api, "flaky", name, "complete")["output"] == "keptcharged"
+    again = api.post(of("flaky", name, "retry"))
+    assert problem(again) == (409, "INSTANCE_NOT_ERRORED")
+
+
+def test_ticks_go_to_the_worker(api: httpx.Client) -> None:
+    Worker.heard.clear()
+    body = {"maxInstances": 2}
+    with ThreadPoolExecutor(4) as pool:
+        asks = [
+            pool.submit(api.post, "/_runner/tick", json=body, headers=TICK_KEY)
+            for _number in range(4)
+        ]
+    assert [ask.result().json() for ask in asks] == [{"processed": 3}] * 4
+    assert Worker.heard == [{"maxInstances": 2}] * 4
+
+
+# -- listings and histories, page by page
+
+
+def test_a_listing_goes_page_by_page(api: httpx.Client) -> None:
+    names = {create(api, "choosy") for _number in range(5)}
+    found: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = api.get(of("choosy"), params={"pageSize": 2, **cursor}).json()
+        found += [one["id"] for one in page["instances"]]
+        if not page["hasNextPage"]:
+            assert "cursor" not in page
+            break
+        cursor = {"cursor": page["cursor"]}
+    assert names <= set(found)
+    assert len(found) == len(set(found))
+    only = api.get(of("choosy"), params={"status": "complete"}).json()
+    assert only == {"instances": [], "hasNextPage": False}
+
+
+@pytest.fixture(scope="module")
+def told(api: httpx.Client) -> str:
+    """An instance with seven steps and three lines, that has ended."""
+    name = create(api, "telling", 7)
+    assert api.post(of("telling", name, "events"), json={"type": "end"}).status_code == 200
+    until(api, "telling", name, "complete")
+    return name
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("kind", ["steps", "logs"])
+def test_a_history_goes_page_by_page(api: httpx.Client, told: str, order: str, kind: str) -> None:
+    path = of("telling", told, "history")
+    whole = api.get(path, params={"includeLogs": "true"}).json()
+    assert len(whole["steps"]) == 8
+    assert len(whole["logs"]) == 3
+    found: list[Any] = []
+    cursor: dict[str, str] = {}
+    while True:
+        asked = {"pageSize": 3, "order": order, "includeLogs": "true", **cursor}
+        page = api.get(path, params=asked).json()
+        found += page[kind]
+        if not page[f"{kind}HasNextPage"]:
+            break
+        cursor = {f"{kind}Cursor": page[f"{kind}Cursor"]}
+    assert found == (whole[kind] if order == "asc" else whole[kind][::-1])
+
+
+def test_lines_are_told_if_they_are_asked_for_and_may_be_chosen(
+    api: httpx.Client, told: str
+) -> None:
+    path = of("telling", told, "history")
+    assert not {"logs", "logsHasNextPage"} & set(api.get(path).json())
+
+    def lines(**asked: str) -> list[str]:
+        answer = api.get(path, params={"includeLogs": "true", **asked})
+        return [line["message"] for line in answer.json()["logs"]]
+
+    assert lines() == ["begun", "careful", "ended"]
+    assert lines(logLevel="warn") == ["careful"]
+    assert lines(logCategory="test") == ["begun", "ended"]
+    assert lines(logLevel="warn", logCategory="test") == []
+
+
+def test_an_earlier_run_is_still_told(api: httpx.Client) -> None:
+    name = create(api, "flaky")
+    until(api, "flaky", name, "errored")
+    api.post(of("flaky", name, "restart"))
+    until(api, "flaky", name, "complete")
+    path = of("flaky", name, "history")
+    earlier = api.get(path, params={"runNumber": 0}).json()
+    assert [step["status"] for step in earlier["steps"]] == ["completed", "errored"]
+    assert api.get(path).json()["runNumber"] == 1
+    unknown = api.get(path, params={"runNumber": 2})
+    assert problem(unknown) == (404, "RUN_NOT_FOUND")
+
+
+# -- errors
+
+
+def test_what_does_not_exist_is_not_found(api: httpx.Client) -> None:
+    assert problem(api.post(of("nobody"))) == (404, "WORKFLOW_NOT_FOUND")
+    assert problem(api.get(of("nobody"))) == (404, "WORKFLOW_NOT_FOUND")
+    batch = api.post(of("nobody", "batch"), json={"instances": [{"id": "a"}]})
+    assert problem(batch) == (404, "WORKFLOW_NOT_FOUND")
+    started = api.post(of("nobody", "a", "events"), json={"type": "go", "startIfMissing": {}})
+    assert problem(started) == (404, "WORKFLOW_NOT_FOUND")
+    for verb in ("pause", "resume", "terminate", "restart", "retry"):
+        answer = api.post(of("waiting", "nowhere", verb))
+        assert problem(answer) == (404, "INSTANCE_NOT_FOUND"), verb
+        assert answer.headers["headwater-position"].startswith("workflow-history/")
+    for verb in ("", "history", "events-stream"):
+        for name in ("nowhere", "%00", "%ff", "a%20b", "é", "x" * 300):
+            answer = api.get(of("waiting", name, verb))
+            assert problem(answer) == (404, "INSTANCE_NOT_FOUND"), name
+
+
+def test_an_ended_instance_takes_nothing_more(api: httpx.Client, told: str) -> None:
+    assert problem(api.post(of("telling"), json={"id": told})) == (
+        409,
+        "INSTANCE_ID_ALREADY_EXISTS",
+    )
+    for verb in ("pause", "terminate"):
+        assert problem(api.post(of("telling", told, verb))) == (409, "INSTANCE_TERMINAL")
+    sent = api.post(of("telling", told, "events"), json={"type": "end"})
+    assert problem(sent) == (409, "INSTANCE_TERMINAL")
+    resumed = api.post(of("telling", told, "resume"))
+    assert resumed.json() == {"ok": True, "status": {"status": "complete", "output": 1}}
+
+
+@pytest.mark.parametrize("name", ["stepsCursor", "eventsCursor", "logsCursor", "cursor"])
+@pytest.mark.parametrize("cursor", ["nonsense", "e30", "WyIiLCIiLCIiXQ", "W10", "\x00", "é"])
+def test_a_cursor_that_is_none_of_ours_is_named(
+    api: httpx.Client, told: str, name: str, cursor: str
+) -> None:
+    path = of("telling") if name == "cursor" else of("telling", told, "history")
+    answer = api.get(path, params={name: cursor, "includeLogs": "true"})
+    assert problem(answer) == (400, "invalid_cursor")
+    assert answer.json()["field"] == name
+
+
+def test_bad_bodies_are_refused_and_nothing_is_written(api: httpx.Client) -> None:
+    name = fresh()
+    for body in (
+        b'{"id":"%s","params":NaN}',
+        b'{"id":"%s","params":"\xff"}',
+        b'{"id":"%s","id":"b"}',
+        b'{"id":"%s","params":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+        b'{"id":"%s","more":1}',
+        b'{"id":"%s","params":"' + b"x" * 1_100_000 + b'"}',
+    ):
+        answer = api.post(of("echo"), content=body.replace(b"%s", name.encode()))
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["field"] in ("body", "more", "params")
+    large = api.post(of("echo"), content=iter([b'{"id":"a"', b" " * 11_000_000, b"}"]))
+    assert problem(large) == (413, "body_too_large")
+    assert problem(api.get(of("echo", name))) == (404, "INSTANCE_NOT_FOUND")
+
+
+def test_the_largest_params_are_taken(api: httpx.Client) -> None:
+    text = "é" * (512 * 1024 - 1)
+    name = create(api, "echo", text)
+    assert until(api, "echo", name, "complete")["output"] == text
+
+
+# -- reading what was written
+
+
+def test_what_was_written_is_read_also_from_another_gateway(house: House) -> None:
+    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+        async def write_and_read() -> None:
+            name = fresh()
+            made = await one.post(of("waiting"), json={"id": name})
+            assert made.status_code == 200
+            assert (await one.get(of("waiting", name))).status_code == 200
+            assert (await two.get(of("waiting", name))).status_code == 200
+            paused = await two.post(of("waiting", name, "pause"))
+            assert paused.status_code == 200
+            for gateway in (one, two):
+                found = (await gateway.get(of("waiting", name))).json()
+                assert found["details"] == {"status": "paused"}
+
+        await asyncio.gather(*(write_and_read() for _number in range(20)))
+
+    at_once(house, act)
+
+
+def test_who_does_not_wait_can_wait_later_elsewhere(house: House) -> None:
+    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+        async def write_and_read() -> None:
+            name = fresh()
+            made = await one.post(of("waiting"), json={"id": name}, headers=ASYNC)
+            assert (made.status_code, made.headers["preference-applied"]) == (202, "respond-async")
+            position = made.headers["headwater-position"]
+            asked = {"min_position": position}
+            found = await two.get(of("waiting", name), params=asked)
+            assert found.status_code == 200, found.text
+            partition, offset = position.split("@")
+            stated = found.headers["headwater-position"].split("@")
+            assert stated[0] == partition
+            assert int(stated[1]) >= int(offset)
+
+        await asyncio.gather(*(write_and_read() for _number in range(20)))
+
+    at_once(house, act)
+
+
+def test_the_position_of_a_listing_is_that_of_all_partitions(api: httpx.Client) -> None:
+    position = api.get("/workflows").headers["headwater-position"]
+    assert [part.split("@")[0] for part in position.split(", ")] == [
+        f"workflow-history/{partition}" for partition in range(4)
+    ]
+    assert api.get(of("waiting"), params={"min_position": position}).status_code == 200
+
+
+# -- many at once
+
+
+def test_of_many_creates_of_one_id_through_two_gateways_one_succeeds(house: House) -> None:
+    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+        body = {"id": fresh()}
+        answers = await asyncio.gather(
+            *((one, two)[number % 2].post(of("waiting"), json=body) for number in range(50))
+        )
+        codes = sorted(answer.status_code for answer in answers)
+        assert codes == [200, *[409] * 49]
+
+    at_once(house, act)
+
+
+def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(house: House) -> None:
+    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+        async def play(number: int) -> None:
+            name = fresh()
+            made = await one.post(of("waiting"), json={"id": name, "params": 3}, headers=ASYNC)
+            assert made.status_code == 202
+            await asyncio.sleep(number / 2_000)
+            sent = await asyncio.gather(
+                *(
+                    gateway.post(
+                        of("waiting", name, "events"),
+                        json={"type": "go", "payload": payload},
+                        headers=ASYNC,
+                    )
+                    for payload, gateway in enumerate((one, two, one))
+                )
+            )
+            assert [answer.status_code for answer in sent] == [202] * 3
+            found = await ended(two, "waiting", name)
+            assert sorted(found["output"]) == [0, 1, 2]
+
+        await asyncio.gather(*(play(number) for number in range(30)))
+
+    at_once(house, act)
+
+
+async def ended(gateway: httpx.AsyncClient, workflow: str, name: str) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while True:
+            found = (await gateway.get(of(workflow, name))).json()["details"]
+            if found["status"] in ("complete", "errored", "terminated"):
+                return dict(found)
+            await asyncio.sleep(0.05)
+
+
+def test_of_an_end_and_a_termination_one_happens(house: House) -> None:
+    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+        async def race(number: int) -> str:
+            name = fresh()
+            await one.post(of("waiting"), json={"id": name}, headers=ASYNC)
+            event = one.post(of("waiting", name, "events"), json={"type": "go"}, headers=ASYNC)
+            sends = asyncio.create_task(event)
+            await asyncio.sleep(number / 2_000)
+            ends = await two.post(of("waiting", name, "terminate"))
+            sent = await sends
+            found = (await ended(two, "waiting", name))["status"]
+            assert (ends.status_code, found) in ((200, "terminated"), (409, "complete"))
+            assert sent.status_code == 202 or problem(sent) == (409, "INSTANCE_TERMINAL")
+            return str(found)
+
+        await asyncio.gather(*(race(number) for number in range(30)))
+
+    at_once(house, act)
+
+
+def test_a_restart_drops_the_step_that_is_running(api: httpx.Client) -> None:
+    name = create(api, "slow", 700)
+    time.sleep(0.2)
+    begun = api.post(of("slow", name, "restart"))
+    assert begun.json()["runNumber"] == 1
+    assert until(api, "slow", name, "complete")["output"] == "worked"
+    earlier = api.get(of("slow", name, "history"), params={"runNumber": 0}).json()
+    assert all(step["status"] != "completed" for step in earlier["steps"])
+    assert api.get(of("slow", name)).json()["meta"]["runNumber"] == 1
+
+
+def test_pauses_and_events_repeated_have_one_legal_outcome_each(house: House) -> None:
+    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+        name = fresh()
+        await one.post(of("waiting"), json={"id": name, "params": 10})
+        gateways = (one, two)
+
+        async def all_of(verb: str, body: object = None) -> list[httpx.Response]:
+            return await asyncio.gather(
+                *(
+                    gateways[number % 2].post(of("waiting", name, verb), json=body)
+                    for number in range(10)
+                )
+            )
+
+        for verb, states in (("pause", {"paused"}), ("resume", {"active", "waiting"})):
+            answers = await all_of(verb)
+            assert {answer.status_code for answer in answers} == {200}
+            assert {answer.json()["status"]["status"] for answer in answers} <= states
+        await all_of("pause")
+        sent = await all_of("events", {"type": "go", "payload": 1})
+        assert {answer.json()["status"]["status"] for answer in sent} == {"paused"}
+        history = (await one.get(of("waiting", name, "history"))).json()
+        assert [event["deliveredAt"] for event in history["events"]] == [None] * 10
+        await all_of("resume")
+        assert (await ended(two, "waiting", name))["output"] == [1] * 10
+
+    at_once(house, act)
+
+
+# -- following
+
+
+def follow(
+    api: httpx.Client, path: str, *, stop_after: int | None = None, **headers: str
+) -> list[tuple[str, str, Any]]:
+    """Event, id and data of each message, to the end or a number of them."""
+    found: list[tuple[str, str, Any]] = []
+    last_id = headers.get("last-event-id", "")
+    with api.stream("GET", path, headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        fields: dict[str, str] = {}
+        for line in answer.iter_lines():
+            if line:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+                continue
+            last_id = fields.get("id", last_id)
+            if "event" in fields:
+                found.append((fields["event"], last_id, json.loads(fields["data"])))
+            if len(found) == stop_after:
+                break
+            fields = {}
+    return found
+
+
+def test_an_instance_is_followed_from_its_beginning_to_its_end(
+    api: httpx.Client, told: str
+) -> None:
+    messages = follow(api, of("telling", told, "events-stream"))
+    history = api.get(of("telling", told, "history"), params={"includeLogs": "true"}).json()
+    by_kind = {
+        kind: [data for event, _, data in messages if event == kind]
+        for kind in ("step", "event", "log", "status", "end")
+    }
+    by_key = {step["stepKey"]: step for step in by_kind["step"]}
+    assert by_key == {step["stepKey"]: step for step in history["steps"]}
+    assert by_kind["event"] == history["events"]
+    assert by_kind["log"] == history["logs"]
+    done = {"status": "complete", "output": 1, "runNumber": 0}
+    assert by_kind["status"][-1] == done
+    assert by_kind["end"] == [done]
+    assert messages[-1][0] == "end"
+
+
+def test_a_stream_goes_on_where_it_broke_off(api: httpx.Client, told: str) -> None:
+    path = of("telling", told, "events-stream")
+    whole = follow(api, path)
+    for count in range(1, len(whole)):
+        first = follow(api, path, stop_after=count)
+        assert first == whole[:count]
+        last_id = first[-1][1]
+        rest = follow(api, path, **({"last-event-id": last_id} if last_id else {}))
+        # The first message that has an id brought it; those behind it have none of their own.
+        heard = [each[1] for each in whole].index(last_id) + 1 if last_id else 0
+        assert whole[:heard] + rest == whole
+
+
+def test_what_happens_while_it_is_followed_is_told(api: httpx.Client, house: House) -> None:
+    name = create(api, "waiting", 2)
+    with (
+        httpx.Client(base_url=base(house, "gateway2"), headers=KEY) as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        follows = [
+            pool.submit(follow, client, of("waiting", name, "events-stream"))
+            for client in (api, other)
+        ]
+        for payload in (1, 2):
+            time.sleep(0.3)
+            assert not any(each.done() for each in follows)
+            api.post(of("waiting", name, "events"), json={"type": "go", "payload": payload})
+        for each in follows:
+            messages = each.result()
+            assert messages[-1][0] == "end"
+            assert messages[-1][2]["output"] == [1, 2]
+            taken = [data["payload"] for event, _, data in messages if event == "event"]
+            assert taken[-1] == 2
+
+
+def test_an_instance_that_was_restarted_is_followed_in_its_new_run(api: httpx.Client) -> None:
+    name = create(api, "echo", 1)
+    until(api, "echo", name, "complete")
+    path = of("echo", name, "events-stream")
+    last_id = follow(api, path)[-1][1]
+    api.post(of("echo", name, "restart"))
+    until(api, "echo", name, "complete")
+    messages = follow(api, path, **{"last-event-id": last_id})
+    assert {data["runNumber"] for _, _, data in messages} == {1}
+    again = follow(api, f"{path}?lastEventId={messages[-1][1]}")
+    assert [event for event, _, _ in again] == ["end"]
+
+
+def test_a_stream_whose_start_makes_no_sense_is_refused(api: httpx.Client, told: str) -> None:
+    path = of("telling", told, "events-stream")
+    answer = api.get(path, headers={"last-event-id": "abc"})
+    assert problem(answer) == (400, "invalid_parameter")
+    assert answer.json()["field"] == "Last-Event-ID"
+
+
+# -- who may, how long a reader waits, and the end
+
+
+def test_hooks_of_a_setting_decide(house: House) -> None:
+    house.settings["HEADWATER_WORKFLOW_HOOKS"] = "tests.unit.gateway.workflow_hooks:tenants"
+    house.start("gateway3")
+    del house.settings["HEADWATER_WORKFLOW_HOOKS"]
+    amara = {"x-user": "amara"}
+    with httpx.Client(base_url=base(house, "gateway3"), timeout=30) as api:
+        assert problem(api.get("/workflows", headers=KEY)) == (401, "WHO_ARE_YOU")
+        assert api.get("/workflows", headers=amara).status_code == 200
+        body = {"id": fresh(), "params": "forbidden"}
+        assert problem(api.post(of("echo"), json=body, headers=amara)) == (403, "NOT_YOURS")
+        body["params"] = "fine"
+        assert api.post(of("echo"), json=body, headers=amara).status_code == 200
+    house.stop("gateway3")
+
+
+def test_a_position_that_does_not_come_is_given_up(
+    never: "Future[httpx.Response]", api: httpx.Client
+) -> None:
+    answer = never.result()
+    assert problem(answer) == (503, "position_not_reached")
+    assert answer.headers["retry-after"]
+    assert MISSING in answer.json()["detail"]
+
+
+def test_a_gateway_that_is_told_to_end_does_so_though_somebody_follows(
+    house: House, api: httpx.Client
+) -> None:
+    name = create(api, "waiting")
+    path = of("waiting", name, "events-stream")
+    with (
+        httpx.Client(base_url=base(house, "gateway2"), headers=KEY, timeout=30) as two,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        follows = pool.submit(follow, two, path)
+        time.sleep(0.5)
+        began = time.monotonic()
+        house.stop("gateway2")
+        assert time.monotonic() - began < 5
+        assert all(event != "end" for event, _, _ in follows.result())
+
+
+def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
+    house: House, api: httpx.Client
+) -> None:
+    house.kill("worker")
+    name = fresh()
+    answer = api.post(of("echo"), json={"id": name, "params": 1})
+    assert problem(answer) == (503, "outcome_unknown")
+    assert "may still be carried out" in answer.json()["detail"]
+    assert answer.headers["retry-after"]
+    assert problem(api.get(of("echo", name))) == (404, "INSTANCE_NOT_FOUND")
+    house.start("worker")
+    again = api.post(of("echo"), json={"id": name})
+    assert problem(again) in ((409, "INSTANCE_ID_ALREADY_EXISTS"), (503, "outcome_unknown"))
+    house.wait(lambda: api.get(of("echo", name)).is_success, "the command to be carried out")
+    assert until(api, "echo", name, "complete")["output"] == 1
