@@ -15,7 +15,7 @@ from streams.kafka_jars import KAFKA_VERSION
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.kafka.yml"
-SECRETS = ("TERRA_SECRETS", "ADMIN_KEY", "READ_KEY", "POSTGRES_PASSWORD")
+SECRETS = ("TERRA_SECRETS", "ADMIN_KEY", "READ_KEY", "WORKFLOW_KEY", "POSTGRES_PASSWORD")
 OURS = ("topics", "migrate", "gateway", "worker", "projector")
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 
