@@ -1,9 +1,13 @@
 """When a schedule is due: the ticks of a cron expression in a time zone.
 
-A tick is a whole second. Cron is read in local time: what falls into the hour that a clock skips is
-due when it has skipped, what falls into the hour that it repeats is due once, unless it is due
-every hour anyway; as in Debian's cron, whose rules the library follows. So a tick is one instant,
+A tick is a whole second. An expression is read on the clock of its zone, and where that is put
+forward or back, Debian's cron is followed. Minutes or hours that begin with * are due whenever the
+clock shows them: not in an hour that it skips, twice in one that it repeats. All others are due
+once: when it has skipped them, or the first time that it shows them. So a tick is one instant,
 whoever computes it, from wherever they begin.
+
+The library finds the times of an expression on a clock that is never put forward or back. How those
+are instants is said here: between two changes of a zone's clock the difference is constant.
 """
 
 from collections.abc import Iterator
@@ -22,7 +26,10 @@ CATCH_UP_MAX: Final = 100
 
 _SECOND_MS: Final = 1_000
 #: Longer than any time that a clock repeats.
-_REPEATED_MAX_MS: Final = 3 * 60 * 60 * 1_000
+_REPEATED_MAX_S: Final = 6 * 60 * 60
+#: A clock does not change twice within a day.
+_DAY_S: Final = 24 * 60 * 60
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001, of a clock on a wall
 
 
 class CatchUp(StrEnum):
@@ -55,7 +62,7 @@ def cron_fault(cron: Cron) -> str | None:
             f"found {cron.timezone!r}"
         )
     try:
-        first = next(CronSim(cron.expression, datetime(2000, 1, 1, tzinfo=UTC)), None)
+        first = next(CronSim(cron.expression, _EPOCH), None)
     except CronSimError as why:
         return (
             "expected a cron expression of five fields (minute hour day-of-month month "
@@ -72,7 +79,9 @@ def next_tick(cron: Cron, after_ms: int) -> int | None:
     Shape:  of a cron expression without a fault.
     Units:  Unix milliseconds.
     """
-    return next((_ms(tick) for tick in CronSim(cron.expression, _local(cron, after_ms))), None)
+    clock = _Clock(cron)
+    ticks = clock.once_forward if clock.is_fixed else clock.shown_forward
+    return next((tick * _SECOND_MS for tick in ticks(after_ms // _SECOND_MS)), None)
 
 
 def due(cron: Cron, after_ms: int, now_ms: int, *, catch_up: CatchUp, grace_ms: int) -> Due:
@@ -95,16 +104,12 @@ def due(cron: Cron, after_ms: int, now_ms: int, *, catch_up: CatchUp, grace_ms: 
 
 def _back(cron: Cron, after_ms: int, now_ms: int) -> Iterator[int]:
     """The ticks between two times, latest first."""
-    # The library gives what is before its start; a tick at this very second has come.
-    start = _local(cron, now_ms + _SECOND_MS)
-    if start.fold:
-        # Going back from within a repeated hour, it would take that for the first of the two.
-        start = _local(cron, now_ms + _REPEATED_MAX_MS)
-    for tick in CronSim(cron.expression, start, reverse=True):
-        if _ms(tick) <= after_ms:
+    clock = _Clock(cron)
+    ticks = clock.once_back if clock.is_fixed else clock.shown_back
+    for tick in ticks(now_ms // _SECOND_MS):
+        if tick * _SECOND_MS <= after_ms:
             return
-        if _ms(tick) <= now_ms:
-            yield _ms(tick)
+        yield tick * _SECOND_MS
 
 
 @lru_cache(maxsize=1_000)
@@ -116,11 +121,106 @@ def _zone(name: str) -> ZoneInfo | None:
         return None
 
 
-def _local(cron: Cron, ms: int) -> datetime:
-    """A time on the schedule's clock, without the part of a second that has passed."""
-    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=ms // _SECOND_MS)
-    return at.astimezone(_zone(cron.timezone))
+class _Clock:
+    """The clock on the wall of a schedule. All times are Unix seconds, but for `wall`."""
 
+    def __init__(self, cron: Cron) -> None:
+        self._expression = cron.expression
+        self._zone = _zone(cron.timezone) or UTC
+        minute, hour = cron.expression.split()[-5:-3]
+        self.is_fixed = not minute.startswith("*") and not hour.startswith("*")
 
-def _ms(tick: datetime) -> int:
-    return int(tick.timestamp()) * _SECOND_MS
+    def _offset(self, at: int) -> int:
+        offset = datetime.fromtimestamp(at, self._zone).utcoffset()
+        return int(offset.total_seconds()) if offset is not None else 0
+
+    def _walls(self, wall: int, *, reverse: bool = False) -> Iterator[int]:
+        """The times on the wall that the expression means, behind one or before it."""
+        start = _EPOCH + timedelta(seconds=wall)
+        for found in CronSim(self._expression, start, reverse=reverse):
+            yield (found - _EPOCH) // timedelta(seconds=1)
+
+    def _change(self, first: int, last: int) -> int | None:
+        """The first instant behind one, up to another, at which the difference is another."""
+        offset = self._offset(first)
+        while first < last:
+            until = min(first + _DAY_S, last)
+            if self._offset(until) != offset:
+                while until - first > 1:
+                    middle = (first + until) // 2
+                    if self._offset(middle) == offset:
+                        first = middle
+                    else:
+                        until = middle
+                return until
+            first = until
+        return None
+
+    def _last_change(self, first: int, last: int) -> int | None:
+        """The last such instant."""
+        while last > first:
+            before = max(last - _DAY_S, first)
+            found = self._change(before, last)
+            if found is not None:
+                return found
+            last = before
+        return None
+
+    # -- times that count whenever they are shown
+
+    def shown_forward(self, after: int) -> Iterator[int]:
+        """The ticks behind an instant."""
+        since, offset = after, self._offset(after)
+        while True:
+            for wall in self._walls(after + offset):
+                change = self._change(since, wall - offset)
+                if change is not None:
+                    after, since, offset = change - 1, change, self._offset(change)
+                    break
+                after = since = wall - offset
+                yield after
+            else:
+                return
+
+    def shown_back(self, now: int) -> Iterator[int]:
+        """The ticks up to and with an instant, latest first."""
+        end, until, offset = now + 1, now, self._offset(now)
+        while True:
+            for wall in self._walls(end + offset, reverse=True):
+                change = self._last_change(wall - offset, until)
+                if change is not None:
+                    end, until, offset = change, change - 1, self._offset(change - 1)
+                    break
+                end = until = wall - offset
+                yield end
+            else:
+                return
+
+    # -- times that count once
+
+    def once_forward(self, after: int) -> Iterator[int]:
+        """The ticks behind an instant."""
+        for wall in self._walls(after + self._offset(after) - _REPEATED_MAX_S):
+            tick = self._first(wall)
+            if tick > after:
+                yield tick
+                after = tick
+
+    def once_back(self, now: int) -> Iterator[int]:
+        """The ticks up to and with an instant, latest first."""
+        end = now + 1
+        for wall in self._walls(now + self._offset(now) + _REPEATED_MAX_S, reverse=True):
+            tick = self._first(wall)
+            if tick < end:
+                yield tick
+                end = tick
+
+    def _first(self, wall: int) -> int:
+        """When the clock first shows a time, or has skipped it."""
+        local = (_EPOCH + timedelta(seconds=wall)).replace(tzinfo=self._zone)
+        first = int(local.timestamp())
+        if first + self._offset(first) == wall:
+            return first
+        # By the difference from before the change; by that from behind it, it is before it.
+        skipped = self._change(int(local.replace(fold=1).timestamp()), first)
+        return first if skipped is None else skipped

@@ -101,7 +101,7 @@ def decide_command(
         return _decide_of(run, command, sent_at_ms, seed)
     if isinstance(command, SendEvent) and command.start is not None:
         return runs.signal(instance_id, command, command.start, sent_at_ms, seed)
-    return runs.not_found("its workflow", instance_id)
+    return runs.not_found(instance_id)
 
 
 def _decide_of(  # noqa: PLR0911, one for each command

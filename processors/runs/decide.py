@@ -41,10 +41,10 @@ NOT_PAUSED = "NOT_PAUSED"
 EVENT_ALREADY_RECEIVED = "EVENT_ALREADY_RECEIVED"
 
 
-def not_found(workflow: str, instance_id: str) -> Rejection:
+def not_found(instance_id: str) -> Rejection:
     """The refusal of anything asked of an instance that does not exist."""
     return Rejection(
-        INSTANCE_NOT_FOUND, f"expected an instance {instance_id} of {workflow}, found none"
+        INSTANCE_NOT_FOUND, f"expected an instance {instance_id} of this workflow, found none"
     )
 
 

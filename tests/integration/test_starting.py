@@ -1,0 +1,189 @@
+"""Schedules and rules with workers that are killed: each tick and each delivery counts once."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from processors.runs.state import RunStatus
+from schemas.codec import encode
+from schemas.history import PartitionClaimed, RunStarted, TerminateRun
+from schemas.records import WebhookAdmitted
+from schemas.topics import EVENTS
+from streams.appender import Appender
+from streams.records import Outgoing, partition_of
+from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
+
+APP = "tests.apps.starting"
+SCHEDULE = "headwater-schedule/second"
+RULES = """
+[[rule]]
+name = "tell"
+source = "terra"
+type = "sleep"
+workflow = "watch"
+mode = "signal_with_start"
+id = 'event.user_id'
+event = "delivery"
+params = '{"count": 40}'
+payload = 'event.body.n'
+
+[[rule]]
+name = "review"
+source = "terra"
+type = "sleep"
+workflow = "review"
+mode = "start"
+when = 'event.body.n % 10 == 0'
+id = 'event.user_id + "-" + string(event.body.n)'
+"""
+USERS = [f"user_{name}" for name in "abcdef"]
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path) -> Iterator[WorkflowHouse]:
+    directory = scratch / "starting"
+    directory.mkdir()
+    rules = directory / "rules.toml"
+    rules.write_text(RULES)
+    with opened(WorkflowHouse(directory, APP)) as house:
+        house.settings["HEADWATER_RULES"] = str(rules)
+        for name in ("one", "two"):
+            house.start(name)
+        yield house
+
+
+def play(house: WorkflowHouse, act: Callable[[Story, Sender], Awaitable[None]]) -> None:
+    async def acts() -> None:
+        async with house.reading() as story, house.client() as client:
+            await client.ready()
+            await act(story, client)
+
+    asyncio.run(acts())
+
+
+def ticks(story: Story) -> list[datetime]:
+    """What the instances that the schedule has started are named for; each began once."""
+    found = []
+    for key in list(story.by_instance):
+        name, _, tick = key.partition("/second-")
+        starts = [
+            event
+            for record in story.records(key)
+            for event in record.events
+            if isinstance(event, RunStarted)
+        ]
+        if name == "report" and starts:
+            assert len(starts) == 1, key
+            found.append(datetime.strptime(tick, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC))
+    return sorted(found)
+
+
+def owner_of(house: WorkflowHouse, story: Story, key: str) -> str:
+    """The worker that claimed an instance's partition last."""
+    partition = partition_of(key.encode(), PARTITIONS)
+    claims = [
+        event.owner
+        for told in story.told
+        if told.partition == partition
+        for event in told.record.events
+        if isinstance(event, PartitionClaimed)
+    ]
+    pid = int(claims[-1].rpartition("-")[2])
+    return next(name for name, part in house.parts.items() if part.pid == pid)
+
+
+def test_a_tick_starts_one_instance_whoever_is_killed(house: WorkflowHouse):
+    async def act(story: Story, client: Sender) -> None:
+        await house.until(story, lambda: len(ticks(story)) >= 3, "the first ticks")
+        for _ in range(2):
+            name = owner_of(house, story, SCHEDULE)
+            house.kill(name)
+            reached = len(ticks(story))
+            await house.until(story, lambda: len(ticks(story)) >= reached + 15, "more ticks")  # noqa: B023
+            house.start(name)
+        reply = await client.send("headwater-schedule", "second", TerminateRun("enough"))
+        assert not reply.code, reply
+        await house.until(
+            story, lambda: story.status(SCHEDULE) is RunStatus.TERMINATED, "the end of it"
+        )
+        found = ticks(story)
+        seconds = [round((tick - found[0]).total_seconds()) for tick in found]
+        assert seconds == list(range(len(found)))
+        await house.until(
+            story,
+            lambda: all(story.ended(f"report/second-{t:%Y%m%dT%H%M%SZ}") for t in found),
+            "the reports",
+        )
+        last = f"report/second-{found[-1]:%Y%m%dT%H%M%SZ}"
+        assert story.output(last) == f"{found[-1]:%Y-%m-%dT%H:%M:%SZ}"
+
+    play(house, act)
+
+
+def delivery(user: str, n: int) -> Outgoing:
+    event = WebhookAdmitted(
+        event_id=f"{user}-{n}",
+        request_id="r",
+        source="terra",
+        type="sleep",
+        subject="s",
+        reference=user,
+        sent_at_ms=1,
+        updated_at_ms=1,
+        received_at_ms=1,
+        body=json.dumps({"n": n}).encode(),
+        user_id=user,
+        partition=0,
+        offset=0,
+        admitted_at_ms=1,
+    )
+    key = user.encode()
+    return Outgoing(EVENTS, partition_of(key, PARTITIONS), key, encode(event))
+
+
+def test_deliveries_signal_in_order_and_once_whoever_is_killed(house: WorkflowHouse):
+    async def act(story: Story, client: Sender) -> None:
+        appender = Appender(bootstrap=house.bootstrap, client_id="test")
+        for n in range(40):
+            batch = [delivery(user, n) for user in USERS]
+            # Each third delivery is posted twice.
+            await appender.append(batch * (2 if n % 3 == 0 else 1))
+            if n in (8, 20, 32):
+                name = "one" if n == 20 else "two"
+                house.kill(name)
+                house.start(name)
+            await asyncio.sleep(0.05)
+        await appender.stop()
+        for user in USERS:
+            await house.until(story, lambda: story.ended(f"watch/{user}"), user)  # noqa: B023
+            assert story.output(f"watch/{user}") == list(range(40))
+            for n in range(0, 40, 10):
+                key = f"review/{user}-{n}"
+                await house.until(story, lambda: story.ended(key), key)  # noqa: B023
+                assert story.output(key) == {"n": n}
+                assert story.state(key).run_number == 0
+        assert len([key for key in story.by_instance if key.startswith("review/")]) == 4 * len(
+            USERS
+        )
+
+    play(house, act)
+
+
+def test_rules_that_cannot_be_end_a_worker_at_once(house: WorkflowHouse, tmp_path: Path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES.replace("event.user_id'", "event.user_id +'", 1))
+    told = {"HEADWATER_RULES": str(rules)}
+    house.launch("wrong", ["gateway", "worker", "--app", APP], told)
+    assert house.parts.pop("wrong").wait(30) == 2
+    assert "rule tell: id, line 1, column 16: Syntax error" in house.log("wrong")
+
+    rules.write_text(RULES.replace('"review"\nmode', '"revue"\nmode'))
+    house.launch("unknown", ["gateway", "worker", "--app", APP], told)
+    assert house.parts.pop("unknown").wait(60) == 2
+    assert "rule review: expected workflow to be one of report, review, watch; found 'revue'" in (
+        house.log("unknown")
+    )

@@ -1,0 +1,386 @@
+"""Rules on a real broker: what is sent once, what is sent again, and what becomes a dead letter.
+
+Workflows are stood in for by somebody who takes commands and answers as told, and may be cut off
+from its caller at any moment; `test_starting` has workers.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from processors.triggers.rules import read_rules
+from schemas.codec import encode
+from schemas.errors import BrokerUnavailable
+from schemas.history import ReplySent, SendEvent
+from schemas.records import WebhookAdmitted
+from schemas.topics import DEAD_LETTERS, EVENTS
+from streams.appender import Appender
+from streams.client import DeadLetters
+from streams.clock import now_ms
+from streams.dead_letters import REASON, REPLAY_OF, original, text_header
+from streams.records import Incoming, Outgoing, partition_of
+from streams.restore import read_whole
+from streams.topics import create_topics
+from streams.triggers import RULE, Triggers
+from streams.workflow_client import Addressed, OutcomeUnknown
+
+PARTITIONS = 4
+RULES = """
+[[rule]]
+name = "start"
+source = "{source}"
+type = "sleep"
+workflow = "review"
+mode = "start"
+id = '"review-" + event.event_id'
+
+[[rule]]
+name = "tell"
+source = "{source}"
+workflow = "watch"
+mode = "signal_with_start"
+id = 'event.user_id'
+event = "delivery"
+params = 'null'
+payload = 'event.body.n'
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: str) -> str:
+    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
+    return kafka
+
+
+class Workflows:
+    """Takes commands as workers would, and forgets nothing."""
+
+    def __init__(self) -> None:
+        self.taken: list[Addressed] = []
+        self.codes: dict[str, str] = {}
+        #: What is done in place of answering, once each.
+        self.instead: list[Callable[[], Exception | None]] = []
+
+    async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
+        self.taken += commands
+        if self.instead:
+            error = self.instead.pop(0)()
+            if error is None:
+                await asyncio.Event().wait()  # Nobody answers any more.
+            else:
+                raise error
+        return [self.reply(each) for each in commands]
+
+    def reply(self, sent: Addressed) -> ReplySent:
+        code = self.codes.get(sent.instance_id, "")
+        return ReplySent(
+            command_id=sent.command_id or "",
+            code=code,
+            message=f"expected one thing, found {code}" if code else "",
+            status="",
+            run_number=0,
+            partition=0,
+            position=0,
+        )
+
+    def signals(self, user: str) -> list[int]:
+        """The payloads that an instance has taken, by the rules of its mailbox."""
+        heard: dict[str, int] = {}
+        found = []
+        for each in self.taken:
+            command = each.command
+            if each.instance_id == user and isinstance(command, SendEvent) and command.sender:
+                sender = command.sender
+                name = f"{sender.workflow}/{sender.instance_id}"
+                if heard.get(name, -1) < sender.number:
+                    heard[name] = sender.number
+                    found.append(json.loads(command.payload))
+        return found
+
+
+@dataclass
+class Scene:
+    bootstrap: str
+    source: str
+    workflows: Workflows = field(default_factory=Workflows)
+    appender: Appender = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.appender = Appender(bootstrap=self.bootstrap, client_id="test")
+
+    @property
+    def group(self) -> str:
+        return f"test-{self.source}"
+
+    def delivery(self, user: str, n: int, **changes: object) -> WebhookAdmitted:
+        fields: dict[str, Any] = {
+            "event_id": f"{self.source}-{user}-{n}",
+            "request_id": f"r-{n}",
+            "source": self.source,
+            "type": "sleep",
+            "subject": "s",
+            "reference": user,
+            "sent_at_ms": 1,
+            "updated_at_ms": 1,
+            "received_at_ms": 1,
+            "body": json.dumps({"n": n}).encode(),
+            "user_id": user,
+            "partition": 0,
+            "offset": 0,
+            "admitted_at_ms": 1,
+        }
+        return WebhookAdmitted(**{**fields, **changes})
+
+    async def post(self, *deliveries: WebhookAdmitted) -> None:
+        await self.appender.append(
+            [
+                Outgoing(
+                    EVENTS,
+                    partition_of((each.user_id or "").encode(), PARTITIONS),
+                    (each.user_id or "").encode(),
+                    encode(each),
+                )
+                for each in deliveries
+            ]
+        )
+
+    @asynccontextmanager
+    async def following(self, rules: str = RULES) -> AsyncIterator["asyncio.Task[None]"]:
+        """Follows rules, until it is cut off."""
+        triggers = Triggers(
+            read_rules(rules.replace("{source}", self.source)),
+            self.workflows,
+            bootstrap=self.bootstrap,
+            group=self.group,
+            member="only",
+            clock=now_ms,
+        )
+        task = asyncio.create_task(triggers.run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def until(self, done: Callable[[], bool], within_s: float = 20) -> None:
+        deadline = time.monotonic() + within_s
+        while not done():
+            assert time.monotonic() < deadline, [
+                (each.instance_id, each.command_id) for each in self.workflows.taken
+            ]
+            await asyncio.sleep(0.02)
+
+    async def settled(self) -> None:
+        """Waits until the group has committed all there is."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap, group_id=self.group, enable_auto_commit=False
+        )
+        await consumer.start()
+        try:
+            places = [TopicPartition(EVENTS, n) for n in range(PARTITIONS)]
+            async with asyncio.timeout(20):
+                while True:
+                    ends = await consumer.end_offsets(places)
+                    found = {where: await consumer.committed(where) for where in places}
+                    if all((found[where] or 0) >= ends[where] for where in places) and all(
+                        offset is not None for offset in found.values()
+                    ):
+                        return
+                    await asyncio.sleep(0.05)
+        finally:
+            await consumer.stop()
+
+    async def letters(self) -> list[Incoming]:
+        """The dead letters of this source's rules that were not replayed."""
+        return [
+            record
+            for partition in range(PARTITIONS)
+            async for record in read_whole(self.bootstrap, [DEAD_LETTERS], partition)
+            if self.source.encode() in (record.value or b"")
+        ]
+
+
+def play(broker: str, source: str, act: Callable[[Scene], Awaitable[None]]) -> None:
+    async def acts() -> None:
+        scene = Scene(broker, source)
+        try:
+            await act(scene)
+        finally:
+            await scene.appender.stop()
+
+    asyncio.run(acts())
+
+
+USERS = ("user_a", "user_b", "user_c")
+
+
+def test_each_delivery_starts_and_signals_once_in_order(broker: str):
+    async def act(scene: Scene) -> None:
+        async with scene.following():
+            for n in range(30):
+                # The pipeline may append a delivery twice, when it dies in between.
+                copies = [scene.delivery(user, n) for user in USERS] * (1 + n % 2)
+                await scene.post(*copies)
+            await scene.settled()
+        for user in USERS:
+            assert scene.workflows.signals(user) == list(range(30))
+        starts = [each for each in scene.workflows.taken if each.workflow == "review"]
+        assert len(starts) == len({each.instance_id for each in starts}) == 90
+
+    play(broker, "once", act)
+
+
+def test_what_was_sent_and_not_committed_is_sent_again(broker: str):
+    async def act(scene: Scene) -> None:
+        answered = len(scene.workflows.taken)
+        for round_ in range(4):
+            # As after kill -9: the commands are on their way, and nobody hears what became of them.
+            scene.workflows.instead = [lambda: None]
+            async with scene.following():
+                await scene.post(*(scene.delivery("user_a", 10 * round_ + n) for n in range(10)))
+                await scene.until(lambda: not scene.workflows.instead)
+        async with scene.following():
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == list(range(40))
+        assert len(scene.workflows.taken) > answered + 2 * 40
+        assert await scene.letters() == []
+
+    play(broker, "again", act)
+
+
+def test_a_copy_is_known_to_who_takes_over(broker: str):
+    async def act(scene: Scene) -> None:
+        async with scene.following():
+            await scene.post(*(scene.delivery("user_a", n) for n in range(5)))
+            await scene.settled()
+        await scene.post(*(scene.delivery("user_a", n) for n in range(3, 7)))
+        async with scene.following():
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == list(range(7))
+
+    play(broker, "copies", act)
+
+
+def test_commands_without_an_outcome_are_sent_until_they_have_one(broker: str):
+    async def act(scene: Scene) -> None:
+        def unknown() -> Exception:
+            first = scene.workflows.taken[0]
+            left = [each.command_id or "" for each in scene.workflows.taken[1:]]
+            known = {first.command_id or "": scene.workflows.reply(first)}
+            return OutcomeUnknown("expected replies, found none", left, known)
+
+        scene.workflows.instead = [unknown, lambda: BrokerUnavailable("expected Kafka")]
+        async with scene.following():
+            await scene.post(*(scene.delivery("user_a", n) for n in range(3)))
+            await scene.settled()
+        times = [each.command_id for each in scene.workflows.taken]
+        # The first had its outcome; the others were sent three times.
+        assert times.count(times[0]) == 1
+        assert times.count(times[1]) == 3
+        assert scene.workflows.signals("user_a") == [0, 1, 2]
+
+    play(broker, "unknown", act)
+
+
+def test_deliveries_from_before_the_rules_are_let_be(broker: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("streams.triggers.LEAD_MS", 0)
+
+    async def act(scene: Scene) -> None:
+        await scene.post(scene.delivery("user_a", 0))
+        await asyncio.sleep(0.01)
+        async with scene.following():
+            await scene.settled()
+            await scene.post(scene.delivery("user_a", 1))
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == [1]
+
+    play(broker, "before", act)
+
+
+def test_what_fails_is_a_dead_letter_and_the_others_go_on(broker: str):
+    rules = RULES.replace("event.body.n'", "event.body.n + 0'")
+
+    async def act(scene: Scene) -> None:
+        scene.workflows.codes["user_c"] = "INSTANCE_TERMINAL"
+        bad = scene.delivery("user_a", 1, body=b'{"n": "one"}')
+        async with scene.following(rules):
+            await scene.post(scene.delivery("user_a", 0), bad, scene.delivery("user_a", 2))
+            await scene.post(scene.delivery("user_c", 0), scene.delivery("user_b", 0))
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == [0, 2]
+        assert scene.workflows.signals("user_b") == [0]
+        letters = {text_header(each, REASON): each for each in await scene.letters()}
+        assert sorted(letters, key=str) == ["instance_terminal", "rule_failed"]
+        failed = letters["rule_failed"]
+        assert failed.value == encode(bad)
+        assert failed.key == b"user_a"
+        assert text_header(failed, "__connect.errors.stage") == "triggers"
+        assert text_header(failed, RULE) == "tell"
+        assert text_header(failed, "headwater.event_id") == bad.event_id
+        told = text_header(failed, "__connect.errors.exception.message") or ""
+        assert told.startswith("rule tell: expected payload to give a JSON value, found: ")
+        assert told.endswith("\n  event.body.n + 0")
+
+    play(broker, "fails", act)
+
+
+def test_a_dead_letter_that_is_replayed_is_followed_by_its_rule_alone(broker: str):
+    async def act(scene: Scene) -> None:
+        scene.workflows.codes["user_a"] = "MAILBOX_FULL"
+        async with scene.following():
+            await scene.post(scene.delivery("user_a", 0))
+            await scene.settled()
+            scene.workflows.codes.clear()
+            scene.workflows.taken.clear()
+            await scene.post(scene.delivery("user_a", 1))
+            await scene.settled()
+            (letter,) = await scene.letters()
+            replays = DeadLetters(bootstrap=scene.bootstrap, clock=now_ms)
+            (replayed,) = await replays.replay([(letter.partition, letter.offset)])
+            assert replayed.ok, replayed
+            await replays.stop()
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == [1, 0]
+        starts = [each for each in scene.workflows.taken if each.workflow == "review"]
+        assert [each.instance_id for each in starts] == [f"review-{scene.source}-user_a-1"]
+
+    play(broker, "replay", act)
+
+
+def test_a_replay_of_another_stages_dead_letter_signals_nobody_again(broker: str):
+    async def act(scene: Scene) -> None:
+        event = scene.delivery("user_a", 0)
+        async with scene.following():
+            await scene.post(event)
+            partition = partition_of(b"user_a", PARTITIONS)
+            mark = [(REPLAY_OF, b"0@1")]
+            again = Outgoing(EVENTS, partition, b"user_a", encode(event), mark)
+            await scene.appender.append([again])
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == [0]
+
+    play(broker, "others", act)
+
+
+def test_a_record_that_cannot_be_read_is_a_dead_letter(broker: str):
+    async def act(scene: Scene) -> None:
+        async with scene.following():
+            value = b"unreadable of " + scene.source.encode()
+            await scene.appender.append([Outgoing(EVENTS, 0, b"x", value)])
+            await scene.post(scene.delivery("user_a", 0))
+            await scene.settled()
+        assert scene.workflows.signals("user_a") == [0]
+        (letter,) = await scene.letters()
+        assert text_header(letter, REASON) == "undecodable_record"
+        assert text_header(letter, RULE) == "*"
+        assert original(letter) == [(RULE, b"*")]
+
+    play(broker, "unreadable", act)
