@@ -419,8 +419,12 @@ class Owner:
             self._agenda.rest(hand)
 
     def attempt_returned(self, hand: Hand, key: str) -> None:
-        """An attempt has ended, though its result is not settled: it no longer takes too long."""
+        """An attempt has returned, and its result is not settled: it no longer takes too long.
+
+        It stays under way: its instance is not let go, and the step is not tried again meanwhile.
+        """
         self._attempt_ended(hand, key)
+        hand.attempts[key] = None
 
     def expects(self, commit: StepCommit) -> bool:
         """Whether the result of this attempt is still wanted."""

@@ -1,9 +1,10 @@
 """A worker that keeps house often: `python -m tests.e2e.impatient_worker APP`.
 
 So a short test has what otherwise takes minutes and many records: checkpoints and instances that
-are only bytes.
+are only bytes. Steps may have SQL if HEADWATER_POSTGRES says where.
 """
 
+import contextlib
 import logging
 import os
 import secrets
@@ -11,6 +12,7 @@ import sys
 
 import uvloop
 
+from projections.step_commits import StepCommits
 from streams.clock import now_ms
 from streams.workflow_worker import Pace, WorkflowWorker
 
@@ -28,16 +30,19 @@ async def main() -> None:
         checkpoint_s=_told("CHECKPOINT_S", 60),
         idle_ms=int(_told("IDLE_MS", 50)),
     )
-    worker = WorkflowWorker(
-        bootstrap=os.environ["HEADWATER_KAFKA"],
-        app=sys.argv[1],
-        clock=now_ms,
-        draw_seed=lambda: secrets.token_hex(8),
-        name=f"impatient-{os.getpid()}",
-        member=os.environ.get("HEADWATER_MEMBER") or None,
-        pace=pace,
-    )
-    await worker.run()
+    dsn = os.environ.get("HEADWATER_POSTGRES")
+    async with StepCommits(dsn) if dsn else contextlib.nullcontext() as database:
+        worker = WorkflowWorker(
+            bootstrap=os.environ["HEADWATER_KAFKA"],
+            app=sys.argv[1],
+            clock=now_ms,
+            draw_seed=lambda: secrets.token_hex(8),
+            name=f"impatient-{os.getpid()}",
+            database=database,
+            member=os.environ.get("HEADWATER_MEMBER") or None,
+            pace=pace,
+        )
+        await worker.run()
 
 
 if __name__ == "__main__":

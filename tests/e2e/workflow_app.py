@@ -28,6 +28,7 @@ from headwater import (
 TRAIL = "HEADWATER_TEST_TRAIL"
 PUBLISHED = "published"
 ITERATIONS = 60
+ENTRIES = 4
 #: A host that is killed fails the steps it had in hand: how often must not decide an outcome.
 EVER = Retry(limit=math.inf, delay="100 ms", backoff="constant")
 
@@ -218,6 +219,45 @@ async def publisher(event: _Event, step: Step) -> None:
             tx.publish(PUBLISHED, event.instance_id, number)
 
         await step.do(key, lambda tx, publish=publish: publish(tx), retries=EVER)
+
+
+@workflow("bookkeeper")
+async def bookkeeper(event: _Event, step: Step) -> object:
+    """Enters lines into a table that would take them twice, and counts them in another."""
+
+    def enter(key: str) -> Callable[[StepTx], Awaitable[str]]:
+        async def callback(tx: StepTx) -> str:
+            _mark(event, key)
+            return await _entered(event, tx, key)
+
+        return callback
+
+    for number in range(ENTRIES):
+        await step.do(f"e{number}", enter(f"e{number}"), retries=EVER)
+        line = {"number": number}
+        await step.log.info("entered", line, category="books")  # noqa: PLE1205, no lazy format
+    return (await step.wait_for_event("heard", type="entered", timeout="1 hour")).payload
+
+
+async def _entered(event: _Event, tx: StepTx, key: str) -> str:
+    """Notes what takes effect together; now and then the callback fails, or its SQL."""
+    line = os.urandom(8).hex()
+    scene, _, _ = event.instance_id.partition("-")
+    fate = random.randrange(8)
+    insert = "INSERT INTO entries (scene, instance, key, line) VALUES (%s, %s, %s, %s)"
+    tx.execute(insert, [scene, f"{event.workflow_name}/{event.instance_id}", key, line])
+    # So that some are killed between the first and the last of it.
+    tx.execute("SELECT pg_sleep(0.01)")
+    count = "UPDATE counters SET entered = entered + 1 WHERE scene = %s AND key = %s"
+    tx.execute(count, [scene, key])
+    if fate == 0:
+        tx.execute("SELECT 1 / 0")
+    await asyncio.sleep(0.005)
+    if fate == 1:
+        raise ConnectionError(key)
+    if key == f"e{ENTRIES - 1}":
+        tx.send_event(event.workflow_name, event.instance_id, "entered", {"entries": ENTRIES})
+    return line
 
 
 @workflow("racing")

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -58,6 +58,7 @@ _PATIENCE_S = 60.0
 _ENDED = {RunStatus.COMPLETE, RunStatus.ERRORED, RunStatus.TERMINATED}
 
 Instance: TypeAlias = str
+H = TypeVar("H", bound="WorkflowHouse")
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,10 @@ class Story:
 
     def records(self, key: Instance) -> list[HistoryAppended]:
         return [each.record for each in self.by_instance[key]]
+
+    def ends(self) -> dict[int, int]:
+        """How far each partition was read."""
+        return {told.partition: told.offset + 1 for told in self.told}
 
     # -- what must be true of every history
 
@@ -216,9 +221,12 @@ class WorkflowHouse:
         self.app = app
         self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print)
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        #: What parts are told beside where the broker is.
+        self.settings: dict[str, str] = {}
         self.bootstrap = ""
         self.trail = directory / "trail"
         self.trail.touch()
+        self._how: dict[str, tuple[list[str], dict[str, str]]] = {}
 
     def open(self) -> None:
         self.bootstrap = self.broker.start()
@@ -250,17 +258,24 @@ class WorkflowHouse:
 
         Shape:  a member keeps its partitions if it is back within the session.
         """
+        told = {"HEADWATER_MEMBER": name if member else "", TRAIL: str(self.trail)}
+        if not impatience:
+            self.launch(name, ["gateway", "worker", "--app", self.app], told)
+            return
+        told |= {f"IMPATIENT_{key.upper()}": value for key, value in impatience.items()}
+        self.launch(name, ["tests.e2e.impatient_worker", self.app], told)
+
+    def launch(self, name: str, arguments: list[str], told: dict[str, str]) -> None:
+        """Starts a part, `python -m` with arguments; told is its environment."""
+        self._how[name] = (arguments, told)
         env = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "HEADWATER_KAFKA": self.bootstrap,
-            "HEADWATER_MEMBER": name if member else "",
-            TRAIL: str(self.trail),
+            **self.settings,
+            **told,
         }
-        argv = [sys.executable, "-m", "gateway", "worker", "--app", self.app]
-        if impatience:
-            argv = [sys.executable, "-m", "tests.e2e.impatient_worker", self.app]
-            env |= {f"IMPATIENT_{key.upper()}": value for key, value in impatience.items()}
+        argv = [sys.executable, "-m", *arguments]
         with (self.directory / f"{name}.log").open("ab") as log:
             self.parts[name] = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log)
 
@@ -301,11 +316,11 @@ class WorkflowHouse:
             part.wait()
 
     def mind(self) -> None:
-        """Starts again whoever has ended as a worker may; fails if it may not."""
+        """Starts again, as it was, whoever has ended as a worker may; fails if it may not."""
         for name, part in list(self.parts.items()):
             code = part.poll()
             if code == EXIT_CRASHED:
-                self.start(name)
+                self.launch(name, *self._how[name])
             elif code is not None:
                 raise AssertionError(f"{name} ended with {code}: {self.log(name)}")
 
@@ -336,23 +351,32 @@ class WorkflowHouse:
                 await story.reader
 
     async def _read(self, story: Story) -> None:
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=50,
-        )
-        await consumer.start()
-        try:
-            places = [TopicPartition(WORKFLOW_HISTORY, n) for n in range(PARTITIONS)]
-            consumer.assign(places)
-            await consumer.seek_to_beginning(*places)
+        async with self._consuming(WORKFLOW_HISTORY) as consumer:
             while True:
                 for where, found in (await consumer.getmany(timeout_ms=200)).items():
                     for each in found:
                         record = decode(each.value, HistoryAppended)
                         story.hear(where.partition, each.offset, each.timestamp, record)
                     story.moved.set()
+
+    @asynccontextmanager
+    async def _consuming(
+        self, topic: str, isolation_level: str = "read_uncommitted"
+    ) -> AsyncIterator[AIOKafkaConsumer]:
+        """A consumer of all partitions of a topic, from their beginning."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+            isolation_level=isolation_level,
+        )
+        await consumer.start()
+        try:
+            places = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+            consumer.assign(places)
+            await consumer.seek_to_beginning(*places)
+            yield consumer
         finally:
             await consumer.stop()
 
@@ -383,11 +407,23 @@ class WorkflowHouse:
         return found
 
     async def published(self) -> list[tuple[bytes, str, Any]]:
-        """Number, key and value of what steps have published."""
+        """Number, key and value of what steps have published.
+
+        Waits for transactions that are open: only behind them are all records committed or not.
+        """
+        async with self._consuming(PUBLISHED) as consumer:
+            ends = await consumer.end_offsets(consumer.assignment())
+        found = []
+        async with (
+            asyncio.timeout(_PATIENCE_S),
+            self._consuming(PUBLISHED, "read_committed") as consumer,
+        ):
+            while [each for each in ends if await consumer.position(each) < ends[each]]:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    found += records
         return [
             (dict(record.headers)["headwater-id"], record.key.decode(), json.loads(record.value))
-            for partition in range(PARTITIONS)
-            async for record in read_whole(self.bootstrap, [PUBLISHED], partition)
+            for record in found
         ]
 
     # -- sending
@@ -433,7 +469,7 @@ class Sender:
 
 
 @contextmanager
-def opened(house: WorkflowHouse) -> Iterator[WorkflowHouse]:
+def opened(house: H) -> Iterator[H]:
     try:
         house.open()
         yield house
