@@ -2,14 +2,18 @@
 
 The blocks of a document are run in their order, each as a module of its own. Tests in them are
 tests here; a workflow in them is run to its end, with the events that it waits for, and has to end
-as `ENDS` says.
+as `ENDS` says. Blocks with a name, such as ```python shop.py, are files that those which follow can
+import. These are run by tests/e2e/test_workflow_docs.py, as is what needs a service, ```python
+service.
 """
 
 import asyncio
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,8 +21,11 @@ import pytest
 from headwater import Workflow, WorkflowTest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "docs/workflows/authoring.md", "docs/workflows/operating.md")
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCUMENTS = (
+    "README.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "workflows").glob("*.md")),
+)
+BLOCK = re.compile(r"^```python ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: Workflows by name: their params, and their output.
 ENDS: dict[str, tuple[Any, Any]] = {
@@ -33,6 +40,7 @@ ENDS: dict[str, tuple[Any, Any]] = {
     "values": (None, {"at": "2026-01-01T00:00:00+00:00", "beta": False, "key_length": 36}),
     "talks": (None, None),
     "changed": (None, "asked"),
+    "computes": (None, 499999500000),
     "failures": (None, [["charge", 1, "no such card"], [["bad"], "ConnectionError"]]),
 }
 #: Days after which a workflow of a document is stuck.
@@ -42,22 +50,31 @@ PATIENCE_DAYS = 400
 def blocks() -> Iterator[Any]:
     for document in DOCUMENTS:
         text = (ROOT / document).read_text("utf-8")
+        files: dict[str, str] = {}
         for found in BLOCK.finditer(text):
-            line = text.count("\n", 0, found.start()) + 1
-            yield pytest.param(found[1], id=f"{document}:{line}")
+            name, block = found.groups()
+            if name.endswith(".py") and not name.startswith("test_"):
+                files[name.removesuffix(".py")] = block
+            elif name != "service":
+                line = text.count("\n", 0, found.start()) + 1
+                yield pytest.param(block, dict(files), id=f"{document}:{line}")
 
 
-@pytest.mark.parametrize("block", list(blocks()))
-def test_an_example_runs(block: str) -> None:
+@pytest.mark.parametrize(("block", "files"), list(blocks()))
+def test_an_example_runs(
+    block: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        made = ModuleType(name)
+        exec(compile(text, name, "exec"), vars(made))  # noqa: S102 (our own documents)
+        monkeypatch.setitem(sys.modules, name, made)
     module: dict[str, Any] = {"__name__": "example"}
     exec(compile(block, "example", "exec"), module)  # noqa: S102 (our own documents)
-    tests = [
-        value
-        for name, value in module.items()
-        if name.startswith("test_") and inspect.iscoroutinefunction(value)
-    ]
+    tests = [value for name, value in module.items() if name.startswith("test_")]
     for test in tests:
-        asyncio.run(test())
+        found = test()
+        if inspect.iscoroutine(found):
+            asyncio.run(found)
     workflows = [value for value in module.values() if isinstance(value, Workflow)]
     for each in workflows:
         if not tests:

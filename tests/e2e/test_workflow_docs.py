@@ -1,0 +1,252 @@
+"""What the pages about workflows tell somebody to do is done, in their order, and does it.
+
+Method: blocks of Markdown are marked by the words behind their fence.
+
+- ```python shop.py, ```toml rules.toml: a file; blocks of one name, of all pages, are one file.
+- ```sh up: what is started and goes on beside all others, until the end.
+- ```sh: is run by bash -e at a terminal of 100 columns. Variables are kept within a page.
+- ```sh eventually: the same, which only looks; again until it shows what is expected.
+- ```python service: a program that talks with the service.
+- ```text, right behind one of these: what it shows. `…` stands for anything in a line, a line of
+  that alone for any lines. How wide columns are is not compared, nor are lines that a replay has
+written again: whether there is one is a matter of time.
+
+The first page starts the service. The others have instances of their own, and are done by two
+readers at a time.
+
+The service is what `headwater up --app` runs, on ports of its own in place of the documented ones.
+"""
+
+import contextlib
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.house import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = "README"
+PAGES = (FIRST, "cli", "debugging", "routes", "triggers")
+OTHERS = ("authoring", "concepts", "operating", "rules", "testing")
+FENCE = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Where the pages say that the gateways listen.
+PORTS = ("8080", "8081")
+PATIENCE_S = 60.0
+STARTED_WITHIN_S = 180.0
+COLUMNS = 100
+READERS = 2
+REPLAYED = "(replay)"
+
+
+@dataclass(kw_only=True)
+class Block:
+    page: str
+    line: int
+    language: str
+    mark: str
+    text: str
+    expected: str | None = None
+
+    @property
+    def place(self) -> str:
+        return f"docs/workflows/{self.page}.md:{self.line}"
+
+
+def read(page: str) -> list[Block]:
+    text = (ROOT / "docs" / "workflows" / f"{page}.md").read_text("utf-8")
+    blocks: list[Block] = []
+    end = 0
+    for found in FENCE.finditer(text):
+        language, mark, body = found.groups()
+        if language == "text":
+            assert blocks, f"{page}: expected something that shows this before {body!r}"
+            assert not text[end : found.start()].strip(), f"{page}: {body!r} is not right behind"
+            blocks[-1].expected = body
+        else:
+            line = text.count("\n", 0, found.start()) + 1
+            blocks.append(Block(page=page, line=line, language=language, mark=mark, text=body))
+        end = found.end()
+    return blocks
+
+
+@dataclass
+class House:
+    """The service, and a directory of somebody who reads the pages."""
+
+    home: Path
+    environment: dict[str, str]
+    ports: dict[str, str]
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def here(self, text: str) -> str:
+        """A text with the ports that are ours."""
+        for told, ours in self.ports.items():
+            text = re.sub(rf"\b{told}\b", ours, text)
+        return text
+
+    def begin(self, block: Block) -> None:
+        """Starts what goes on."""
+        log = self.home / f"{len(self.running)}.log"
+        with log.open("wb") as told:
+            # A shell of one command becomes that command.
+            argv = ["bash", "-c", self.here(block.text).strip()]
+            process = subprocess.Popen(
+                argv, cwd=self.home, env=self.environment, stdout=told, stderr=told
+            )
+        self.running.append(process)
+        port = re.search(r"--port (\d+)", self.here(block.text))
+        url = f"http://127.0.0.1:{port[1] if port else self.ports[PORTS[0]]}/health/ready"
+        deadline = time.monotonic() + STARTED_WITHIN_S
+        while not is_ready(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{block.place} did not start:\n{log.read_text('utf-8')}")
+            time.sleep(0.05)
+
+    def show(self, argv: list[str]) -> tuple[int, str]:
+        """Runs a program at a terminal; gives its code, and what the terminal shows."""
+        ours, its = pty.openpty()
+        process = subprocess.Popen(
+            argv,
+            cwd=self.home,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            stderr=its,
+        )
+        os.close(its)
+        shown = bytearray()
+        with contextlib.suppress(OSError):  # so ends a terminal that nobody has open
+            while part := os.read(ours, 65_536):
+                shown += part
+        os.close(ours)
+        return process.wait(), shown.decode().replace("\r\n", "\n")
+
+    def close(self) -> None:
+        for process in reversed(self.running):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(url).is_success
+    except httpx.TransportError:
+        return False
+
+
+def write_files(home: Path) -> set[str]:
+    """Writes the files of all pages."""
+    files: dict[str, list[str]] = {}
+    for block in (block for page in PAGES for block in read(page)):
+        if "." in block.mark:
+            files.setdefault(block.mark, []).append(block.text)
+    for name, texts in files.items():
+        (home / name).write_text("\n\n".join(texts), "utf-8")
+    return set(files)
+
+
+@pytest.fixture
+def house(scratch: Path) -> Iterator[House]:
+    home = scratch / "reader"
+    home.mkdir()
+    ports = {told: str(free_port()) for told in PORTS}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
+    environment = {
+        **ours,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TERM": "dumb",
+        "COLUMNS": str(COLUMNS),
+        "LINES": "50",
+        "HEADWATER_PORT": ports["8080"],
+        "HEADWATER_KAFKA_PORT": str(free_port()),
+        "HEADWATER_POSTGRES_PORT": str(free_port()),
+    }
+    if "rules.toml" in write_files(home):
+        environment["HEADWATER_RULES"] = "rules.toml"
+    house = House(home, environment, ports)
+    try:
+        yield house
+    finally:
+        house.close()
+
+
+def test_what_the_pages_say_is_so(house: House):
+    follow(house, FIRST)
+    with ThreadPoolExecutor(READERS) as readers:
+        for done in [readers.submit(follow, house, page) for page in PAGES if page != FIRST]:
+            done.result()
+
+
+def follow(house: House, page: str) -> None:
+    """Does what a page says."""
+    kept = house.home / f"{page}.env"
+    kept.write_text("")
+    for block in read(page):
+        text = house.here(block.text)
+        match block.language, block.mark:
+            case "sh", "up":
+                house.begin(block)
+            case "sh", ("" | "eventually") as mark:
+                script = f"set -a; . {kept}\n{text}\nexport -p > {kept}"
+                run(house, block, ["bash", "-e", "-c", script], again=mark == "eventually")
+            case "python", "service":
+                run(house, block, [sys.executable, "-c", text])
+            case "python", "":
+                pass  # by tests/unit/test_docs.py
+            case _, mark:
+                assert "." in mark, f"{block.place}: expected a known mark, found {mark!r}"
+
+
+def run(house: House, block: Block, argv: list[str], *, again: bool = False) -> None:
+    """Runs a block, and compares what it shows."""
+    deadline = time.monotonic() + (PATIENCE_S if again else 0)
+    while True:
+        code, shown = house.show(argv)
+        if code == 0 and (block.expected is None or shows(house, block.expected)(shown)):
+            return
+        assert time.monotonic() < deadline, (
+            f"{block.place}: {block.text}ended with {code} and shows\n{shown}\n"
+            f"expected\n{block.expected or 'nothing in particular'}"
+        )
+        time.sleep(0.3)  # a command takes longer than that
+
+
+def shows(house: House, expected: str) -> Callable[[str], bool]:
+    """Whether a text is what is expected."""
+    lines = [
+        r"(?:[^\n]*\n)*?" if line == "…" else "[^\n]*".join(map(re.escape, line.split("…"))) + r"\n"
+        for line in plain(house.here(expected))
+    ]
+    pattern = re.compile("".join(lines))
+    return lambda shown: (
+        pattern.fullmatch("".join(f"{line}\n" for line in plain(shown))) is not None
+    )
+
+
+def plain(text: str) -> list[str]:
+    """The lines of a text that say something, whatever the width of their columns."""
+    lines = (re.sub(r"─+", "─", " ".join(line.split())) for line in text.splitlines())
+    return [line for line in lines if line and REPLAYED not in line]
+
+
+def test_every_page_is_looked_at():
+    pages = {path.stem for path in (ROOT / "docs" / "workflows").glob("*.md")}
+    assert pages == {*PAGES, *OTHERS}
+    for page in OTHERS:
+        marked = [block.place for block in read(page) if block.mark or block.language == "sh"]
+        assert not marked, f"expected nothing to run in these, found {marked}"
