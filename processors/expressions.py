@@ -108,8 +108,14 @@ def _where(message: str) -> str:
 
 def _json(value: Any) -> str | Fault:  # noqa: ANN401
     try:
+        # Sorted, because a map of the evaluator has no order: the same twice has to be the same text.
         return json.dumps(
-            value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text
+            value,
+            allow_nan=False,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            sort_keys=True,
+            default=_as_text,
         )
     except (TypeError, ValueError, RecursionError) as error:
         return Fault(f"expected a JSON value, found {_shown(value)}: {error}")
