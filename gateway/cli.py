@@ -110,7 +110,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
     settings = settings_from(host=host, port=port, kafka=kafka, postgres=postgres)
     import uvloop  # noqa: PLC0415 (see above)
 
-    _log_to_stderr(settings)
+    _prepare(settings)
     uvloop.run(_serve(settings))
 
 
@@ -178,7 +178,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
     settings = settings_from(app=app, kafka=kafka, postgres=postgres)
     if tick and not (settings.app and settings.tick_url):
         raise click.UsageError("--tick: expected --app and HEADWATER_TICK_URL, found one missing")
-    _log_to_stderr(settings)
+    _prepare(settings)
     if settings.app:
         from gateway.commands.work import run_workflows  # noqa: PLC0415 (see above)
 
@@ -203,7 +203,7 @@ def project(kafka: str | None, postgres: str | None) -> None:
     settings = settings_from(kafka=kafka, postgres=postgres)
     import uvloop  # noqa: PLC0415 (see above)
 
-    _log_to_stderr(settings)
+    _prepare(settings)
     uvloop.run(_project(settings))
 
 
@@ -321,7 +321,11 @@ def _in_words(error: Exception) -> str:
             return f"{type(error).__name__}: {error} ({_DEBUG}=1 shows where)"
 
 
-def _log_to_stderr(settings: Settings) -> None:
+def _prepare(settings: Settings) -> None:
+    """Makes a process ready that serves until it is stopped: its log, and its connections."""
+    from streams._aiokafka import mend  # noqa: PLC0415 (see above)
+
+    mend()
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -108,7 +108,7 @@ def _where(message: str) -> str:
 
 def _json(value: Any) -> str | Fault:  # noqa: ANN401
     try:
-        # Sorted, because a map of the evaluator has no order: the same twice has to be the same text.
+        # Sorted: a map of the evaluator has no order, and the same has to be the same text.
         return json.dumps(
             value,
             allow_nan=False,

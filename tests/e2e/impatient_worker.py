@@ -13,6 +13,7 @@ import sys
 import uvloop
 
 from projections.step_commits import StepCommits
+from streams._aiokafka import mend
 from streams.clock import now_ms
 from streams.workflow_worker import Pace, WorkflowWorker
 
@@ -22,6 +23,7 @@ def _told(name: str, otherwise: float) -> float:
 
 
 async def main() -> None:
+    mend()
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     pace = Pace(
