@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from benchmarks import ingest, pipeline, tables, workflows
+from benchmarks import ingest, pipeline, service, tables, workflows
 from benchmarks.children import BenchmarkFailed
 from benchmarks.house import say
 from benchmarks.machine import facts
@@ -22,7 +22,9 @@ _TOP: Final = 25
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("which", type=click.Choice(["ingest", "pipeline", "workflows"]), required=False)
+@click.argument(
+    "which", type=click.Choice(["ingest", "pipeline", "workflows", "service"]), required=False
+)
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each. Default: 5; quick, 2.")
 @click.option("--quick", is_flag=True, help="A few minutes rather than ten; figures vary more.")
 @click.option(
@@ -39,7 +41,7 @@ def main(
     """Measure Headwater beside the least that anybody could do; all unless WHICH says one."""
     signal.signal(signal.SIGTERM, _end)
     machine = facts()
-    recorder = profiler(profile) if profile and which != "ingest" else None
+    recorder = profiler(profile) if profile and which not in {"ingest", "service"} else None
     comparisons: list[Comparison] = []
     try:
         if which in {None, "pipeline"}:
@@ -48,6 +50,8 @@ def main(
             comparisons.append(_ingest(quick, rounds))
         if which in {None, "workflows"}:
             comparisons += _workflows(quick, rounds, recorder)
+        if which in {None, "service"}:
+            comparisons += _service(quick, rounds)
     except BenchmarkFailed as failure:
         raise click.ClickException(str(failure)) from failure
     document = {
@@ -83,6 +87,13 @@ def _workflows(quick: bool, rounds: int | None, recorder: Profiler | None) -> li
     if rounds:
         sizes = dataclasses.replace(sizes, rounds=rounds)
     return workflows.run(sizes, recorder)
+
+
+def _service(quick: bool, rounds: int | None) -> list[Comparison]:
+    sizes = service.QUICK if quick else service.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return service.run(sizes)
 
 
 def _deliver(document: dict[str, Any], file: Path | None) -> None:

@@ -14,7 +14,8 @@ from schemas.errors import HeadwaterError, StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
-#: Seconds between two looks, at first: the projector takes a batch in about 5 ms.
+#: Seconds between two looks, at first and at least: the projector takes a batch in about 5 ms, and
+#: all who come within a pause share the next look.
 _PAUSE_S: Final = 0.002
 #: Each pause is longer than the one before, up to here: what lags, lags for longer.
 _PAUSE_GROWTH: Final = 1.5
@@ -104,22 +105,27 @@ class Freshness:
     async def _poll_for_ever(self) -> None:
         pause_s = _PAUSE_S
         while True:
-            await self._somebody.wait()
-            self._hurry.clear()
-            await self._poll()
             if not self._waiters:
                 self._somebody.clear()
-                continue
-            patient = all(waiter.patient for waiter in self._waiters)
-            if await self._rest(_PATIENT_PAUSE_S if patient else pause_s):
+                await self._somebody.wait()
+                # How long those before had to wait says nothing of whoever comes now.
+                pause_s = _PAUSE_S
+            self._hurry.clear()
+            await self._poll()
+            if self._waiters and await self._rest(pause_s):
                 pause_s = _PAUSE_S
             else:
                 pause_s = min(pause_s * _PAUSE_GROWTH, _PAUSE_MAX_S)
 
     async def _rest(self, pause_s: float) -> bool:
-        """Rests, unless somebody comes who is in a hurry; tells whether."""
+        """Rests, for less time if somebody comes who is in a hurry; tells whether."""
+        # By then those who were told have left.
+        await asyncio.sleep(_PAUSE_S)
+        if not self._waiters:
+            return False
+        patient = all(waiter.patient for waiter in self._waiters)
         try:
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout((_PATIENT_PAUSE_S if patient else pause_s) - _PAUSE_S):
                 await self._hurry.wait()
         except TimeoutError:
             return False

@@ -1,0 +1,278 @@
+"""A process that uses the workflow service as its callers do, and sees in the log what comes of it.
+
+`python -m benchmarks.service_load BOOTSTRAP PORT KEY` reports `ready`, then does what each line on
+its standard input says, a JSON object with `do`, and reports it:
+
+- `create`: COUNT workflows of one step, CONCURRENCY at a time; reports `creates_s`
+- `send`: an event to each of COUNT workflows that wait for it, likewise; reports `events_s`
+- `settle`: waits until Postgres has all of the history; reports `settled`
+
+HOW says which way commands go: `http`, `async` (the same, with Prefer: respond-async) or `kafka`.
+A task asks, waits for the answer and for the end of the workflow, rests for GAP_S, and asks for the
+next one.
+"""
+
+import asyncio
+import itertools
+import json
+import secrets
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import uvloop
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from benchmarks.house import PARTITIONS
+from benchmarks.http_client import Connection
+from benchmarks.reporting import report
+from schemas.codec import decode
+from schemas.history import (
+    Command,
+    EntryCompleted,
+    EntryOpened,
+    HistoryAppended,
+    RunCompleted,
+    SendEvent,
+    StartRun,
+    instance_key,
+)
+from schemas.topics import WORKFLOW_HISTORY
+from streams.clock import now_ms
+from streams.workflow_client import WorkflowClient
+
+#: A workflow of as many steps as its params say, and one that waits behind them for an event.
+_STEPS: Final = "many"
+_WAITS: Final = "many-then-wait"
+_EVENT: Final = "go-on"
+_PATIENCE_S: Final = 60.0
+_LOOK_S: Final = 0.02
+_PREPARED_AT_ONCE: Final = 64
+
+#: Posts a body to a path below an instance, or below the instances of a workflow.
+_Ask: TypeAlias = Callable[[str], Awaitable[None]]
+
+
+class Watched:
+    """What the log has said of an instance, and when it was read there."""
+
+    __slots__ = ("ended", "ended_at", "resumed_at", "waits")
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.waits: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.resumed_at = self.ended_at = 0.0
+
+    def hear(self, record: HistoryAppended, at: float) -> None:
+        """Takes note of a record that was read at a time."""
+        for event in record.events:
+            match event:
+                case EntryOpened():
+                    self.waits.set_result(None)
+                case EntryCompleted():
+                    self.resumed_at = at
+                case RunCompleted():
+                    self.ended_at = at
+                    self.ended.set_result(None)
+                case _:
+                    pass
+
+
+class Load:
+    """The callers, and the reader of the history beside them."""
+
+    def __init__(self, bootstrap: str, port: int, key: str) -> None:
+        self._client = WorkflowClient(
+            bootstrap=bootstrap,
+            client_id="bench-service",
+            timeout_s=_PATIENCE_S,
+            clock=now_ms,
+            new_id=lambda: secrets.token_hex(8),
+        )
+        self._consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+        self._port = port
+        self._key = key
+        self._name = secrets.token_hex(4)
+        self._numbers = itertools.count()
+        self._watched: dict[bytes, Watched] = {}
+
+    async def start(self) -> None:
+        """Connects, and begins to read at the end of the history."""
+        await self._client.start()
+        await self._consumer.start()
+        while not self._client.ready:  # noqa: ASYNC110, it has no event for this
+            await asyncio.sleep(_LOOK_S)
+        places = [TopicPartition(WORKFLOW_HISTORY, number) for number in range(PARTITIONS)]
+        self._consumer.assign(places)
+        await self._consumer.seek_to_end(*places)
+        for place in places:
+            await self._consumer.position(place)
+
+    async def read(self) -> None:
+        """Reads the history for ever."""
+        watched = self._watched
+        while True:
+            for records in (await self._consumer.getmany(timeout_ms=1_000)).values():
+                at = time.perf_counter()
+                for record in records:
+                    if record.key in watched and record.value is not None:
+                        watched[record.key].hear(decode(record.value, HistoryAppended), at)
+
+    # -- what is measured
+
+    async def create(self, how: str, count: int, concurrency: int, gap_s: float) -> dict[str, Any]:
+        """Creates workflows of one step and waits for their ends."""
+        connections = await self._connections(how, concurrency)
+        seen = {name: self._watch(_STEPS, name) for name in self._names(count)}
+
+        def asks(connection: Connection | None) -> _Ask:
+            async def ask(name: str) -> None:
+                if connection is None:
+                    await self._send(_STEPS, name, StartRun("1"))
+                else:
+                    body = json.dumps({"id": name, "params": 1}).encode()
+                    await self._post(connection, how, f"{_STEPS}/instances", body)
+
+            return ask
+
+        return await self._measure("creates_s", seen, asks, connections, gap_s)
+
+    async def send(self, how: str, count: int, concurrency: int, gap_s: float) -> dict[str, Any]:
+        """Sends the event that workflows wait for; they wait before the clock runs."""
+        connections = await self._connections(how, concurrency)
+        seen = await self._waiting(self._names(count))
+
+        def asks(connection: Connection | None) -> _Ask:
+            async def ask(name: str) -> None:
+                if connection is None:
+                    await self._send(_WAITS, name, SendEvent(name, _EVENT, "1"))
+                else:
+                    body = json.dumps({"type": _EVENT, "payload": 1}).encode()
+                    await self._post(connection, how, f"{_WAITS}/instances/{name}/events", body)
+
+            return ask
+
+        return await self._measure("events_s", seen, asks, connections, gap_s)
+
+    async def settle(self) -> dict[str, Any]:
+        """Waits until Postgres has what is in the history."""
+        ends = await self._consumer.end_offsets(self._consumer.assignment())
+        wanted = [f"{at.topic}/{at.partition}@{end - 1}" for at, end in ends.items() if end]
+        connection = await Connection.open(self._port, self._key)
+        async with asyncio.timeout(_PATIENCE_S):
+            path = f"/api/workflows/workflows?min_position={','.join(wanted)}"
+            while await connection.ask("GET", path) != 200:  # noqa: ASYNC110, it is somebody else's
+                await asyncio.sleep(_LOOK_S)
+        connection.close()
+        return {"settled": len(wanted)}
+
+    async def _connections(self, how: str, count: int) -> list[Connection | None]:
+        if how == "kafka":
+            return [None] * count
+        return [await Connection.open(self._port, self._key) for _ in range(count)]
+
+    async def _measure(
+        self,
+        rate: str,
+        seen: dict[str, Watched],
+        asks: Callable[[Connection | None], _Ask],
+        connections: list[Connection | None],
+        gap_s: float,
+    ) -> dict[str, Any]:
+        names = iter(seen)
+        began_at: dict[str, float] = {}
+        answered_at: dict[str, float] = {}
+
+        async def one_after_another(ask: _Ask) -> None:
+            for name in names:
+                began_at[name] = time.perf_counter()
+                await ask(name)
+                answered_at[name] = time.perf_counter()
+                await seen[name].ended
+                await asyncio.sleep(gap_s)
+
+        cpu, began = time.process_time(), time.perf_counter()
+        await _together(one_after_another(asks(connection)) for connection in connections)
+        took, busy = time.perf_counter() - began, time.process_time() - cpu
+        for connection in connections:
+            if connection is not None:
+                connection.close()
+        self._watched.clear()
+        resumed = [each.resumed_at - began_at[name] for name, each in seen.items()]
+        return {
+            rate: round(len(seen) / took, 1),
+            **_percentiles("answered", [answered_at[name] - began_at[name] for name in seen]),
+            **(_percentiles("resumed", resumed) if rate == "events_s" else {}),
+            **_percentiles("complete", [seen[name].ended_at - began_at[name] for name in seen]),
+            "busy": round(busy / took, 2),
+            "seconds": round(took, 3),
+        }
+
+    # -- how it is asked
+
+    async def _post(self, connection: Connection, how: str, path: str, body: bytes) -> None:
+        status = await connection.ask(
+            "POST",
+            f"/api/workflows/workflows/{path}",
+            body,
+            prefer="respond-async" if how == "async" else "",
+        )
+        if status != (202 if how == "async" else 200):
+            raise RuntimeError(f"POST {path} was answered {status}")
+
+    async def _send(self, workflow: str, instance_id: str, command: Command) -> None:
+        reply = await self._client.send(workflow, instance_id, command)
+        if reply.code:
+            raise RuntimeError(f"a command was refused: {reply.code}, {reply.message}")
+
+    async def _waiting(self, names: list[str]) -> dict[str, Watched]:
+        """Workflows that wait for their event, and Postgres knows."""
+        seen = {name: self._watch(_WAITS, name) for name in names}
+        rest = iter(names)
+
+        async def some() -> None:
+            for name in rest:
+                await self._send(_WAITS, name, StartRun("0"))
+                await seen[name].waits
+
+        await _together(some() for _ in range(_PREPARED_AT_ONCE))
+        return seen
+
+    def _watch(self, workflow: str, name: str) -> Watched:
+        watched = self._watched[instance_key(workflow, name).encode()] = Watched()
+        return watched
+
+    def _names(self, count: int) -> list[str]:
+        return [f"{self._name}-{next(self._numbers)}" for _ in range(count)]
+
+
+async def _together(works: Iterable[Awaitable[None]]) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        await asyncio.gather(*works)
+
+
+def _percentiles(what: str, seconds: list[float]) -> dict[str, float]:
+    """The median and the 99th percentile, in milliseconds."""
+    ranked = sorted(seconds)
+    return {
+        f"{what}_p50_ms": round(ranked[len(ranked) // 2] * 1e3, 2),
+        f"{what}_p99_ms": round(ranked[int(len(ranked) * 0.99)] * 1e3, 2),
+    }
+
+
+async def _main(bootstrap: str, port: str, key: str) -> None:
+    load = Load(bootstrap, int(port), key)
+    await load.start()
+    # A group, so that a reader that fails ends the process at once.
+    async with asyncio.TaskGroup() as group:
+        group.create_task(load.read())
+        report(ready=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            asked: dict[str, Any] = json.loads(line)
+            report(**await getattr(load, asked.pop("do"))(**asked))
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(*sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""The workflow routes as OpenAPI describes them, asked by schemathesis, on real parts.
+
+Goal: whatever is asked, no answer is a 5xx, none has a status or a content type that is not
+described, and each is as its schema says. Method: cases at the edges of every parameter and body,
+valid and not, then random ones, the same in each run; about nobody's instances, as they are drawn,
+and about instances that exist and have something to tell.
+
+`min_position` has no pattern in the schema, so that what is refused there is asked, too.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psycopg
+import pytest
+from psycopg import conninfo
+from schemathesis import Case, openapi
+from schemathesis import pytest as parametrized
+from schemathesis.checks import not_a_server_error
+from schemathesis.config import SchemathesisConfig
+from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from typing_extensions import override
+
+from tests.e2e.house import House, opened
+
+API: Final = "/api/workflows"
+#: The key of the service, and beside it that of those who may tick.
+KEYS: Final = {"x-api-key": "dev-workflow-key", "authorization": "Bearer the-tick-key"}
+
+CHECKS: Final = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+#: Nothing that was answered has a say in what is asked next: each run asks the same.
+CONFIG: Final[dict[str, Any]] = {
+    "seed": 20261121,
+    "headers": KEYS,
+    "generation": {"deterministic": True, "with-security-parameters": False},
+    "phases": {
+        "fuzzing": {
+            "generation": {"max-examples": 8},
+            "extra-data-sources": {"responses": False},
+            "error-feedback": {"enabled": False},
+        },
+        "coverage": {"unexpected-methods": []},
+        "stateful": {"enabled": False},
+    },
+}
+
+#: Params of the instances that exist; each is named as its workflow is.
+INSTANCES: Final = {"waiting": 1_000_000, "choosy": None, "telling": 3, "flaky": None}
+STATUSES: Final = {"telling": "complete", "flaky": "errored", "choosy": "waiting"}
+#: Which of them a route is asked about, one after the other, so that all they have to tell shows.
+ASKED: Final = {
+    "listInstances": ("choosy", "telling"),
+    "getInstance": ("choosy", "flaky", "telling"),
+    "getHistory": ("telling", "flaky", "choosy"),
+    "sendEvent": ("waiting", "telling"),
+    "retryInstance": ("flaky", "waiting"),
+}
+OF_OTHERS: Final = ("waiting", "telling")
+
+
+class Ticked(BaseHTTPRequestHandler):
+    """The worker's end of a tick, as the gateway sees it."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = b'{"processed":3}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    @override
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def ticked() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ticked) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path, postgres: str, ticked: str) -> Iterator[House]:
+    directory = scratch / "workflow-schema"
+    directory.mkdir()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("create database workflow_schema")
+    where = conninfo.conninfo_to_dict(postgres)
+    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/workflow_schema"
+    house = House(
+        directory,
+        dsn,
+        HEADWATER_APP="tests.apps.service",
+        HEADWATER_TICK_URL=ticked,
+        HEADWATER_TICK_KEY="the-tick-key",
+    )
+    with opened(house, ("worker", "project", "gateway")):
+        yield house
+
+
+@pytest.fixture(autouse=True)
+def named(request: pytest.FixtureRequest) -> None:
+    """Gives a test what schemathesis 4.32 looks for and pytest 9.2 no longer has."""
+    request.node._nodeid = request.node.nodeid
+
+
+@pytest.fixture(scope="module")
+def api(house: House) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=house.url() + API, headers=KEYS, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def described(house: House, api: httpx.Client) -> BaseSchema:
+    """What the gateway says of its routes; there are instances to ask it about."""
+    for workflow, params in INSTANCES.items():
+        house.wait(partial(_begun, api, workflow, params), f"{workflow} to begin")
+    sent = api.post(_path("telling", "/events"), json={"type": "end"})
+    assert sent.is_success
+    for workflow, status in STATUSES.items():
+        house.wait(partial(_is, api, workflow, status), f"{workflow} to be {status}")
+    config = SchemathesisConfig.from_dict(CONFIG)
+    return openapi.from_url(f"{house.url()}/schema/openapi.json", config=config)
+
+
+def _begun(api: httpx.Client, workflow: str, params: object) -> bool:
+    answer = api.post(f"/workflows/{workflow}/instances", json={"id": workflow, "params": params})
+    return answer.status_code in (200, 409)
+
+
+def _is(api: httpx.Client, workflow: str, status: str) -> bool:
+    return bool(api.get(_path(workflow)).json()["details"]["status"] == status)
+
+
+def _path(workflow: str, verb: str = "") -> str:
+    return f"/workflows/{workflow}/instances/{workflow}{verb}"
+
+
+routes = (
+    parametrized.from_fixture("described")
+    .include(path_regex=f"^{API}/")
+    .exclude(operation_id="followInstance")
+)
+
+
+@routes.parametrize()
+def test_whatever_is_asked_is_answered_as_described(case: Case[Any]) -> None:
+    case.call_and_validate(checks=CHECKS)
+
+
+_turns = {name: cycle(workflows) for name, workflows in ASKED.items()}
+_turn = defaultdict(lambda: cycle(OF_OTHERS), _turns)
+
+
+@routes.exclude(operation_id=["listWorkflows", "tick"]).parametrize()
+def test_whatever_is_asked_about_what_exists_is_answered_as_described(case: Case[Any]) -> None:
+    workflow = next(_turn[str(case.operation.definition.raw["operationId"])])
+    case.path_parameters.update(workflowName=workflow)
+    if "instanceId" in case.path_parameters:
+        case.path_parameters.update(instanceId=workflow)
+    case.call_and_validate(checks=CHECKS)
