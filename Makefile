@@ -22,7 +22,7 @@ demo: setup ## Like up, with rows to look at
 	@$(BIN)/headwater up --demo $(ARGS)
 
 test: setup ## Run every test against the real parts (ARGS="-k name")
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 bench: setup ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
