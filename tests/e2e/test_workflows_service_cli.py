@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from gateway.cli import cli
 from headwater import Client, InstanceExistsError, InstanceFailedError
 from projections.migrate import migrate
+from streams.embedded import EmbeddedKafka
 from streams.topics import create_topics
 from tests.e2e.house import free_port
 
@@ -88,15 +89,26 @@ def parts(app: Path, environment: dict[str, str]) -> Iterator[None]:
 
 
 @pytest.fixture
+def own_kafka(scratch: Path) -> Iterator[str]:
+    """A broker that has the topics, and no history of others."""
+    broker = EmbeddedKafka(scratch / "kafka of the command line", port=0, report=print)
+    try:
+        bootstrap = broker.start()
+        asyncio.run(create_topics(bootstrap, partitions=4, replication=1))
+        yield bootstrap
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
 def base_url(
-    app: Path, kafka: str, fresh_database: str, monkeypatch: pytest.MonkeyPatch
+    app: Path, own_kafka: str, fresh_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    asyncio.run(create_topics(kafka, partitions=4, replication=1))
     port = free_port()
     ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
     environment = {
         **ours,
-        "HEADWATER_KAFKA": kafka,
+        "HEADWATER_KAFKA": own_kafka,
         "HEADWATER_POSTGRES": fresh_database,
         "HEADWATER_PORT": str(port),
         "HEADWATER_WORKFLOW_KEY": KEY,

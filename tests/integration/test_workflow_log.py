@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -53,10 +53,18 @@ _OPENED = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def topics(kafka: str) -> str:
-    """The address of a broker that has the topics of the catalogue."""
-    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
-    return kafka
+def topics(scratch: Path) -> Iterator[str]:
+    """A broker that has the topics of the catalogue.
+
+    It is nobody else's: what is written here is no history that an owner could take over.
+    """
+    broker = EmbeddedKafka(scratch / "kafka of the workflow log", port=0, report=print)
+    try:
+        bootstrap = broker.start()
+        asyncio.run(create_topics(bootstrap, partitions=PARTITIONS, replication=1))
+        yield bootstrap
+    finally:
+        broker.stop()
 
 
 def a_log(bootstrap: str) -> WorkflowLog:
