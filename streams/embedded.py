@@ -29,6 +29,8 @@ __all__ = ["EmbeddedKafka"]
 
 _HOST = "127.0.0.1"
 _NODE = 1
+#: Below the ports that systems give to outgoing connections, which could take one meanwhile.
+_FREE_PORTS = range(20_000, 32_000)
 
 #: A cold start takes 3 s here; recovery of a large log after a power cut is what needs the minute.
 _START_TIMEOUT_S = 60.0
@@ -312,9 +314,10 @@ def _cluster_id() -> str:
 
 
 def _free_port() -> int:
-    with socket.create_server((_HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    while True:
+        port = secrets.choice(_FREE_PORTS)
+        with contextlib.suppress(OSError), socket.create_server((_HOST, port)):
+            return port
 
 
 def _refuse_taken_port(port: int) -> None:
