@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
@@ -60,6 +61,8 @@ class Child:
         self._beat_s = beat_s
         self._said: list[FromHost] = []
         self._flushing = False
+        #: What is heard and not done; the first is being done.
+        self._frames: deque[bytearray] = deque()
         self.left = asyncio.Event()
         self._life = asyncio.current_task()
         threads = Threads(lambda: _die(EXIT_NO_THREADS))
@@ -72,12 +75,23 @@ class Child:
         self._loop.call_later(self._beat_s, self._beat)
 
     def _hear(self, frames: list[bytearray]) -> None:
+        hearing = bool(self._frames)
+        self._frames.extend(frames)
+        if not hearing:
+            self._hear_next()
+
+    def _hear_next(self) -> None:
+        """Does what one frame says, and what the next one says when the answers to it are sent.
+
+        So the parent works on the answers to the one while this process works on the other.
+        """
+        if not self._frames:
+            return
         host, box = self._host, self._box
         try:
-            for frame in frames:
-                for message in _TO_HOST.decode(frame):
-                    box.set_turn(message.activation)
-                    host.hear((message,))
+            for message in _TO_HOST.decode(self._frames[0]):
+                box.set_turn(message.activation)
+                host.hear((message,))
         except BaseException:  # noqa: BLE001, the host lets no error of an author's through
             traceback.print_exc()
             _die(EXIT_BROKEN)
@@ -85,6 +99,9 @@ class Child:
         self._flush_soon()
         if not box.note(host.starting()):
             self._flush()
+        self._frames.popleft()
+        if self._frames:
+            self._loop.call_soon(self._hear_next)
 
     def _emit(self, message: FromHost) -> None:
         if threading.get_ident() != self._thread:
@@ -111,6 +128,7 @@ class Child:
     def _end(self) -> None:
         """Nobody listens any more: cancels what runs, waits a little for it, and leaves."""
         tasks = asyncio.all_tasks(self._loop) - {self._life}
+        self._frames.clear()
         self._host.stop()
         self._ending = self._loop.create_task(self._leave(tasks))
 

@@ -17,7 +17,8 @@ import msgspec
 _HEADER: Final = 4
 #: A read takes at most so much: some thousand small messages, a few milliseconds of work.
 _READ_BYTES: Final = 256 * 1024
-#: Messages of a frame, each of which may hold a result of 1 MiB: bounds what is encoded at once.
+#: Messages of a frame, each of which may hold a result of 1 MiB: bounds what is encoded at once,
+#: and what a host does before it answers. Fewer would cost more appends.
 _MESSAGES_MAX: Final = 256
 #: What may wait to be sent: room for several of the largest results, little beside an app's memory.
 UNSENT_MAX: Final = 8 * 1024 * 1024

@@ -85,6 +85,11 @@ async def blocks_in_its_body(event: WorkflowEvent[str], step: Step) -> str:
     return "at last"
 
 
+@workflow("blocks-at-once")
+async def blocks_at_once(_: EVENT, _step: Step) -> None:
+    time.sleep(60)  # noqa: ASYNC251, that is the point
+
+
 @workflow("always-blocks")
 async def always_blocks(_: EVENT, step: Step) -> str:
     await step.do("before", soon)

@@ -128,6 +128,21 @@ def test_code_that_wants_to_exit_ends_itself_only(where: str):
     drive(scenario)
 
 
+def test_a_host_says_what_it_has_done_before_it_does_more():
+    async def scenario(world: World) -> None:
+        # More than a frame, and both are there when it hears: what is in the second stops it.
+        keys = [world.create("quick") for _ in range(300)]
+        world.create("blocks-at-once")
+        os.kill(world.host.pid, signal.SIGSTOP)
+        world.turn()
+        os.kill(world.host.pid, signal.SIGCONT)
+        await world.run_until(lambda: sum(bool(world.run(key).entries) for key in keys) >= 256)
+        assert not world.gone
+        await world.run_until(lambda: bool(world.gone))
+
+    drive(scenario, stall_s=0.4)
+
+
 def test_large_results_pass():
     async def scenario(world: World) -> None:
         keys = [world.create("large") for _ in range(12)]
