@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemas.errors import HeadwaterError
+from streams.code_host.apps import Declarations
 from streams.code_host.process import Gone, HostKilled, HostProcess
 from streams.code_host.protocol import FromHost, ToHost
 
@@ -28,8 +29,9 @@ class Hosting:
         self._app = app
         self._stirred = stirred
         self._host: HostProcess | None = None
-        #: The names of the workflows that it has code of.
-        self.workflows: frozenset[str] = frozenset()
+        #: What the app declares, as its latest host has it; nothing before the first has started.
+        self.declared = Declarations()
+        self._started = asyncio.Event()
         #: The latest activation, and the latest before the present host was started.
         self._last_activation = 0
         self._before_host = 0
@@ -52,6 +54,10 @@ class Hosting:
             else:
                 return
 
+    async def started(self) -> None:
+        """Waits until the first host has started."""
+        await self._started.wait()
+
     async def stop(self) -> None:
         """Ends the host."""
         if self._restarting is not None:
@@ -62,8 +68,9 @@ class Hosting:
 
     async def _begin(self) -> None:
         host = HostProcess(self._app, heard=self.hear, gone=self._lost)
-        self.workflows = await host.start()
+        self.declared = await host.start()
         self._host = host
+        self._started.set()
         # What was given to the host before it concerns nobody any more.
         self._before_host = self._last_activation
         self._stirred()

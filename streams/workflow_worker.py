@@ -23,6 +23,7 @@ from processors.runs.decisions import Rejection
 from schemas.errors import BrokerUnavailable
 from schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
 from streams.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
+from streams.code_host.apps import Declarations
 from streams.code_host.protocol import Forget, FromHost, Said, ToHost
 from streams.effects import Answer, Batch, Queued
 from streams.hosting import Hosting
@@ -159,6 +160,11 @@ class WorkflowWorker:
         """Has a worker that is ticked do what is due; see `Ticks.tick`."""
         assert self._ticks is not None  # noqa: S101, whoever ticks has chosen so
         return await self._ticks.tick(max_instances, max_steps)
+
+    async def declared(self) -> Declarations:
+        """What the app declares, once `run` has loaded it."""
+        await self._hosting.started()
+        return self._hosting.declared
 
     def _owners(self) -> list[Owner]:
         return [owned.owner for owned in self._ownership.partitions.values()]
@@ -368,14 +374,14 @@ class WorkflowWorker:
     # -- partitions
 
     async def _taken(self, number: int, replied: int) -> OwnedPartition:
-        epoch = await self._log.claim(number, self._name, self._hosting.workflows)
+        epoch = await self._log.claim(number, self._name, self._hosting.declared.names)
         taken = await take_over(self._log, number, epoch, replied)
         owner = Owner(
             number,
             taken.claims,
             taken.instances,
             taken.wakes,
-            workflows=self._hosting.workflows,
+            workflows=self._hosting.declared.names,
             number_activations=lambda: self._hosting.number(number, self._count),
             draw_seed=self._draw_seed,
         )
@@ -422,7 +428,7 @@ class WorkflowWorker:
                 "instances of %s wait: %s has no workflow of that name (it has %s)",
                 name,
                 self._app,
-                ", ".join(sorted(self._hosting.workflows)),
+                ", ".join(sorted(self._hosting.declared.names)),
             )
         self._strangers |= names
 

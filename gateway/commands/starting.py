@@ -7,17 +7,16 @@ from typing import Final
 
 import click
 
+from gateway.commands.options import bootstrap_of
 from gateway.settings import PREFIX, Settings
 from processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
-from streams.code_host.declared import Declarations, declarations_of
+from streams.code_host.apps import Declarations
 from streams.schedules import declare
 from streams.triggers import Triggers
 from streams.workflow_client import WorkflowClient
 
 #: Longer than a partition takes to change its owner; what has no outcome then is sent again.
 _OUTCOME_WITHIN_S: Final = 15.0
-#: The app is loaded beside a worker that has it in hand already, and takes what cores are left.
-_LOADED_WITHIN_S: Final = 600.0
 
 
 class RulesWrong(click.ClickException):
@@ -59,20 +58,21 @@ def _wrong(settings: Settings, problems: str) -> RulesWrong:
 async def start_workflows(
     settings: Settings,
     rules: Sequence[Rule],
+    app: Awaitable[Declarations],
     *,
-    bootstrap: str,
     name: str,
     clock: Callable[[], int],
     new_id: Callable[[], str],
 ) -> None:
     """Declares the app's schedules, and follows rules until it is cancelled.
 
-    Errors: AppNotLoaded, RulesWrong.
+    Errors: RulesWrong.
     """
-    declared = await declarations_of(settings.app, within_s=_LOADED_WITHIN_S)
+    declared = await app
     check_rules(settings, rules, declared)
     if not rules and not declared.schedules:
         return
+    bootstrap = bootstrap_of(settings)
     client = WorkflowClient(
         bootstrap=bootstrap,
         client_id=f"{name}-starts",

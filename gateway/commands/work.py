@@ -22,8 +22,8 @@ from gateway.ticking import ticks_heard
 from processors.triggers.rules import Rule
 from projections.step_commits import StepCommits
 from schemas.errors import PartUnavailable
-from streams.code_host.apps import AppNotLoaded
-from streams.code_host.declared import Declarations, declarations_of
+from streams.code_host.apps import AppNotLoaded, Declarations
+from streams.code_host.process import HostKilled, declarations_of
 from streams.scheduling import run_as_batch
 from streams.workflow_worker import WorkflowWorker
 
@@ -87,7 +87,7 @@ async def _work(
         starts = start_workflows(
             settings,
             rules,
-            bootstrap=bootstrap_of(settings),
+            worker.declared(),
             name=name,
             clock=clock,
             new_id=new_id,
@@ -112,7 +112,7 @@ def declared_by(app: str) -> Declarations:
     """
     try:
         return uvloop.run(declarations_of(app))
-    except AppNotLoaded as error:
+    except (AppNotLoaded, HostKilled) as error:
         raise AppWrong(error.message) from error
 
 

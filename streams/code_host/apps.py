@@ -14,10 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from schemas.errors import Disposition, HeadwaterError
 from streams.code_host.definition import Workflow
 from streams.code_host.schedule_runner import RUNNER, ScheduleRunner
-from streams.code_host.schedules import MODULE_LIST, Schedule
+from streams.code_host.schedules import MODULE_LIST, Declared, Schedule
 
 #: What an app consists of.
 _Part: TypeAlias = Workflow | Schedule
@@ -30,6 +32,25 @@ class AppNotLoaded(HeadwaterError):
 
     disposition = Disposition.HALT
     code = "app_not_loaded"
+
+
+class Declarations(msgspec.Struct, frozen=True):
+    """What an app declares; with an error, nothing."""
+
+    workflows: tuple[str, ...] = ()
+    schedules: tuple[Declared, ...] = ()
+    error: str = ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The workflows that there is code for: with the one that runs schedules."""
+        return frozenset((*self.workflows, RUNNER) if self.schedules else self.workflows)
+
+
+def declarations_in(workflows: Mapping[str, Workflow]) -> Declarations:
+    """What an app declares that was loaded."""
+    schedules = tuple(each.declared for each in schedules_of(workflows))
+    return Declarations(tuple(sorted(workflows.keys() - {RUNNER})), schedules)
 
 
 def load_app(spec: str) -> dict[str, Workflow]:

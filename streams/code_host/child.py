@@ -25,10 +25,10 @@ import msgspec
 import uvloop
 
 from streams.clock import now_ms
-from streams.code_host.apps import AppNotLoaded, load_app
+from streams.code_host.apps import AppNotLoaded, Declarations, declarations_in, load_app
 from streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
 from streams.code_host.definition import Workflow
-from streams.code_host.frames import Hello, Pipe, frames_of
+from streams.code_host.frames import Pipe, frames_of
 from streams.code_host.host import Host
 from streams.code_host.protocol import FromHost, ToHost
 from streams.code_host.threads import Threads
@@ -168,9 +168,9 @@ def _load(connection: socket.socket, app: str) -> dict[str, Workflow]:
     workflows: dict[str, Workflow] = {}
     try:
         workflows = load_app(app)
-        hello = Hello(tuple(workflows))
+        hello = declarations_in(workflows)
     except AppNotLoaded as error:
-        hello = Hello((), error.message)
+        hello = Declarations(error=error.message)
     for frame in frames_of([hello]):
         connection.sendall(frame)
     if not workflows:

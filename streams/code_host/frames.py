@@ -26,13 +26,6 @@ UNSENT_MAX: Final = 8 * 1024 * 1024
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """What a child says first, in a frame of its own: its workflows, or why it has none."""
-
-    workflows: tuple[str, ...]
-    error: str = ""
-
-
 def frames_of(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
     """The frames that carry these messages, in order."""
     frames = []

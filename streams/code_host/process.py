@@ -18,9 +18,9 @@ from typing import Final
 import msgspec
 
 from schemas.errors import Disposition, HeadwaterError
-from streams.code_host.apps import AppNotLoaded
+from streams.code_host.apps import AppNotLoaded, Declarations
 from streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
-from streams.code_host.frames import Hello, Pipe
+from streams.code_host.frames import Pipe
 from streams.code_host.protocol import FromHost, ToHost
 from streams.code_host.threads import THREADS_MAX
 
@@ -40,7 +40,8 @@ _LOOKS: Final = 10
 _END_S: Final = 1.0
 
 _FROM_HOST: Final = msgspec.msgpack.Decoder(list[FromHost])
-_HELLO: Final = msgspec.msgpack.Decoder(list[Hello])
+#: What a child says first, in a frame of its own.
+_HELLO: Final = msgspec.msgpack.Decoder(list[Declarations])
 _EXITS: Final = {
     EXIT_BROKEN: "with an error of its own, which its log shows",
     EXIT_NO_THREADS: f"because callbacks that went on after their timeout held all {THREADS_MAX} "
@@ -90,7 +91,7 @@ class HostProcess:
         self._pipe: Pipe
         self._box: BlackBox
         self._attending: asyncio.Task[None] | None = None
-        self._hello: asyncio.Future[Hello]
+        self._hello: asyncio.Future[Declarations]
         self._timer: asyncio.TimerHandle | None = None
         self._pulse = self._still = 0
         self._stalled = self._stopping = False
@@ -100,8 +101,8 @@ class HostProcess:
         """The child's process id."""
         return self._process.pid
 
-    async def start(self, within_s: float = START_S) -> frozenset[str]:
-        """Starts the child; gives the names of its workflows.
+    async def start(self, within_s: float = START_S) -> Declarations:
+        """Starts the child; gives what its app declares.
 
         Errors: AppNotLoaded, with the author's traceback; HostKilled.
         """
@@ -125,7 +126,7 @@ class HostProcess:
             # Killed from outside, perhaps: that is no fault of the app's.
             raise (HostKilled if code is not None and code < 0 else AppNotLoaded)(hello.error)
         self._look()
-        return frozenset(hello.workflows)
+        return hello
 
     async def _launch(self) -> None:
         ours, theirs = socket.socketpair()
@@ -232,7 +233,7 @@ class HostProcess:
 
     def _tell(self, code: int) -> None:
         if not self._hello.done():
-            self._hello.set_result(Hello((), self._unsaid(code)))
+            self._hello.set_result(Declarations(error=self._unsaid(code)))
         elif not self._stopping and self._hello.result().workflows:
             loop = asyncio.get_running_loop()
             gone = Gone(self._reason(code), self._box.turn())
@@ -276,6 +277,19 @@ class HostProcess:
         if not self._attending.done():
             self._kill()
         await self._attending
+
+
+async def declarations_of(
+    app: str, *, directory: Path | None = None, within_s: float = START_S
+) -> Declarations:
+    """Loads an app in a host that ends at once, and says what it declares.
+
+    Errors: AppNotLoaded, with the author's traceback; HostKilled.
+    """
+    host = HostProcess(app, heard=lambda _: None, gone=lambda _: None, directory=directory)
+    declared = await host.start(within_s)
+    await host.stop()
+    return declared
 
 
 def _how(code: int) -> str:

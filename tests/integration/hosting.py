@@ -76,7 +76,7 @@ class World:
             stall_s=self._stall_s,
             directory=APPS,
         )
-        names = await host.start()
+        names = (await host.start()).names
         self.hosts.append(host)
         return names
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.commands.starting import RulesWrong, check_rules, rules_of, together
 from gateway.commands.up import parts_of
 from gateway.settings import Settings
-from streams.code_host.declared import Declarations
+from streams.code_host.apps import Declarations
 
 RULE = """
 [[rule]]

@@ -10,7 +10,7 @@ import pytest
 
 from processors.ticks import Cron
 from streams.code_host.apps import AppNotLoaded, load_app, schedules_of
-from streams.code_host.declared import declarations_of
+from streams.code_host.process import declarations_of
 
 ORDER = """
     from headwater import workflow
