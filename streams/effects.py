@@ -106,7 +106,14 @@ def news(  # noqa: PLR0911, one for each event
     """What the code of a run is told of an event, if it has to see it."""
     match event:
         case StepCompleted():
-            return Resolved(activation, event.key, sequence, event.attempt, event.result)
+            return Resolved(
+                activation,
+                event.key,
+                sequence,
+                event.attempt,
+                event.result,
+                rollback=event.rollback,
+            )
         case StepFailed(retry_at_ms=None):
             return Resolved(activation, event.key, sequence, event.attempt, None, event.failure)
         case EntryCompleted():

@@ -229,7 +229,7 @@ def _full(run: CodeRun, key: str) -> Failure | None:
 def _open(run: CodeRun, asked: Open, now_ms: int) -> Decision:
     if asked.key in run.entries:
         return STALE
-    full = _full(run, asked.key)
+    full = None if asked.kind is EntryKind.SLEEP else _full(run, asked.key)
     if full:
         return ending(run, RunErrored(full))
     wake_at_ms = asked.wake_at_ms

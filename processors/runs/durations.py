@@ -3,11 +3,13 @@
 import re
 from datetime import timedelta
 from functools import lru_cache
-from math import inf
 from typing import Final, TypeAlias
 
 #: A number of milliseconds, text such as "10 seconds", or a timedelta.
 Duration: TypeAlias = str | float | timedelta
+
+#: A hundred years: nobody means more, and a time that is so far off is still a number of 64 bits.
+LONGEST_MS: Final = 100 * 365 * 86_400_000
 
 _TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 _UNITS_MS: Final = {
@@ -32,13 +34,13 @@ def milliseconds(duration: Duration) -> int:
 
     Shape:  a number is milliseconds; text is a number and a unit (ms, s, sec, second, m, min,
             minute, h, hr, hour, d, day, plurals too).
-    Errors: ValueError for anything else, and for what is negative or endless.
+    Errors: ValueError for anything else, and for what is negative or longer than LONGEST_MS.
     """
     if isinstance(duration, str):
         return _text_ms(duration)
     number = duration.total_seconds() * 1_000 if isinstance(duration, timedelta) else duration
     # True is a number to Python, and authors who pass it mean something else.
-    if type(number) not in (int, float) or not 0 <= number < inf:
+    if type(number) not in (int, float) or not 0 <= number <= LONGEST_MS:
         raise ValueError(_expected(duration))
     return round(number)
 
@@ -57,7 +59,7 @@ def _text_ms(duration: str) -> int:
             f"in the duration {duration!r}"
         )
     number = float(found[1]) * factor
-    if number == inf:
+    if number > LONGEST_MS:
         raise ValueError(_expected(duration))
     return round(number)
 
@@ -65,5 +67,5 @@ def _text_ms(duration: str) -> int:
 def _expected(found: object) -> str:
     return (
         'expected a duration: milliseconds as a number that is not negative, or text such as "10 '
-        f'seconds", found {found!r}'
+        f'seconds", at most 100 years, found {found!r}'
     )

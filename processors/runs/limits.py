@@ -19,6 +19,8 @@ SYSTEM: Final = "system"
 #: Largest JSON text of a result, payload, params, or data of a log line.
 VALUE_BYTES_MAX: Final = 1024 * 1024
 ENTRIES_MAX: Final = 1_024
+#: Retries that a step may have, unless it has any number of them.
+RETRIES_MAX: Final = 1_000_000_000
 SLEEP_MAX_MS: Final = 365 * 86_400_000
 WAIT_MIN_MS: Final = 1_000
 WAIT_MAX_MS: Final = 365 * 86_400_000

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from processors.replay.commands import (
     BeginRollback,
     CodeCommand,
+    Log,
     Raise,
     Reached,
     RetryPolicy,
@@ -248,11 +249,12 @@ class Activation:
         return True
 
     def say(self, asked: CodeCommand, *, owed: str | None = None) -> None:
-        """Tells the owner, unless the run is being rolled back, when nothing is news.
+        """Tells the owner, unless the run is being rolled back, when only handlers have news.
 
         Shape:  owed is the key of the entry that will have its result as soon as this is durable.
         """
-        if self.closed or self.rolling_back:
+        logged = isinstance(asked, Log) and asked.attempt is not None
+        if self.closed or (self.rolling_back and not logged):
             return
         if owed is not None:
             self.owed.add(owed)

@@ -1,9 +1,11 @@
 """What authors pass to entries and get from them, to and from plain numbers and text."""
 
 import inspect
+import math
 import types
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from hashlib import blake2b
 from typing import Any
 
@@ -12,6 +14,7 @@ from processors.replay.state import Entry
 from processors.runs.durations import Duration, milliseconds
 from processors.runs.limits import (
     EVENT_TYPE_MAX,
+    MAILBOX_MAX,
     STEP_NAME_MAX,
     WAIT_DEFAULT_MS,
     WAIT_MAX_MS,
@@ -21,15 +24,24 @@ from processors.runs.limits import (
 from schemas.history import Failure
 from streams.code_host.definition import ReceivedEvent
 from streams.code_host.protocol import Activate
+from streams.code_host.values import check_sound
 
 
 def check_name(name: object) -> None:
     """Sees that the name of an entry keeps the rules.
 
-    Errors: ValueError.
+    Errors: ValueError, TypeError, UnserialisableError.
     """
     if isinstance(name, str) and 0 < len(name) <= STEP_NAME_MAX:
-        return
+        if type(name) is str and name.isascii():
+            return
+        check_sound("the name of an entry", name)
+        if type(name) is str or isinstance(name, Enum):
+            return
+        raise TypeError(
+            f"expected the name of an entry to be a plain str, found {type(name).__name__}: "
+            f"pass str({str(name)!r})"
+        )
     found = f"{len(name)} characters: {name[:40]!r}" if isinstance(name, str) else repr(name)
     raise ValueError(
         f"expected the name of an entry to be 1 to {STEP_NAME_MAX} characters, found {found}"
@@ -53,8 +65,8 @@ def check_callable(name: str, callback: object) -> None:
 
 def wants_tx(callback: Callable[..., Any]) -> bool:
     """Whether a callback has exactly one required positional parameter."""
-    if isinstance(callback, types.FunctionType):
-        # What `inspect` would find, at a hundredth of its time.
+    if isinstance(callback, types.FunctionType) and not callback.__dict__:
+        # Decorators leave traces there. What `inspect` would find, at a hundredth of its time.
         return callback.__code__.co_argcount - len(callback.__defaults__ or ()) == 1
     try:
         parameters = inspect.signature(callback).parameters.values()
@@ -85,9 +97,12 @@ def wait_ms_of(
         fault = name_fault("an event type", each, EVENT_TYPE_MAX)
         if fault:
             raise ValueError(fault)
-    if not types_ or (limit is not None and limit < 1):
+    if not types_ or (
+        limit is not None and (type(limit) is not int or not 1 <= limit <= MAILBOX_MAX)
+    ):
         raise ValueError(
-            f'expected "{name}" to have a type and a limit from 1, found {types_} and {limit}'
+            f'expected "{name}" to have a type and a whole number from 1 to {MAILBOX_MAX:,} as its '
+            f"limit, found {types_} and {limit!r}"
         )
     wait_ms = WAIT_DEFAULT_MS if timeout is None else milliseconds(timeout)
     if not WAIT_MIN_MS <= wait_ms <= WAIT_MAX_MS:
@@ -111,7 +126,8 @@ def aware(ms: int) -> datetime:
 def moment_ms(moment: datetime | float) -> int:
     """A moment in Unix milliseconds.
 
-    Errors: ValueError for a datetime without a time zone.
+    Shape:  what was before 1970 is over as well, and is 0.
+    Errors: ValueError for a datetime without a time zone, and for what is no time.
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
@@ -119,8 +135,10 @@ def moment_ms(moment: datetime | float) -> int:
                 f"expected a datetime with a time zone, found {moment!r}: "
                 "pass tzinfo, for example datetime.UTC"
             )
-        return round(moment.timestamp() * 1_000)
-    return round(moment)
+        return max(0, round(moment.timestamp() * 1_000))
+    if type(moment) not in (int, float) or not -math.inf < moment < math.inf:
+        raise ValueError(f"expected a datetime or Unix milliseconds, found {moment!r}")
+    return max(0, round(moment))
 
 
 def child_id_of(begin: Activate, key: str) -> str:

@@ -17,7 +17,7 @@ from processors.runs.limits import (
     name_fault,
 )
 from schemas.history import Json, Post, SendEvent, StartRun
-from streams.code_host.values import encode
+from streams.code_host.values import check_sound, encode
 
 #: What one step may send: it travels in one record of the history together with the result.
 _POSTS_CHARS_MAX: Final = 1024 * 1024
@@ -50,14 +50,18 @@ class StepTx:
 
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
+        check_sound("the name of a topic", topic)
         if not topic:
-            raise ValueError(f"expected the name of a topic, found {topic!r}")
+            raise ValueError("expected the name of a topic, found none")
+        if key is not None:
+            check_sound("the key of a record", key)
         self._post(Post(0, topic=topic, key=key, value=encode(value, "a published value")))
 
     def execute(self, sql: str, params: Any = ()) -> None:  # noqa: ANN401
         """Runs SQL in the step's Postgres transaction; `%s` stands for a parameter."""
         if not isinstance(sql, str):
             raise TypeError(f"expected SQL as text, found {type(sql).__name__}")
+        check_sound("SQL", sql)
         self.statements.append((sql, json.dumps(list(params), default=_as_text)))
 
     def create_workflow(

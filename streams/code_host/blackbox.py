@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from streams.code_host.frames import UNSENDABLE
 from streams.code_host.protocol import Started
 
 #: EX_SOFTWARE of sysexits.h: an error of our own, whose traceback is in the log.
@@ -92,14 +93,16 @@ class BlackBox:
     def note(self, starting: Sequence[Started]) -> bool:
         """Notes attempts that may run before the parent has heard of them.
 
-        Shape:  replaces the note before; False if they are too many to be noted.
+        Shape:  replaces the note before; False if they cannot be noted, or are too many.
         """
-        if not starting:
-            self._head[_LENGTH] = 0
-            return True
-        data = _ENCODER.encode(starting)
-        fits = len(data) <= _NOTE_MAX
         self._head[_LENGTH] = 0
+        if not starting:
+            return True
+        try:
+            data = _ENCODER.encode(starting)
+        except UNSENDABLE:
+            return False
+        fits = len(data) <= _NOTE_MAX
         if fits:
             self._map[_HEAD : _HEAD + len(data)] = data
             self._head[_LENGTH] = len(data)

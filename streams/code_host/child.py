@@ -24,13 +24,15 @@ from typing import Final, NoReturn
 import msgspec
 import uvloop
 
+from processors.replay.commands import Raise
+from schemas.history import Failure
 from streams.clock import now_ms
 from streams.code_host.apps import AppNotLoaded, Declarations, declarations_in, load_app
 from streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
 from streams.code_host.definition import Workflow
-from streams.code_host.frames import Pipe, frames_of
+from streams.code_host.frames import UNSENDABLE, Pipe, frames_of
 from streams.code_host.host import Host
-from streams.code_host.protocol import FromHost, ToHost
+from streams.code_host.protocol import FromHost, Said, ToHost
 from streams.code_host.threads import Threads
 from streams.scheduling import run_as_batch
 
@@ -123,7 +125,10 @@ class Child:
         said += self._host.still_running()
         # What is noted stays: the pipe may be closed by now, and an attempt that has ended since is
         # not charged twice.
-        self._pipe.send(said)
+        try:
+            self._pipe.send(said)
+        except UNSENDABLE:
+            self._pipe.send([_sendable(message) for message in said])
 
     def _end(self) -> None:
         """Nobody listens any more: cancels what runs, waits a little for it, and leaves."""
@@ -136,6 +141,17 @@ class Child:
         if tasks:
             await asyncio.wait(tasks, timeout=_LEAVE_S)
         self.left.set()
+
+
+def _sendable(message: FromHost) -> FromHost:
+    """The message; or, if it cannot be sent, that its run has failed, and no other with it."""
+    try:
+        frames_of([message])
+    except UNSENDABLE as why:
+        log.exception("a run asks for what cannot be sent")
+        failure = Failure("UnserialisableError", f"expected what can be sent, found {why!r}")
+        return Said(message.activation, Raise(failure))
+    return message
 
 
 def _die(code: int) -> NoReturn:

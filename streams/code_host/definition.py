@@ -14,7 +14,7 @@ from typing_extensions import override
 from processors.replay.commands import RetryPolicy
 from processors.replay.retries import ANY_NUMBER
 from processors.runs.durations import Duration, milliseconds
-from processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from processors.runs.limits import RETRIES_MAX, WORKFLOW_NAME_MAX, name_fault
 from schemas.history import Json
 from streams.code_host.values import decode, frozen
 
@@ -59,8 +59,13 @@ class Retry:
             raise ValueError(
                 f"expected backoff constant, linear or exponential, found {self.backoff!r}"
             )
-        if self.limit != math.inf and (self.limit < 0 or self.limit != int(self.limit)):
-            raise ValueError(f"expected a whole number of retries or inf, found {self.limit!r}")
+        if self.limit != math.inf and not (
+            0 <= self.limit <= RETRIES_MAX and self.limit == int(self.limit)
+        ):
+            raise ValueError(
+                f"expected a whole number of retries, at most {RETRIES_MAX:,}, or inf, "
+                f"found {self.limit!r}"
+            )
         limit = ANY_NUMBER if self.limit == math.inf else int(self.limit)
         return RetryPolicy(limit, milliseconds(self.delay), self.backoff)
 
@@ -152,11 +157,13 @@ def _declared(function: Author) -> Any:  # noqa: ANN401, a type form
 def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
     """The payload of a run, as the type that its workflow declares, read-only.
 
-    Errors: msgspec.ValidationError, which says where it does not fit.
+    Shape:  none are None, whatever the type.
+    Errors: msgspec.ValidationError, which says where it does not fit; TypeError for a type that
+            says of no JSON what it is.
     """
     declared = workflow.params_type()
     value = decode(params)
-    if declared is not Any:
+    if declared is not Any and value is not None:
         value = msgspec.convert(value, declared)
     return frozen(value)
 

@@ -23,6 +23,9 @@ _MESSAGES_MAX: Final = 256
 #: What may wait to be sent: room for several of the largest results, little beside an app's memory.
 UNSENT_MAX: Final = 8 * 1024 * 1024
 
+#: What is raised for a message that cannot be sent.
+UNSENDABLE: Final = (TypeError, ValueError, OverflowError)
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
@@ -80,7 +83,10 @@ class Pipe:
         await self._room.wait()
 
     def send(self, messages: Sequence[msgspec.Struct]) -> None:
-        """Sends messages, at once as far as the kernel takes them; to nobody once it is closed."""
+        """Sends messages, at once as far as the kernel takes them; to nobody once it is closed.
+
+        Errors: UNSENDABLE; nothing is sent then.
+        """
         for frame in frames_of(messages):
             if self._closed:
                 return

@@ -112,7 +112,7 @@ class Host:
             return
         try:
             payload = read_params(workflow, message.params)
-        except msgspec.ValidationError as why:
+        except (msgspec.ValidationError, TypeError) as why:
             failure = Failure(
                 "WORKFLOW_PARAMS_INVALID",
                 f"expected the params of {workflow.name} to be {workflow.params_type()!r}, "
@@ -251,7 +251,11 @@ class Host:
             retryable = not isinstance(
                 error, NonRetryableError | RollbackError | UnserialisableError
             )
-            asked = StepRaised(call.reached, number, failure_of(error), call.policy, retryable)
+            failure = failure_of(error)
+            if isinstance(error, RollbackError):
+                # By this name it is known again when it is raised into the workflow.
+                failure = msgspec.structs.replace(failure, name=RollbackError.__name__)
+            asked = StepRaised(call.reached, number, failure, call.policy, retryable)
         self._settle(activation, call, asked)
 
     def _settle(self, activation: Activation, call: Call, asked: CodeCommand) -> None:
@@ -275,6 +279,7 @@ class Host:
         output: Any,  # noqa: ANN401
     ) -> None:
         failed: BaseException | None = None
+        ATTEMPT.set(Attempting(key, activation.entries[key].rollback_attempts + 1))
         try:
             await self._invoke(handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps
@@ -309,5 +314,5 @@ def _entry(activation: Activation, message: Resolved) -> Entry:
     entry.sequence = message.sequence
     entry.attempts = message.attempts
     entry.result, entry.failure = message.result, message.failure
-    entry.rollback = entry.rollback or (call is not None and call.rollback)
+    entry.rollback = message.rollback
     return entry

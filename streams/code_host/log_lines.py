@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from processors.replay.commands import Log
 from processors.runs.limits import LOG_CATEGORY_MAX, LOG_MESSAGE_MAX, SYSTEM
 from streams.code_host.attempt import ATTEMPT
-from streams.code_host.values import encode
+from streams.code_host.values import encode, sound
 
 if TYPE_CHECKING:
     from streams.code_host.activation import Activation
@@ -57,7 +57,12 @@ class StepLog:
         """Writes a line of level error."""
         self._write("error", message, data, category)
 
-    def _write(self, level: str, message: str, data: Any, category: str) -> None:  # noqa: ANN401
+    def _write(self, level: str, message: object, data: Any, category: object) -> None:  # noqa: ANN401
+        if not isinstance(message, str) or not isinstance(category, str):
+            raise TypeError(
+                "expected the message and the category of a log line to be text, "
+                f"found {message!r:.80} and {category!r:.80}; pass other values as data"
+            )
         if category == SYSTEM:
             raise ValueError(
                 f"expected a category of your own, found {SYSTEM!r}, which is the engine's"
@@ -77,4 +82,4 @@ class StepLog:
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
         replayed = attempt is None and run.logs_again()
-        run.say(Log(level, category, message, text, key, number, replayed))
+        run.say(Log(level, sound(category), sound(message), text, key, number, replayed))

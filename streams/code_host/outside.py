@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from processors.replay.commands import CodeCommand, Reached, RetryPolicy
-from processors.replay.errors import StepFailedError
+from processors.replay.errors import NonRetryableError, StepFailedError, TooManyEntriesError
 from schemas.history import Failure
-from streams.code_host.values import encode
+from streams.code_host.values import encode, sound
 
 if TYPE_CHECKING:
     from streams.code_host.activation import Activation
@@ -74,13 +74,15 @@ def failure_of(error: BaseException) -> Failure:
     """An exception as data; of a failed step, the exception that made it fail."""
     if isinstance(error, StepFailedError):
         return error.error
-    name = getattr(error, "name", None)
-    if not isinstance(name, str) or not name:
+    # Not of any error that has a name: of an AttributeError it is that of the attribute.
+    if isinstance(error, NonRetryableError | TooManyEntriesError):
+        name = str(error.name)
+    else:
         name = type(error).__name__
     try:
         text = str(error)
     except Exception:  # noqa: BLE001, an author's __str__ may do anything
         text = "(its text could not be made)"
     lines = traceback.format_exception(type(error), error, error.__traceback__)
-    trace = "".join(lines)[-_TRACE_MAX:].encode(errors="replace").decode()
-    return Failure(name, text.encode(errors="replace").decode(), encode(trace, "a traceback"))
+    trace = sound("".join(lines)[-_TRACE_MAX:])
+    return Failure(sound(name), sound(text), encode(trace, "a traceback"))

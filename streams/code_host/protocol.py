@@ -46,6 +46,8 @@ class Resolved(Message, frozen=True):
     attempts: int = 0
     result: Json | None = None
     failure: Failure | None = None
+    #: Whether it can be rolled back.
+    rollback: bool = False
 
 
 class Advanced(Message, frozen=True):

@@ -34,12 +34,12 @@ class Record:
         self.ordinal += 1
         return self.ordinal - 1
 
-    def make_room(self, key: str) -> None:
+    def make_room(self, key: str, kind: EntryKind) -> None:
         """Sees that the run may have one more entry.
 
         Errors: TooManyEntriesError; sleeps do not count.
         """
-        if len(self.entries) >= ENTRIES_MAX:
+        if len(self.entries) >= ENTRIES_MAX and kind is not EntryKind.SLEEP:
             counted = sum(entry.kind is not EntryKind.SLEEP for entry in self.entries.values())
             if counted >= ENTRIES_MAX:
                 raise TooManyEntriesError(too_many_entries(key))

@@ -1,8 +1,9 @@
 """A place in the tree of a run's entries, where they are entered and asked for."""
 
 import asyncio
+import re
 from collections.abc import Coroutine
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from processors.replay.commands import Mark, Open
 from processors.replay.errors import DuplicateStepError, NonDeterministicError
@@ -10,6 +11,9 @@ from processors.replay.state import Entry
 from schemas.history import EntryKind
 from streams.code_host.activation import Activation
 from streams.code_host.arguments import check_name
+
+#: Where a name has what would stand for another character in a key.
+_ESCAPED: Final = re.compile("%(?=2F|25)")
 
 
 class Suspended(BaseException):
@@ -52,7 +56,7 @@ class Scope:
 
     def key(self, name: str) -> str:
         """The key of a name in this scope."""
-        escaped = name.replace("/", "%2F")
+        escaped = _ESCAPED.sub("%25", name).replace("/", "%2F")
         return f"{self.scope}/{escaped}" if self.scope else escaped
 
     # -- entries
@@ -89,7 +93,7 @@ class Scope:
         if entry is not None and entry.kind not in kinds:
             raise run.diverged(key, entry.kind.value, kind.value)
         if entry is None and not self.retold:
-            run.record.make_room(key)
+            run.record.make_room(key, kind)
         if run.workflow.strict and key in run.record.visited:
             raise run.diverged(key, kind.value, f"a second {kind.value} of the same name")
         run.record.visit(key, entry)

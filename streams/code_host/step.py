@@ -273,7 +273,7 @@ class Step(Drawn):
         return decode(entry.result or "null")
 
     def join(
-        self, name: str, **branches: Callable[["Step"], Awaitable[Any]]
+        self, name: str, /, **branches: Callable[["Step"], Awaitable[Any]]
     ) -> Coroutine[Any, Any, dict[str, Any]]:
         """Runs branches at the same time and waits until all have settled.
 
@@ -284,7 +284,7 @@ class Step(Drawn):
         return self.track(ticket, name, joins.join(self, ticket, name, branches))
 
     def race(
-        self, name: str, **branches: Callable[["Step"], Awaitable[Any]]
+        self, name: str, /, **branches: Callable[["Step"], Awaitable[Any]]
     ) -> Coroutine[Any, Any, Won]:
         """Runs branches at the same time; the first that completes wins, the others are cancelled.
 

@@ -8,6 +8,8 @@ because it alone refuses NaN and keeps large integers.
 import json
 from typing import Any, Final, NoReturn
 
+from typing_extensions import override
+
 from processors.replay.errors import UnserialisableError
 from processors.runs.limits import value_fault
 from schemas.history import Json
@@ -38,6 +40,26 @@ def encode(value: Any, what: str) -> Json:  # noqa: ANN401, any JSON value
     return text
 
 
+def sound(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates, as in names of files, become their numbers."""
+    if type(text) is str and text.isascii():
+        return text
+    return text.encode(errors="backslashreplace").decode()
+
+
+def check_sound(what: str, text: object) -> None:
+    """Sees that something is text, and that UTF-8 can hold it.
+
+    Errors: TypeError, UnserialisableError.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"expected {what} to be text, found {type(text).__name__}")
+    if sound(text) != text:
+        raise UnserialisableError(
+            f"expected {what} to be text that UTF-8 can hold, found a lone surrogate: {text[:80]!r}"
+        )
+
+
 def decode(text: Json) -> Any:  # noqa: ANN401, any JSON value
     """Reads JSON text."""
     return json.loads(text)
@@ -56,6 +78,11 @@ class ReadOnlyDict(dict[str, Any]):
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _read_only
     __ior__ = _read_only
 
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies may be changed, also those by `copy`.
+        return dict, (dict(self),)
+
 
 class ReadOnlyList(list[Any]):
     """A list that refuses changes."""
@@ -63,6 +90,10 @@ class ReadOnlyList(list[Any]):
     __setitem__ = __delitem__ = append = clear = extend = insert = pop = _read_only
     remove = reverse = sort = _read_only
     __iadd__ = __imul__ = _read_only
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
 
 
 def frozen(value: Any) -> Any:  # noqa: ANN401, any JSON value

@@ -85,6 +85,15 @@ async def blocks_in_its_body(event: WorkflowEvent[str], step: Step) -> str:
     return "at last"
 
 
+@workflow("cannot-be-sent")
+async def cannot_be_sent(_: EVENT, step: Step) -> object:
+    async def branch(inner: Step) -> str:
+        return await inner.do("work", soon)
+
+    # The key of what is in the branch has a lone surrogate.
+    return await step.join("all", **{"\udcff": branch})
+
+
 @workflow("blocks-at-once")
 async def blocks_at_once(_: EVENT, _step: Step) -> None:
     time.sleep(60)  # noqa: ASYNC251, that is the point

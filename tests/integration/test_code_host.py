@@ -143,6 +143,20 @@ def test_a_host_says_what_it_has_done_before_it_does_more():
     drive(scenario, stall_s=0.4)
 
 
+def test_what_cannot_be_sent_ends_its_run_only():
+    async def scenario(world: World) -> None:
+        keys = [world.create("quick") for _ in range(40)]
+        guilty = world.create("cannot-be-sent")
+        keys += [world.create("quick") for _ in range(40)]
+        await world.run_to_the_end(guilty, *keys)
+        name, message = world.failure(guilty)
+        assert (name, "surrogates not allowed" in message) == ("UnserialisableError", True)
+        assert {world.output(key) for key in keys} == {"soon"}
+        assert not world.gone
+
+    drive(scenario)
+
+
 def test_large_results_pass():
     async def scenario(world: World) -> None:
         keys = [world.create("large") for _ in range(12)]
