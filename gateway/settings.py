@@ -171,6 +171,13 @@ class Settings(BaseSettings):
         description="File of rules, in TOML, by which deliveries start and signal the workflows of "
         "the app; empty has none. Workers read it when they start.",
     )
+    max_steps: int = Field(
+        default=1_024,
+        ge=1,
+        le=1_000_000,
+        description="How many entries a run may have; sleeps and forgotten iterations do not count."
+        " Every one is kept in memory, and read again at a replay.",
+    )
     member: str = Field(
         default="",
         pattern=r"^[a-zA-Z0-9._-]{0,100}$",

@@ -1,5 +1,6 @@
 """What an owner gives out: records for the log, and what follows once they are durable."""
 
+from collections.abc import Collection
 from typing import Final, TypeAlias
 
 import msgspec
@@ -62,6 +63,12 @@ class Batch:
 
 #: The outcome of a command that was not refused.
 ACCEPTED: Final = Rejection("", "")
+
+
+def unknown_workflow(name: str, known: Collection[str]) -> Rejection:
+    """The refusal to create an instance of a workflow that nobody has code for."""
+    names = ", ".join(sorted(known)) or "none"
+    return Rejection("WORKFLOW_NOT_FOUND", f"expected one of the workflows {names}, found {name}")
 
 
 def refused(

@@ -20,6 +20,7 @@ from processors.replay.commands import StepReturned
 from processors.replay.views import RunView, runs
 from processors.runs.claims import Claims
 from processors.runs.durations import Duration, milliseconds
+from processors.runs.limits import ENTRIES_MAX
 from schemas.codec import decode as read
 from schemas.codec import encode as write
 from schemas.history import (
@@ -88,7 +89,9 @@ class WorkflowTest:
         *,
         seed: int = 0,
         start: str | datetime | float = "2026-01-01T00:00:00Z",
+        max_steps: int = ENTRIES_MAX,
     ) -> None:
+        self._entries_max = max_steps
         self._workflows: dict[str, Workflow] = {}
         for each in workflows:
             if not isinstance(each, Workflow):
@@ -299,6 +302,7 @@ class WorkflowTest:
             claims,
             instances,
             workflows=frozenset(self._workflows),
+            entries_max=self._entries_max,
             number_activations=lambda: next(self._numbers),
             draw_seed=lambda: self.new_id("seed"),
         )

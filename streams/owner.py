@@ -27,6 +27,7 @@ from processors.replay.step_commits import StepCommit
 from processors.replay.waits import attempts_due
 from processors.runs.claims import Claims
 from processors.runs.decisions import Decision, Rejection
+from processors.runs.limits import ENTRIES_MAX
 from processors.runs.state import RunStatus
 from schemas.history import (
     NO_CAUSE,
@@ -63,7 +64,7 @@ from streams.code_host.protocol import (
     ToHost,
     activate,
 )
-from streams.effects import ACCEPTED, Batch, Queued, news
+from streams.effects import ACCEPTED, Batch, Queued, news, unknown_workflow
 from streams.instances import Hand, Instances
 from streams.senders import back_to_sender
 from streams.staging import Staging
@@ -86,6 +87,7 @@ class Owner:
         wakes: Iterable[tuple[int, str]] = (),
         *,
         workflows: Collection[str],
+        entries_max: int = ENTRIES_MAX,
         number_activations: Callable[[], int],
         draw_seed: Callable[[], str],
     ) -> None:
@@ -97,6 +99,7 @@ class Owner:
         #: Names of workflows that have instances here and no code.
         self.strangers: set[str] = set()
         self._workflows = workflows
+        self._entries_max = entries_max
         self._number = number_activations
         self._draw_seed = draw_seed
         self._by_activation: dict[int, Hand] = {}
@@ -156,11 +159,7 @@ class Owner:
         decision: Decision
         creates = _creates(sent.command, hand)
         if creates and sent.workflow not in self._workflows:
-            known = ", ".join(sorted(self._workflows)) or "none"
-            decision = Rejection(
-                "WORKFLOW_NOT_FOUND",
-                f"expected one of the workflows {known}, found {sent.workflow}",
-            )
+            decision = unknown_workflow(sent.workflow, self._workflows)
         else:
             decision = decide_command(
                 hand.run if hand else None,
@@ -200,7 +199,7 @@ class Owner:
                 self._asked(hand, message.asked, now_ms)
 
     def _asked(self, hand: Hand, asked: CodeCommand | HostGone | Wake, now_ms: int) -> None:
-        decision = decide_asked(hand.run, asked, now_ms)
+        decision = decide_asked(hand.run, asked, now_ms, self._entries_max)
         if not isinstance(decision, Rejection):
             run = hand.run
             self._commit(hand, run.workflow, run.instance_id, decision, NO_CAUSE, now_ms)
@@ -333,7 +332,7 @@ class Owner:
             if hand.activation is None:
                 hand.activation = self._number()
                 self._by_activation[hand.activation] = hand
-                self._staging.effect(activate(hand.activation, run))
+                self._staging.effect(activate(hand.activation, run, self._entries_max))
             elif hand.resting:
                 self._staging.effect(*hand.held, Ask(hand.activation))
                 hand.held.clear()

@@ -20,6 +20,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from processors.replay.commands import StepRaised, StepReturned
 from processors.replay.step_commits import StepCommit
 from processors.runs.decisions import Rejection
+from processors.runs.limits import ENTRIES_MAX
 from schemas.errors import BrokerUnavailable
 from schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
 from streams.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
@@ -88,6 +89,7 @@ class WorkflowWorker:
         database: StepDatabase | None = None,
         member: str | None = None,
         pace: Pace | None = None,
+        entries_max: int = ENTRIES_MAX,
         ticked: bool = False,
     ) -> None:
         self._app = app
@@ -95,6 +97,7 @@ class WorkflowWorker:
         self._draw_seed = draw_seed
         self._name = name
         self._pace = pace or Pace()
+        self._entries_max = entries_max
         self._log = WorkflowLog(bootstrap=bootstrap, client_id=f"{name}-log", clock=clock)
         self._stirred = asyncio.Event()
         self._hosting = Hosting(app, self._stirred.set)
@@ -382,6 +385,7 @@ class WorkflowWorker:
             taken.instances,
             taken.wakes,
             workflows=self._hosting.declared.names,
+            entries_max=self._entries_max,
             number_activations=lambda: self._hosting.number(number, self._count),
             draw_seed=self._draw_seed,
         )

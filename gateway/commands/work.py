@@ -80,6 +80,7 @@ async def _work(
             name=name,
             database=database,
             member=settings.member or None,
+            entries_max=settings.max_steps,
             ticked=ticked,
         )
         if ticked:

@@ -138,11 +138,22 @@ def _decide_of(  # noqa: PLR0911, one for each command
             return runs.note_refusal(run, command)
 
 
-def decide_asked(run: CodeRun, asked: CodeCommand | HostGone | Wake, now_ms: int) -> Decision:
+def decide_asked(
+    run: CodeRun,
+    asked: CodeCommand | HostGone | Wake,
+    now_ms: int,
+    entries_max: int = ENTRIES_MAX,
+) -> Decision:
     """Decides what the run's code, its host or the clock asks for."""
     if run.ended:
         return STALE
-    return _DECIDERS[type(asked)](run, asked, now_ms)
+    decision = _DECIDERS[type(asked)](run, asked, now_ms)
+    if len(run.entries) >= entries_max and decision is not STALE:
+        key = _one_more(run, asked)
+        if key is not None and _counted(run) >= entries_max:
+            failure = Failure("MAX_STEPS_EXCEEDED", too_many_entries(key, entries_max))
+            return ending(run, RunErrored(failure))
+    return decision
 
 
 def _received(run: CodeRun, received: EventReceived | Rejection) -> Decision:
@@ -178,9 +189,6 @@ def _step_returned(run: CodeRun, asked: StepReturned, _: int) -> Decision:
     step = asked.step
     if is_stale(run, step.key, asked.attempt):
         return STALE
-    full = _full(run, step.key)
-    if full:
-        return ending(run, RunErrored(full))
     return [
         *queue(run, asked.posts),
         StepCompleted(
@@ -217,21 +225,25 @@ def _step_raised(run: CodeRun, asked: StepRaised, now_ms: int) -> Decision:
     ]
 
 
-def _full(run: CodeRun, key: str) -> Failure | None:
-    if len(run.entries) < ENTRIES_MAX or key in run.entries:
-        return None
-    counted = sum(entry.kind is not EntryKind.SLEEP for entry in run.entries.values())
-    if counted < ENTRIES_MAX:
-        return None
-    return Failure("MAX_STEPS_EXCEEDED", too_many_entries(key))
+def _one_more(run: CodeRun, asked: CodeCommand | HostGone | Wake) -> str | None:
+    """The key of the entry that comes to those that count, if one does."""
+    match asked:
+        case StepReturned():
+            key = asked.step.key
+        case Open(kind=kind) | Mark(kind=kind) if kind is not EntryKind.SLEEP:
+            key = asked.key
+        case _:
+            return None
+    return None if key in run.entries else key
+
+
+def _counted(run: CodeRun) -> int:
+    return sum(entry.kind is not EntryKind.SLEEP for entry in run.entries.values())
 
 
 def _open(run: CodeRun, asked: Open, now_ms: int) -> Decision:
     if asked.key in run.entries:
         return STALE
-    full = None if asked.kind is EntryKind.SLEEP else _full(run, asked.key)
-    if full:
-        return ending(run, RunErrored(full))
     wake_at_ms = asked.wake_at_ms
     if asked.wait_ms is not None:
         wake_at_ms = now_ms + asked.wait_ms
@@ -271,9 +283,6 @@ def _at_once(run: CodeRun, opened: EntryOpened, asked: Open, now_ms: int) -> lis
 def _mark(run: CodeRun, asked: Mark, now_ms: int) -> Decision:
     if asked.key in run.entries:
         return STALE
-    full = _full(run, asked.key)
-    if full:
-        return ending(run, RunErrored(full))
     result = str(now_ms) if asked.kind is EntryKind.NOW else "null"
     return [
         EntryOpened(asked.key, asked.name, asked.kind, asked.ordinal),

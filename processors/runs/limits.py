@@ -18,6 +18,7 @@ PROGRAM: Final = "~"
 SYSTEM: Final = "system"
 #: Largest JSON text of a result, payload, params, or data of a log line.
 VALUE_BYTES_MAX: Final = 1024 * 1024
+#: Entries of a run, unless its worker says otherwise.
 ENTRIES_MAX: Final = 1_024
 #: Retries that a step may have, unless it has any number of them.
 RETRIES_MAX: Final = 1_000_000_000
@@ -57,9 +58,9 @@ def value_fault(what: str, text: str) -> str | None:
     )
 
 
-def too_many_entries(key: str) -> str:
+def too_many_entries(key: str, entries_max: int) -> str:
     """What a run is told that asks for one entry more than it may have."""
     return (
-        f"expected at most {ENTRIES_MAX} entries in a run, found one more, {key}; "
+        f"expected at most {entries_max} entries in a run, found one more, {key}; "
         "use step.loop, which forgets old iterations, or child workflows"
     )

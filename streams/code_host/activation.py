@@ -80,7 +80,7 @@ class Activation:
     def _restart(self) -> None:
         # What is not implemented raises NotImplementedError: it needs the world outside.
         self.loop = WorkflowLoop()  # type: ignore[abstract]
-        self.record = Record(self.begin.entries)
+        self.record = Record(self.begin.entries, self.begin.entries_max)
         resolved = [e.sequence for e in self.entries.values() if e.status not in OPEN]
         # The latest recorded result ends the replay, or else the first rest does; then come the
         # lines that were logged behind it.

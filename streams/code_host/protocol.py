@@ -34,6 +34,8 @@ class Activate(Message, frozen=True):
     #: Lines that the code has logged since the latest event that it has seen.
     lines: int
     entries: dict[str, Entry]
+    #: How many entries it may have.
+    entries_max: int
     rollback: Failure | None = None
 
 
@@ -122,7 +124,7 @@ class Started(Message, frozen=True):
 FromHost: TypeAlias = Said | Started
 
 
-def activate(activation: int, run: CodeRun) -> Activate:
+def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
     """The activation of a run as it stands: a copy, because it is sent when it is durable."""
     return Activate(
         activation,
@@ -135,6 +137,7 @@ def activate(activation: int, run: CodeRun) -> Activate:
         run.resolved,
         run.lines,
         {key: _copy(entry) for key, entry in run.entries.items()},
+        entries_max,
         run.rollback,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from processors.replay.errors import TooManyEntriesError
 from processors.replay.state import OPEN, Entry, EntryStatus
-from processors.runs.limits import ENTRIES_MAX, too_many_entries
+from processors.runs.limits import too_many_entries
 from schemas.history import EntryKind
 
 
@@ -15,8 +15,9 @@ class Record:
             beginning: the same name again gives the same result, and runs nothing.
     """
 
-    def __init__(self, entries: dict[str, Entry]) -> None:
+    def __init__(self, entries: dict[str, Entry], entries_max: int) -> None:
         self.entries = entries
+        self._entries_max = entries_max
         self.visited: set[str] = set()
         self.through: set[str] = set()
         #: The place of the next new entry among all, in the order in which they are first reached.
@@ -39,10 +40,10 @@ class Record:
 
         Errors: TooManyEntriesError; sleeps do not count.
         """
-        if len(self.entries) >= ENTRIES_MAX and kind is not EntryKind.SLEEP:
+        if len(self.entries) >= self._entries_max and kind is not EntryKind.SLEEP:
             counted = sum(entry.kind is not EntryKind.SLEEP for entry in self.entries.values())
-            if counted >= ENTRIES_MAX:
-                raise TooManyEntriesError(too_many_entries(key))
+            if counted >= self._entries_max:
+                raise TooManyEntriesError(too_many_entries(key, self._entries_max))
 
     def opened(self, key: str, name: str, kind: EntryKind, ordinal: int) -> None:
         """Takes note of an entry that the owner is being told of."""

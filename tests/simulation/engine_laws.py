@@ -8,6 +8,7 @@ import msgspec
 from processors.replay.appliers import fold
 from processors.replay.commands import Advance, BeginRollback, Close, Fail, Mark, Open
 from processors.replay.state import OPEN, CodeRun
+from processors.runs.limits import ENTRIES_MAX
 from schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
 from streams.code_host.host import Host
 from streams.code_host.loop import WorkflowLoop
@@ -111,7 +112,7 @@ class _Dry:
         outside = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
         try:
-            self._host.hear([_TO_HOST.decode(_ENCODE(activate(1, self._run)))])
+            self._host.hear([_TO_HOST.decode(_ENCODE(activate(1, self._run, ENTRIES_MAX)))])
             loop.run_ready()
             said = [*self._said, *self._host.still_running()]
             self._host.stop()

@@ -1,5 +1,6 @@
 """What looks like what is asked for, and is not quite: authors are told, or it is made right."""
 
+import asyncio
 import copy
 import functools
 import math
@@ -286,17 +287,27 @@ def test_lines_of_a_rollback_handler_are_kept(partial: bool):
     run(scenario, order)
 
 
-def test_sleeps_are_allowed_where_steps_are_not():
+@pytest.mark.parametrize("together", [True, False])
+def test_sleeps_are_allowed_where_steps_are_not(together: bool):
     @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> str:
-        for number in range(1_024):
-            await step.do(str(number), int)
+    async def order(event: WorkflowEvent[int], step: Step) -> str:
+        steps = [step.do(str(number), int) for number in range(event.payload)]
+        if together:
+            await asyncio.gather(*steps)
+        else:
+            for each in steps:
+                await each
         await step.sleep("nap", "1 minute")
         return "rested"
 
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await begin(test)
-        await test.advance("1 minute")
-        assert await output_of(instance) == "rested"
+    async def scenario() -> None:
+        async with WorkflowTest([order], max_steps=5) as test:
+            allowed = await begin(test, instance="allowed", params=5)
+            refused = await begin(test, instance="refused", params=6)
+            await test.advance("1 minute")
+            assert await output_of(allowed) == "rested"
+            error = await error_of(refused)
+            assert error.name == "MAX_STEPS_EXCEEDED"
+            assert error.message.startswith("expected at most 5 entries")
 
-    run(scenario, order)
+    asyncio.run(scenario())
