@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from projections.embedded import EmbeddedPostgres
 from streams.embedded import EmbeddedKafka
 
 _DATABASES = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    """Lets SIGINT reach what tests start: below a script's `make test &` it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,9 @@ the real event loop, functions that are not async wherever `call_sync` puts them
 
 import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -48,6 +49,9 @@ from streams.code_host.values import encode
 
 #: Calls a function that is not async, somewhere; gives its result.
 CallSync: TypeAlias = Callable[..., Awaitable[Any]]
+
+#: What asyncio says where no event loop is.
+_LOOPLESS: Final = re.compile("no (running|current) event loop")
 
 _Running: TypeAlias = dict[tuple[int, str], asyncio.Task[None]]
 
@@ -292,7 +296,14 @@ class Host:
     async def _invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
-        value = await self._call_sync(function, *arguments)
+        try:
+            value = await self._call_sync(function, *arguments)
+        except RuntimeError as error:
+            if not _LOOPLESS.search(str(error)):
+                raise
+            # In its thread is none. What asks for one, as `lambda: asyncio.gather(...)` does, is
+            # written for it, and blocks nothing.
+            value = function(*arguments)
         # A lambda that calls an async function gives its coroutine.
         return await value if inspect.isawaitable(value) else value
 

@@ -33,13 +33,14 @@ async def all_kinds(_: EVENT, step: Step) -> object:
     waited = await step.do("waited", later)
     blocking = await step.do("blocking", lambda: "in a thread")
     awaitable = await step.do("awaitable", lambda: later())  # noqa: PLW0108, calls it in a thread
+    gathered = await step.do("gathered", lambda: asyncio.gather(later(), later()))
     posted = await step.do("posted", lambda tx: tx.publish("things", "key", 1))
     await step.sleep("a while", "1 second")
     await step.log.info("from the body")
     await step.do("logging", lambda: asyncio.run(step.log.info("from a thread")))
     await step.do("printing", lambda: print("an author's print"))  # noqa: T201
     both = await step.join("both", one=_branch, two=_branch)
-    return [at_once, waited, blocking, awaitable, posted, both["one"], both["two"]]
+    return [at_once, waited, blocking, awaitable, gathered, posted, both["one"], both["two"]]
 
 
 async def _branch(step: Step) -> str:

@@ -28,6 +28,7 @@ def test_steps_of_all_kinds_run():
             "later",
             "in a thread",
             "later",
+            ["later", "later"],
             None,
             "later",
             "later",
