@@ -73,7 +73,7 @@ class InstanceListed(_Outcome, frozen=True, kw_only=True):
 
 
 class CurrentStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run stands at."""
+    """What a run stands at: an open entry, or the one that an errored run failed at."""
 
     step_key: str
     name: str

@@ -33,6 +33,7 @@ from processors.runs.durations import Duration, milliseconds
 from streams.code_host.values import encode
 
 if TYPE_CHECKING:
+    from gateway.client.requests import Answered
     from gateway.client.session import Session
 
 #: Rows that a request asks for: enough that most histories are one request.
@@ -45,6 +46,10 @@ class _Created(msgspec.Struct):
 
 class _Batch(msgspec.Struct):
     instances: list[_Created]
+
+
+class _Managed(msgspec.Struct):
+    status: InstanceStatus | None = None
 
 
 class InstanceHandle:
@@ -69,35 +74,42 @@ class InstanceHandle:
         """All that there is to know of it but its history: `.details` and `.meta`."""
         return await self._session.read(self._path, Described, instance=self._key)
 
-    async def pause(self) -> None:
-        """Pauses it at its next step boundary; one that is paused stays so."""
-        await self._command("pause", Repeat.SAFE)
+    async def pause(self) -> InstanceStatus:
+        """Pauses it at its next step boundary; one that is paused stays so.
 
-    async def resume(self) -> None:
-        """Lets it go on; one that is not paused goes on anyway."""
-        await self._command("resume", Repeat.SAFE)
+        What steers an instance gives how it stands then.
+        """
+        return await self._manage("pause", Repeat.SAFE)
 
-    async def terminate(self) -> None:
+    async def resume(self) -> InstanceStatus:
+        """Lets it go on if it is paused; any other is left as it is."""
+        return await self._manage("resume", Repeat.SAFE)
+
+    async def terminate(self) -> InstanceStatus:
         """Ends it for good."""
         try:
-            await self._command("terminate", Repeat.SAFE)
+            return await self._manage("terminate", Repeat.SAFE)
         except InstanceTerminalError as error:
-            # An attempt whose answer was lost may have ended it: then all is as asked for.
-            if not error.repeated or (await self.status()).status != "terminated":
+            if not error.repeated:
                 raise
+            # An attempt whose answer was lost may have ended it: then all is as asked for.
+            found = await self.status()
+            if found.status != "terminated":
+                raise
+            return found
 
-    async def restart(self) -> None:
+    async def restart(self) -> InstanceStatus:
         """Begins a new run. A request whose outcome is unknown is not repeated."""
-        await self._command("restart", Repeat.UNSAFE)
+        return await self._manage("restart", Repeat.UNSAFE)
 
-    async def retry(self, from_step: str | None = None) -> None:
+    async def retry(self, from_step: str | None = None) -> InstanceStatus:
         """Begins a new run of an errored instance that keeps what was done.
 
         Shape:  from_step is the key of the first step that is done again; without it, the one that
                 failed. A request whose outcome is unknown is not repeated.
         """
         wanted = None if from_step is None else json.dumps(from_step)
-        await self._command("retry", Repeat.UNSAFE, members(fromStep=wanted))
+        return await self._manage("retry", Repeat.UNSAFE, members(fromStep=wanted))
 
     async def send_event(
         self,
@@ -201,8 +213,14 @@ class InstanceHandle:
                     status = item.data if item.event == "end" else status
         return status
 
-    async def _command(self, name: str, repeat: Repeat, body: str = "{}") -> None:
-        await self._session.write(f"{self._path}/{name}", body, repeat=repeat, instance=self._key)
+    async def _manage(self, verb: str, repeat: Repeat, body: str = "{}") -> InstanceStatus:
+        answer = await self._command(verb, repeat, body)
+        found = read(answer.body, _Managed, self._session.transport.url)
+        return found.status or await self.status()
+
+    async def _command(self, name: str, repeat: Repeat, body: str = "{}") -> "Answered":
+        where = f"{self._path}/{name}"
+        return await self._session.write(where, body, repeat=repeat, instance=self._key)
 
     async def _history_pages(
         self, query: Query, *, logs_alone: bool = False

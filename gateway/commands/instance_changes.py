@@ -19,7 +19,7 @@ from gateway.output import say
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from gateway.client import Client, InstanceHandle
+    from gateway.client import Client, InstanceHandle, InstanceStatus
 
 _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 
@@ -56,9 +56,12 @@ def create(service: Service, workflow: str, instance_id: str | None, params: Giv
 
 
 def _steering(
-    name: str, help_text: str, done: str, act: "Callable[[InstanceHandle], Awaitable[None]]"
+    name: str,
+    help_text: str,
+    done: "Callable[[InstanceStatus], str]",
+    act: "Callable[[InstanceHandle], Awaitable[InstanceStatus]]",
 ) -> click.Command:
-    """A command that does one thing to one instance."""
+    """A command that does one thing to one instance; `done` says how it stands then."""
 
     @click.command(
         name,
@@ -69,13 +72,27 @@ def _steering(
     @id_option
     @service_options
     def steer(service: Service, workflow: str, instance_id: str) -> None:
-        async def ask(client: "Client") -> None:
-            await act(client.workflow(workflow).get(instance_id))
+        async def ask(client: "Client") -> "InstanceStatus":
+            return await act(client.workflow(workflow).get(instance_id))
 
-        service.ask(ask)
-        say(f"{workflow}/{instance_id} {done}.")
+        say(f"{workflow}/{instance_id} {done(service.ask(ask))}.")
 
     return steer
+
+
+def _stands(found: "InstanceStatus") -> str:
+    return f"is {found.status}"
+
+
+def _stands_paused(found: "InstanceStatus") -> str:
+    ends = "; a step that is under way still ends" if found.status == "paused" else ""
+    return f"{_stands(found)}{ends}"
+
+
+def _stands_resumed(found: "InstanceStatus") -> str:
+    """Who resumes what is not paused has changed nothing: its status must not sound like it."""
+    again = "; `headwater instances restart` begins a new run of it"
+    return f"{_stands(found)}: nothing to resume{again}" if found.ended else _stands(found)
 
 
 @click.command(
@@ -165,26 +182,26 @@ CHANGES: Final = (
         "pause",
         "Pause an instance at its next step boundary.\n\nSleeps and waits go on to count; events "
         "that come are kept.",
-        "pauses at its next step boundary",
+        _stands_paused,
         lambda instance: instance.pause(),
     ),
     _steering(
         "resume",
-        "Let a paused instance go on; any other goes on anyway.",
-        "goes on",
+        "Let a paused instance go on; any other is left as it is.",
+        _stands_resumed,
         lambda instance: instance.resume(),
     ),
     _steering(
         "restart",
         "Begin a new run of an instance, from the start.\n\nEarlier runs stay in its history; "
         "events that they received do not count for the new one.",
-        "begins a new run",
+        lambda _: "begins a new run",
         lambda instance: instance.restart(),
     ),
     _steering(
         "terminate",
         "End an instance for good; only a restart brings it back.",
-        "is terminated",
+        _stands,
         lambda instance: instance.terminate(),
     ),
     retry,

@@ -105,11 +105,12 @@ def standing(details: "InstanceStatus", step: "CurrentStep | None", now: datetim
     """Where an instance stands, in words."""
     if details.ended:
         return None
-    reason = waiting_for(step, now) if step else "about to go on"
+    reason = waiting_for(step, now) if step else None
     if details.status == "paused":
         after = f"; it stands at {step.step_key}: {reason}" if step else ""
         return f"paused until it is resumed{after}"
-    return reason
+    # Of a step's first attempt nothing is told before it has ended.
+    return reason or ("its code is running" if details.status == "active" else None)
 
 
 def waiting_for(step: "CurrentStep", now: datetime) -> str:

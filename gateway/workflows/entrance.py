@@ -20,7 +20,8 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 _LINGER_BYTES: Final = 32 * 1024 * 1024
 _LINGER_S: Final = 2.0
 
-#: Of routes about a workflow or an instance.
+#: Of routes about a workflow or an instance: parameters of their paths. A path that spells an
+#: instance out has it among the handler's options.
 WORKFLOW: Final = "workflowName"
 INSTANCE: Final = "instanceId"
 
@@ -37,10 +38,11 @@ class Entrance:
 
         Errors: Problem, here and in all below.
         """
+        spelled_out = request.route_handler.opt.get(INSTANCE)
         context = RequestContext(
             policy=policy,
             workflow_name=request.path_params.get(WORKFLOW),
-            instance_id=request.path_params.get(INSTANCE),
+            instance_id=request.path_params.get(INSTANCE, spelled_out),
             headers=request.headers,
         )
         await self._gatekeeper.admit(context)

@@ -38,6 +38,9 @@ OUTCOME_WITHIN_S: Final = 10.0
 
 _OF_WORKFLOW: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
 _OF_INSTANCE: Final = f"{_OF_WORKFLOW}/{{{INSTANCE}:str}}"
+#: Where batches are created, and where the instance of that id is found.
+_BATCH_ID: Final = "batch"
+_BATCH: Final = f"{_OF_WORKFLOW}/{_BATCH_ID}"
 
 #: What the verbs send that need no body.
 _VERBS: Final[dict[str, Command]] = {
@@ -103,34 +106,54 @@ class WorkflowService:
 
     def router(self) -> Router:
         """The routes."""
-        handlers = [
+        handlers: list[HTTPRouteHandler | Router] = [
             _methods(),
-            *_reads(self._entrance, self._reading),
+            *_listings(self._entrance, self._reading),
             *_creations(self._entrance, self._writing, self._ports.new_id),
+            *_at_instances(self._of_instance()),
+            _tick(self._entrance, self._ticks),
+        ]
+        return Router(BASE, route_handlers=handlers, tags=["workflows"])
+
+    def _of_instance(self) -> list[HTTPRouteHandler]:
+        """The routes of one instance, by what follows its id."""
+        return [
+            *_reads(self._entrance, self._reading),
             *[_verb(self._entrance, self._writing, verb) for verb in _VERBS],
             _retry(self._entrance, self._writing),
             _events(self._entrance, self._writing, self._ports.new_id),
             _tail(self._entrance, self._reading, self._tails),
-            _tick(self._entrance, self._ticks),
         ]
-        return Router(BASE, route_handlers=handlers, tags=["workflows"])
 
 
 def _names(context: RequestContext) -> tuple[str, str]:
     return context.workflow_name or "", context.instance_id or ""
 
 
-def _methods() -> HTTPRouteHandler:
-    """Names the methods of a path that has two handlers: Litestar would name those of the first."""
+def _at_instances(handlers: list[HTTPRouteHandler]) -> list[Router]:
+    """Routes of one instance where all instances are, and once more where that named batch is.
 
-    @route(_OF_WORKFLOW, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    Litestar goes along a path that is spelled out and does not turn back: beneath the path of
+    batches it would find nothing else.
+    """
+    return [
+        Router(_OF_INSTANCE, route_handlers=handlers),
+        Router(_BATCH, route_handlers=handlers, include_in_schema=False, opt={INSTANCE: _BATCH_ID}),
+    ]
+
+
+def _methods() -> HTTPRouteHandler:
+    """Names the methods of paths that have two handlers: Litestar would name those of the first."""
+    paths = [_OF_WORKFLOW, _BATCH]
+
+    @route(paths, http_method="OPTIONS", status_code=204, include_in_schema=False)
     async def list_methods() -> Response[None]:
         return Response(None, headers={"allow": "GET, OPTIONS, POST"})
 
     return list_methods
 
 
-def _reads(entrance: Entrance, reading: Reading) -> list[HTTPRouteHandler]:
+def _listings(entrance: Entrance, reading: Reading) -> list[HTTPRouteHandler]:
     @get("/workflows", **operations.LIST_WORKFLOWS)
     async def list_workflows(request: AnyRequest) -> Response[bytes]:
         await entrance.enter(request, Policy.READ)
@@ -141,17 +164,21 @@ def _reads(entrance: Entrance, reading: Reading) -> list[HTTPRouteHandler]:
         context = await entrance.enter(request, Policy.READ)
         return await reading.listing(context.workflow_name or "", query_of(request))
 
-    @get(_OF_INSTANCE, **operations.GET_INSTANCE)
+    return [list_workflows, list_instances]
+
+
+def _reads(entrance: Entrance, reading: Reading) -> list[HTTPRouteHandler]:
+    @get("/", **operations.GET_INSTANCE)
     async def get_instance(request: AnyRequest) -> Response[bytes]:
         context = await entrance.enter(request, Policy.READ)
         return await reading.instance(*_names(context), query_of(request))
 
-    @get(f"{_OF_INSTANCE}/history", **operations.GET_HISTORY)
+    @get("/history", **operations.GET_HISTORY)
     async def get_history(request: AnyRequest) -> Response[bytes]:
         context = await entrance.enter(request, Policy.READ)
         return await reading.history(*_names(context), query_of(request))
 
-    return [list_workflows, list_instances, get_instance, get_history]
+    return [get_instance, get_history]
 
 
 def _creations(
@@ -166,7 +193,7 @@ def _creations(
             name = asked.id or new_id()
             return await writing.create(_names(context)[0], name, asked.params, request.headers)
 
-    @post(f"{_OF_WORKFLOW}/batch", **operations.CREATE_INSTANCES)
+    @post(_BATCH, **operations.CREATE_INSTANCES)
     async def create_instances(request: AnyRequest) -> Response[bytes]:
         context = await entrance.admit(request, Policy.CREATE)
         async with entrance.body(request) as body:
@@ -197,7 +224,7 @@ async def _allow_event(entrance: Entrance, context: RequestContext, event: bodie
 def _verb(entrance: Entrance, writing: Writing, verb: str) -> HTTPRouteHandler:
     command = _VERBS[verb]
 
-    @post(f"{_OF_INSTANCE}/{verb}", **operations.verb(verb, begins=isinstance(command, RestartRun)))
+    @post(f"/{verb}", **operations.verb(verb, begins=isinstance(command, RestartRun)))
     async def manage(request: AnyRequest) -> Response[bytes]:
         context = await entrance.enter(request, Policy.MANAGE)
         async with entrance.body(request) as body:
@@ -208,7 +235,7 @@ def _verb(entrance: Entrance, writing: Writing, verb: str) -> HTTPRouteHandler:
 
 
 def _retry(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
-    @post(f"{_OF_INSTANCE}/retry", **operations.RETRY_INSTANCE)
+    @post("/retry", **operations.RETRY_INSTANCE)
     async def retry(request: AnyRequest) -> Response[bytes]:
         context = await entrance.enter(request, Policy.MANAGE)
         async with entrance.body(request) as body:
@@ -219,7 +246,7 @@ def _retry(entrance: Entrance, writing: Writing) -> HTTPRouteHandler:
 
 
 def _events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:
-    @post(f"{_OF_INSTANCE}/events", **operations.SEND_EVENT)
+    @post("/events", **operations.SEND_EVENT)
     async def send_event(request: AnyRequest) -> Response[bytes]:
         context = await entrance.admit(request, Policy.SEND_EVENT)
         workflow, instance_id = _names(context)
@@ -232,7 +259,7 @@ def _events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> 
 
 
 def _tail(entrance: Entrance, reading: Reading, tails: Tails) -> HTTPRouteHandler:
-    @get(f"{_OF_INSTANCE}/events-stream", **operations.FOLLOW_INSTANCE)
+    @get("/events-stream", **operations.FOLLOW_INSTANCE)
     async def follow_instance(request: AnyRequest) -> TailResponse:
         context = await entrance.enter(request, Policy.READ)
         query = query_of(request)

@@ -1,4 +1,5 @@
--- The current step is the open one that was reached last; without one, the errored one.
+-- The current step is the open one that was reached last; of an errored instance, the errored one.
+-- Errors that the code has caught are behind it, and what is complete stands at nothing.
 select i.workflow_name, i.instance_id, i.run_number, i.status, i.params::text as params,
        i.output::text as output, i.error_name, i.error_message,
        i.error_detail::text as error_detail, i.parent_workflow_name, i.parent_instance_id,
@@ -13,7 +14,9 @@ left join lateral (
       and instance_id = i.instance_id
       and run_number = i.run_number
       and status in ('pending', 'waiting', 'errored')
-    order by status = 'errored', ordinal desc, sequence desc
+      and (status = 'errored') = (i.status = 'errored')
+      and i.status <> 'complete'
+    order by ordinal desc, sequence desc
     limit 1
 ) s on true
 where i.workflow_name = %(workflow_name)s and i.instance_id = %(instance_id)s

@@ -1,9 +1,11 @@
 """Workflows that are asked for over HTTP."""
 
 import asyncio
+import contextlib
+from pathlib import Path
 from typing import Any
 
-from headwater import NonRetryableError, Retry, Step, WorkflowEvent, workflow
+from headwater import NonRetryableError, Retry, Step, StepFailedError, WorkflowEvent, workflow
 
 _Event = WorkflowEvent[Any]
 
@@ -54,6 +56,24 @@ async def flaky(event: _Event, step: Step) -> str:
         return "charged"
 
     return first + await step.do("charge", charge, retries=Retry(limit=0))
+
+
+@workflow("forgiving")
+async def forgiving(event: _Event, step: Step) -> str:
+    """Goes on after a step that fails; its last one ends when the file that it is told is there."""
+
+    def fail() -> None:
+        raise NonRetryableError("never mind")
+
+    async def work() -> str:
+        while not await asyncio.to_thread(Path(event.payload).exists):  # noqa: ASYNC110 (files do not call)
+            await asyncio.sleep(0.02)
+        return "worked"
+
+    with contextlib.suppress(StepFailedError):
+        await step.do("bad", fail, retries=Retry(limit=0))
+    await step.do("fine", lambda: 1)
+    return await step.do("work", work)
 
 
 @workflow("slow")

@@ -26,8 +26,10 @@ from schemas.history import (
     Parent,
     RunCompleted,
     RunErrored,
+    RunPaused,
     RunStarted,
     RunSuspended,
+    RunTerminated,
     StepCompleted,
     StepFailed,
 )
@@ -36,10 +38,15 @@ from tests.unit.projections.histories import START_MS, Log
 
 MANY = 30_000
 RUN = RunKey("order", "x", 0)
+FAILURE = Failure("E", "")
 
 
 def step(key: str, ordinal: int, result: str = "1") -> StepCompleted:
     return StepCompleted(key, key, ordinal, START_MS, 1, 0, 600_000, result)
+
+
+def failed(key: str, ordinal: int) -> StepFailed:
+    return StepFailed(key, key, ordinal, START_MS, 1, 0, 600_000, FAILURE)
 
 
 @pytest.fixture
@@ -153,15 +160,8 @@ def test_what_a_retry_took_over_comes_first_in_pages(migrated: str):
         ),
         ([EntryOpened("a", "", EntryKind.SLEEP, 5), EntryOpened("b", "", EntryKind.SLEEP, 4)], "a"),
         ([EntryOpened("a", "", EntryKind.SLEEP, 5), EntryOpened("b", "", EntryKind.SLEEP, 5)], "b"),
-        ([StepFailed("a", "", 0, 0, 1, 1, 1, Failure("E", ""), 9), step("b", 1)], "a"),
-        ([EntryOpened("a", "", EntryKind.JOIN, 0), EntryErrored("a", Failure("E", ""))], "a"),
-        (
-            [
-                EntryOpened("a", "", EntryKind.SLEEP, 0),
-                StepFailed("b", "", 1, 0, 1, 1, 1, Failure("E", "")),
-            ],
-            "a",
-        ),
+        ([StepFailed("a", "", 0, 0, 1, 1, 1, FAILURE, 9), step("b", 1)], "a"),
+        ([EntryOpened("a", "", EntryKind.SLEEP, 0), failed("b", 1)], "a"),
     ],
 )
 def test_the_current_step_is_the_open_one_that_was_reached_last(
@@ -170,6 +170,35 @@ def test_the_current_step_is_the_open_one_that_was_reached_last(
     log = Log()
     log.claim()
     log.write("x", RunStarted("{}", "s"), *events)
+
+    async def scenario(workflows: Workflows) -> None:
+        found = await workflows.instance("order", "x")
+        assert found is not None
+        assert (found.current_step.step_key if found.current_step else None) == current
+
+    asking(migrated, log, scenario)
+
+
+@pytest.mark.parametrize(
+    ("ends", "current"),
+    [
+        ([], None),
+        ([step("c", 2)], None),
+        ([RunPaused()], None),
+        ([step("c", 2), RunCompleted("1")], None),
+        ([EntryOpened("c", "", EntryKind.SLEEP, 2), RunCompleted("1")], None),
+        ([RunTerminated("")], None),
+        ([RunErrored(FAILURE)], "b"),
+        ([step("c", 2), EntryOpened("d", "", EntryKind.SLEEP, 3), RunErrored(FAILURE)], "b"),
+    ],
+)
+def test_what_failed_is_current_only_if_the_instance_failed(
+    migrated: str, ends: list[Any], current: str | None
+):
+    log = Log()
+    log.claim()
+    fails = [EntryOpened("b", "", EntryKind.JOIN, 1), EntryErrored("b", FAILURE)]
+    log.write("x", RunStarted("{}", "s"), failed("a", 0), *fails, *ends)
 
     async def scenario(workflows: Workflows) -> None:
         found = await workflows.instance("order", "x")
@@ -428,3 +457,4 @@ def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
     assert "workflow_instance_pkey" in plan
     assert "workflow_step_unfinished" in plan
     assert "Seq Scan" not in plan
+    assert "Sort" not in plan

@@ -156,7 +156,7 @@ def at_once(
 
 def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
     names = [each["name"] for each in api.get("/workflows").json()["workflows"]]
-    assert names == ["choosy", "echo", "flaky", "slow", "telling", "waiting"]
+    assert names == ["choosy", "echo", "flaky", "forgiving", "slow", "telling", "waiting"]
 
 
 def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx.Client) -> None:
@@ -185,6 +185,23 @@ def test_a_batch_creates_what_does_not_exist(api: httpx.Client) -> None:
     assert answer.json() == {"instances": [{"id": new, "details": {"status": "active"}}]}
     assert api.post(of("waiting", "batch"), json=body).json() == {"instances": []}
     assert api.get(of("waiting", new)).json()["meta"]["params"] == 2
+
+
+def test_an_instance_named_batch_is_like_any_other(api: httpx.Client) -> None:
+    name = create(api, "waiting", 2, name="batch")
+    whole = api.get(of("waiting", name)).json()
+    assert (whole["id"], whole["meta"]["params"]) == ("batch", 2)
+    for verb, then in (("pause", ["paused"]), ("resume", ["active", "waiting"])):
+        assert api.post(of("waiting", name, verb)).json()["status"]["status"] in then
+    assert api.post(of("waiting", name, "events"), json={"type": "go"}).status_code == 200
+    assert len(api.get(of("waiting", name, "history")).json()["events"]) == 1
+    assert api.post(of("waiting", name, "terminate")).json()["status"]["status"] == "terminated"
+    assert problem(api.post(of("waiting", name, "retry"))) == (409, "INSTANCE_NOT_ERRORED")
+    told = follow(api, of("waiting", name, "events-stream"))
+    assert told[-1][2]["status"] == "terminated"
+    assert api.post(of("waiting", name, "restart")).json()["runNumber"] == 1
+    again = api.post(of("waiting", "batch"), json={"instances": [{"id": "batch"}]})
+    assert again.json() == {"instances": []}
 
 
 def test_a_batch_of_a_hundred(api: httpx.Client) -> None:
@@ -244,6 +261,25 @@ def test_the_current_step_is_told(api: httpx.Client) -> None:
     step = api.get(of("choosy", name)).json()["meta"]["currentStep"]
     assert step["waitEventType"] == ["yes", "no"]
     assert (step["type"], step["status"]) == ("wait_for_event", "waiting")
+
+
+def test_a_step_whose_error_was_caught_is_not_current(api: httpx.Client, tmp_path: Path) -> None:
+    name = create(api, "forgiving", str(tmp_path / "go"))
+
+    def steps() -> list[tuple[str, str]]:
+        history = api.get(of("forgiving", name, "history")).json()
+        return [(step["stepKey"], step["status"]) for step in history["steps"]]
+
+    deadline = time.monotonic() + 15
+    while steps() != [("bad", "errored"), ("fine", "completed")]:
+        assert time.monotonic() < deadline, steps()
+        time.sleep(0.02)
+    found = api.get(of("forgiving", name)).json()
+    assert found["details"] == {"status": "active"}
+    assert "currentStep" not in found["meta"]
+    (tmp_path / "go").touch()
+    until(api, "forgiving", name, "complete")
+    assert "currentStep" not in api.get(of("forgiving", name)).json()["meta"]
 
 
 def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx.Client) -> None:

@@ -132,6 +132,16 @@ def test_every_deed_has_its_route(deed: Deed, line: str, body: object):
     assert network.asked[0].headers["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize("name", ["pause", "resume", "terminate", "restart", "retry"])
+def test_who_steers_an_instance_learns_how_it_stands(name: str):
+    told = answer({"ok": True, "status": {"status": "complete", "output": 7}})
+    status = on_instance(Network(told), DEEDS[name])
+    assert (status.status, status.output) == ("complete", 7)
+    asked = Network(answer({"ok": True}), answer(described("paused")))
+    assert on_instance(asked, DEEDS[name]).status == "paused"
+    assert asked.lines[1:] == ["GET /workflows/order/instances/order-1"]
+
+
 def test_how_an_instance_stands_and_all_that_is_known():
     step = {
         "stepKey": "approval", "name": "approval", "type": "wait_for_event", "status": "waiting",

@@ -87,7 +87,9 @@ def test_what_a_step_waits_for(step: CurrentStep, words: str):
     [
         ("complete", None, None),
         ("errored", current("do", "errored"), None),
-        ("active", None, "about to go on"),
+        ("active", None, "its code is running"),
+        ("waiting", None, None),
+        ("terminated", current("sleep"), None),
         ("waiting", current("wait_for_event", wait_event_type="go"), "waiting for event go"),
         ("paused", None, "paused until it is resumed"),
         (

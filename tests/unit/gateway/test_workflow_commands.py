@@ -166,10 +166,10 @@ def test_no_lines_are_said_to_be_none():
 @pytest.mark.parametrize(
     ("arguments", "route", "body", "said"),
     [
-        (["pause"], "/pause", {}, "pauses at its next step boundary."),
-        (["resume"], "/resume", {}, "goes on."),
+        (["pause"], "/pause", {}, "is active."),
+        (["resume"], "/resume", {}, "is active."),
         (["restart"], "/restart", {}, "begins a new run."),
-        (["terminate"], "/terminate", {}, "is terminated."),
+        (["terminate"], "/terminate", {}, "is active."),
         (["retry"], "/retry", {}, "from the step that failed."),
         (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
         (["send-event", "--type", "go"], "/events", {"type": "go"}, "has the event go."),
@@ -190,6 +190,27 @@ def test_every_verb_has_its_route(arguments: list[str], route: str, body: object
     assert found.stderr.endswith(f"{said}\n")
     assert network.lines == [f"POST /workflows/order/instances/order-1{route}"]
     assert network.body() == body
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "said"),
+    [
+        ("pause", "paused", "is paused; a step that is under way still ends."),
+        ("resume", "waiting", "is waiting."),
+        ("resume", "paused", "is paused."),
+        *[
+            ("resume", ended, f"is {ended}: nothing to resume; `headwater instances restart` "
+             "begins a new run of it.")
+            for ended in ("complete", "errored", "terminated")
+        ],
+        ("terminate", "terminated", "is terminated."),
+        ("restart", "terminated", "begins a new run."),
+    ],
+)  # fmt: skip
+def test_how_an_instance_stands_afterwards_is_said(verb: str, status: str, said: str):
+    network = Network(answer({"ok": True, "status": {"status": status}}))
+    found = headwater(network, "instances", verb, *ON)
+    assert (found.exit_code, found.stdout, found.stderr) == (0, "", f"order/order-1 {said}\n")
 
 
 def test_an_instance_is_created_and_its_id_alone_goes_to_stdout():

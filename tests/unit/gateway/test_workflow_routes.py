@@ -286,6 +286,56 @@ def test_a_request_becomes_one_command(
     assert sent.command == command
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume", "terminate", "restart", "retry", "events"])
+def test_an_instance_named_batch_is_sent_commands_like_any_other(
+    client: Client, commands: MemoryCommands, verb: str
+) -> None:
+    body = b'{"type":"go"}' if verb == "events" else b""
+    assert client.post(f"{ORDERS}/batch/{verb}", content=body, headers=ASYNC).status_code == 202
+    (sent,) = commands.sent
+    assert (sent.workflow, sent.instance_id) == ("order", "batch")
+
+
+@pytest.mark.parametrize("verb", ["", "/history", "/events-stream"])
+def test_an_instance_named_batch_is_read_like_any_other(client: Client, verb: str) -> None:
+    answer = client.get(f"{ORDERS}/batch{verb}", headers=KEY)
+    assert_problem(answer, 503, "store_unavailable")
+
+
+def test_hooks_are_told_of_the_instance_named_batch(commands: MemoryCommands) -> None:
+    def deny(context: RequestContext) -> Denied:
+        return Denied(403, "NOT_TODAY", f"{context.instance_id}")
+
+    with service(commands, WorkflowHooks(authorize_request=deny)) as client:
+        for method, name in (("GET", "batch"), ("POST", "None")):
+            answer = client.request(method, f"{ORDERS}/batch")
+            assert assert_problem(answer, 403, "NOT_TODAY")["detail"] == name
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        (ORDERS, {"GET", "OPTIONS", "POST"}),
+        (f"{ORDERS}/batch", {"GET", "OPTIONS", "POST"}),
+        (ORDER, {"GET", "OPTIONS"}),
+        *[
+            (f"{ORDERS}/{name}/{verb}", {method, "OPTIONS"})
+            for name in ("batch", "order-1")
+            for verb, method in (("history", "GET"), ("events-stream", "GET"), ("pause", "POST"))
+        ],
+    ],
+)
+def test_a_path_names_the_methods_that_it_takes(
+    client: Client, path: str, methods: set[str]
+) -> None:
+    refused = client.request("PUT", path)
+    assert_problem(refused, 405, "method_not_allowed")
+    asked = client.options(path)
+    assert asked.status_code == 204
+    for answer in (refused, asked):
+        assert set(answer.headers["allow"].split(", ")) == methods
+
+
 def test_an_instance_without_an_id_is_given_one(client: Client, commands: MemoryCommands) -> None:
     answer = client.post(ORDERS, content=b'{"params":{"a": 1.0}}', headers=ASYNC)
     (sent,) = commands.sent
