@@ -33,6 +33,7 @@ from schemas.history import (
     NO_CAUSE,
     Command,
     CommandSent,
+    EntriesCancelled,
     EntryRolledBack,
     Failure,
     HistoryAppended,
@@ -74,9 +75,8 @@ class Owner:
     """The owner of one partition.
 
     Shape:  claims is the fold of the partition up to the own claim, instances what it holds there,
-            wakes when time moves those among them that are bytes. `workflows` are the names that
-            may be started; `number_activations` gives numbers that no other activation of the
-            process has.
+            wakes when time moves those among them that are bytes. `workflows` may be started;
+            `number_activations` gives numbers that no other activation of the process has.
     """
 
     def __init__(  # noqa: PLR0913, what is its own to know
@@ -275,6 +275,8 @@ class Owner:
         match event:
             case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
                 self._attempt_ended(hand, event.key)
+            case EntriesCancelled():
+                self._attempt_ended(hand, *event.keys)
             case PostsQueued():
                 self._staging.effect(Queued(hand.key, event.posts))
             case RunResumed():
@@ -289,10 +291,10 @@ class Owner:
             case _:
                 pass
 
-    def _attempt_ended(self, hand: Hand, key: str) -> None:
-        started = hand.attempts.pop(key, None)
-        if started is not None:
-            self._agenda.unwatch(started)
+    def _attempt_ended(self, hand: Hand, *keys: str) -> None:
+        for started in [hand.attempts.pop(key, None) for key in keys]:
+            if started is not None:
+                self._agenda.unwatch(started)
 
     def _tell(self, hand: Hand, message: ToHost) -> None:
         paused = hand.run.status is RunStatus.PAUSED

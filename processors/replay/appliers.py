@@ -11,6 +11,7 @@ import msgspec
 
 from processors.replay.state import OPEN, UNRESOLVED, CodeRun, Entry, EntryStatus
 from processors.replay.transitions import TRANSITIONS
+from processors.replay.trimming import trim
 from processors.runs import appliers as runs
 from processors.runs.limits import SYSTEM
 from processors.runs.state import RunStatus
@@ -309,18 +310,8 @@ def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
     entry.updated_at_ms = at_ms
     _seen(run)
     if event.trim_before:
-        _trim(run, event.key, entry, event.trim_before)
-
-
-def _trim(run: CodeRun, key: str, entry: Entry, before: int) -> None:
-    kept = [number for number in entry.commits if number <= before]
-    earliest = max(kept, default=0)
-    entry.commits = {n: state for n, state in entry.commits.items() if n >= earliest}
-    scope = f"{key}/~"
-    for each in [k for k in run.entries if k.startswith(scope)]:
-        if int(each[len(scope) :].split("/", 1)[0]) < before:
-            del run.entries[each]
-            run.open.pop(each, None)
+        for key in trim(run.entries, event.key, event.trim_before):
+            run.open.pop(key, None)
 
 
 def _rollback_started(run: CodeRun, event: RollbackStarted, _: int) -> None:

@@ -92,13 +92,6 @@ class Mark(Asked, frozen=True):
     ordinal: int
 
 
-class Fail(Asked, frozen=True):
-    """A loop, join or race ends with an error."""
-
-    key: str
-    failure: Failure
-
-
 class Losers(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The losers of a race: their scopes, and those of their steps that nothing is recorded of."""
 
@@ -114,8 +107,26 @@ class Close(Asked, frozen=True):
     losers: Losers | None = None
 
 
+class Fail(Asked, frozen=True):
+    """A loop, join or race ends with an error; a race may have losers all the same."""
+
+    key: str
+    failure: Failure
+    losers: Losers | None = None
+
+
+class Cancel(Asked, frozen=True):
+    """Nobody awaits an entry any more, nor what is beneath it.
+
+    Shape:  steps are those of them that nothing is recorded of.
+    """
+
+    key: str
+    steps: tuple[Reached, ...] = ()
+
+
 class Advance(Asked, frozen=True):
-    """A loop has come to an iteration."""
+    """A loop has come to an iteration, or only forgets those before `trim_before`."""
 
     key: str
     iteration: int
@@ -191,6 +202,7 @@ CodeCommand: TypeAlias = (
     | Mark
     | Close
     | Fail
+    | Cancel
     | Advance
     | Log
     | Suspend

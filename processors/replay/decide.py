@@ -11,6 +11,7 @@ from typing import Any, Final
 from processors.replay.commands import (
     Advance,
     BeginRollback,
+    Cancel,
     Close,
     CodeCommand,
     Fail,
@@ -20,6 +21,7 @@ from processors.replay.commands import (
     Mark,
     Open,
     Raise,
+    Reached,
     Return,
     RollbackRaised,
     RolledBack,
@@ -293,20 +295,31 @@ def _mark(run: CodeRun, asked: Mark, now_ms: int) -> Decision:
 def _close(run: CodeRun, asked: Close, _: int) -> Decision:
     if asked.key not in run.open:
         return STALE
-    lost = _lost(run, asked.losers) if asked.losers else []
-    return [*lost, EntryCompleted(asked.key, asked.result)]
+    return [*_lost(run, asked.losers), EntryCompleted(asked.key, asked.result)]
 
 
 def _fail(run: CodeRun, asked: Fail, _: int) -> Decision:
     if asked.key not in run.open:
         return STALE
-    return [EntryErrored(asked.key, asked.failure)]
+    return [*_lost(run, asked.losers), EntryErrored(asked.key, asked.failure)]
 
 
-def _lost(run: CodeRun, losers: Losers) -> list[RunEvent]:
-    scopes = tuple(f"{scope}/" for scope in losers.scopes)
-    keys = [key for key in run.open if key.startswith(scopes)]
-    fresh = [step for step in losers.steps if step.key not in run.entries]
+def _cancel(run: CodeRun, asked: Cancel, _: int) -> Decision:
+    # Its result may have come first: then what is beneath it is over, too.
+    if asked.key not in run.open:
+        return STALE
+    return _unwanted(run, (asked.key,), asked.steps)
+
+
+def _lost(run: CodeRun, losers: Losers | None) -> list[RunEvent]:
+    return _unwanted(run, losers.scopes, losers.steps) if losers else []
+
+
+def _unwanted(run: CodeRun, scopes: tuple[str, ...], steps: tuple[Reached, ...]) -> list[RunEvent]:
+    """Cancels what is open at some keys and beneath them."""
+    beneath = tuple(f"{scope}/" for scope in scopes)
+    keys = [key for key in run.open if key in scopes or key.startswith(beneath)]
+    fresh = [step for step in steps if step.key not in run.entries]
     if not keys and not fresh:
         return []
     return [
@@ -412,6 +425,7 @@ _DECIDERS: Final[dict[type, Callable[[CodeRun, Any, int], Decision]]] = {
     Mark: _mark,
     Close: _close,
     Fail: _fail,
+    Cancel: _cancel,
     Advance: _advance,
     Log: _log,
     Suspend: _suspend,

@@ -11,7 +11,8 @@ operation, for a run whose entries are a tree of joins, races and loops with lea
 - With a key, that entry is done again, and each that was first reached after it.
 - What was rolled back is done again, because it is undone.
 - Above what is done again all containers are reopened, though they may have a result; a loop
-  forgets the commits behind it. What had lost a race that is reopened may win now.
+  forgets the commits behind it. What had lost a race that is reopened may win now, and what the
+  code no longer awaited it may await, but for iterations that stay past.
 - Of what was open, sleeps and containers go on. Steps, waits and children begin anew: attempts were
   cut off, nobody can send events to a run that is over, and children end with their parent.
 
@@ -25,6 +26,7 @@ from typing import Final
 import msgspec
 
 from processors.replay.state import CONTAINERS, OPEN, CodeRun, Entry, EntryStatus
+from processors.replay.trimming import trimmed
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM
 from processors.runs.state import RunStatus
@@ -106,7 +108,8 @@ class _Tree:
         if key not in self.entries:
             return f"expected the key of an entry, found {key!r}; loops forget old iterations"
         for scope, iteration in self.above[key]:
-            earliest = min(self.entries[scope].commits, default=0)
+            loop = self.entries[scope]
+            earliest = max(loop.trimmed, min(loop.commits, default=0))
             if iteration is not None and earliest > iteration:
                 return f"expected a state of {scope} from before {key}, found it forgotten"
         return None
@@ -138,10 +141,15 @@ class _Again:
             (self._open if run.entries[key].kind in CONTAINERS else self.anew).add(key)
         if from_key is not None:
             first = run.entries[from_key].ordinal
-            self.anew |= {key for key, each in run.entries.items() if each.ordinal >= first}
+            later = {key for key, each in run.entries.items() if each.ordinal >= first}
+            # A loop comes to what it has kept over what it has trimmed.
+            self.anew |= later - trimmed(run.entries)
         while self._spread():
             pass
-        self.reopened = {key: self._goes_on(key) for key in self._open - self.anew}
+        goes_on = self._iterations()
+        self.reopened = {
+            key: self._reopened(key, goes_on.get(key, 0)) for key in self._open - self.anew
+        }
         self.anew |= {key for key in run.open if _begins_anew(run.entries[key])}
 
     def _spread(self) -> bool:
@@ -149,30 +157,34 @@ class _Again:
         size = len(self.anew) + len(self._open)
         for key in (*self.anew, *self._open):
             self._open.update(scope for scope, _ in self._tree.above[key])
+        goes_on = self._iterations()
         for key, entry in self._tree.entries.items():
             if any(scope in self.anew for scope, _ in self._tree.above[key]):
                 self.anew.add(key)
-            elif entry.status is EntryStatus.CANCELLED and self._is_in_reach(key):
+            elif entry.status is EntryStatus.CANCELLED and self._is_in_reach(key, goes_on):
                 (self._open if entry.kind in CONTAINERS else self.anew).add(key)
         return len(self.anew) + len(self._open) > size
 
-    def _is_in_reach(self, key: str) -> bool:
-        """Whether the code comes to an entry, because no result stands above it."""
+    def _iterations(self) -> dict[str, int]:
+        """The iterations in which loops go on: the first of which anything is done again."""
+        found = dict(self._tree.latest)
+        for each in (*self.anew, *self._open):
+            for scope, iteration in self._tree.above[each]:
+                if iteration is not None:
+                    found[scope] = min(found[scope], iteration)
+        return found
+
+    def _is_in_reach(self, key: str, goes_on: dict[str, int]) -> bool:
+        """Whether the code comes to an entry, because no result and no iteration is past it."""
         return all(
-            scope in self._open or self._tree.entries[scope].status in OPEN
-            for scope, _ in self._tree.above[key]
+            (scope in self._open or self._tree.entries[scope].status in OPEN)
+            and (iteration is None or iteration >= goes_on[scope])
+            for scope, iteration in self._tree.above[key]
         )
 
-    def _goes_on(self, key: str) -> Reopened:
+    def _reopened(self, key: str, goes_on: int) -> Reopened:
         """How a container goes on: a loop from its latest commit before what is done again."""
         commits = self._tree.entries[key].commits
-        iterations = [
-            iteration
-            for each in (*self.anew, *self._open)
-            for scope, iteration in self._tree.above[each]
-            if scope == key and iteration is not None
-        ]
-        goes_on = min(iterations, default=self._tree.latest[key])
         # Without a state a loop could not go on at all.
         forgotten = max(goes_on, min(commits, default=0)) + 1
         return Reopened(key, forgotten if max(commits, default=0) >= forgotten else None)

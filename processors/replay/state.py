@@ -41,7 +41,8 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             of the event that resolved it, by which results are given. wake_at_ms is the end of a
             sleep, the deadline of a wait or of a child, or the time of a step's next attempt.
             max_attempts 0 is any number. `iteration` and `commits` (state by iteration) belong to a
-            loop, which replays from its latest commit and rolls back from its earliest.
+            loop, which replays from its latest commit and rolls back from its earliest; what lies
+            before its iteration `trimmed` is forgotten (see `trimming.py`).
     """
 
     name: str
@@ -66,6 +67,7 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     rolled_back: bool = False
     rollback_attempts: int = 0
     rollback_at_ms: int = 0
+    trimmed: int = 0
 
 
 class CodeRun(Run, kw_only=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from processors.replay.appliers import fold
 from processors.replay.state import CodeRun, Entry
+from processors.replay.trimming import trimmed
 from schemas.history import (
     EntryCompleted,
     EntryKind,
@@ -69,7 +70,12 @@ class RunView:
     def steps(self) -> list[tuple[str, Entry]]:
         """The entries that people see, in the order in which they were first reached."""
         entries = self.state.entries if self.state else {}
-        shown = [(k, e) for k, e in entries.items() if e.kind is not EntryKind.NOW]
+        hidden = trimmed(entries)
+        shown = [
+            (key, entry)
+            for key, entry in entries.items()
+            if entry.kind is not EntryKind.NOW and key not in hidden
+        ]
         return sorted(shown, key=lambda each: each[1].ordinal)
 
 

@@ -34,6 +34,7 @@ from processors.replay.errors import (
     UnserialisableError,
 )
 from processors.replay.state import OPEN, UNRESOLVED, Entry, EntryStatus
+from processors.replay.trimming import trim
 from schemas.history import Failure
 from streams.code_host.branches import end
 from streams.code_host.definition import Workflow, WorkflowEvent
@@ -81,7 +82,9 @@ class Activation:
         # What is not implemented raises NotImplementedError: it needs the world outside.
         self.loop = WorkflowLoop()  # type: ignore[abstract]
         self.record = Record(self.begin.entries, self.begin.entries_max)
-        resolved = [e.sequence for e in self.entries.values() if e.status not in OPEN]
+        # What was cancelled is never given.
+        over = OPEN | {EntryStatus.CANCELLED}
+        resolved = [e.sequence for e in self.entries.values() if e.status not in over]
         # The latest recorded result ends the replay, or else the first rest does; then come the
         # lines that were logged behind it.
         self._replay_until = max(resolved, default=0)
@@ -267,12 +270,12 @@ class Activation:
         self.outside.call(self, call)
 
     def abandon(self, lost: list[str]) -> list[Reached]:
-        """Stops what runs in the branches that lost a race.
+        """Stops what runs in the branches that lost a race, or of entries that are given up.
 
         Shape:  gives the steps among them that nothing is recorded of yet.
         """
         prefixes = tuple(f"{scope}/" for scope in lost)
-        keys = [key for key in self.calls if key.startswith(prefixes)]
+        keys = [key for key in self.calls if key in lost or key.startswith(prefixes)]
         fresh = [self.calls[key].reached for key in keys if key not in self.entries]
         for key in keys:
             del self.calls[key]
@@ -289,7 +292,7 @@ class Activation:
 
     def forget_iterations(self, key: str, before: int) -> None:
         """Forgets entries of a loop's old iterations, as the owner does."""
-        for each in self.record.forget_iterations(key, before):
+        for each in trim(self.entries, key, before):
             self.handlers.pop(each, None)
 
     def result(self, key: str) -> asyncio.Future[Entry]:

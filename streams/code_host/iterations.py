@@ -1,5 +1,6 @@
 """Entries with iterations: loop."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,6 +10,7 @@ from processors.replay.state import Entry, EntryStatus
 from schemas.history import EntryKind
 from streams.code_host.branches import Branches
 from streams.code_host.definition import Break, Continue
+from streams.code_host.giving_up import give_up
 from streams.code_host.outside import failure_of
 from streams.code_host.retelling import is_over, retell
 from streams.code_host.values import decode, encode
@@ -65,12 +67,17 @@ async def loop(
             step.open(key, name, EntryKind.LOOP, value=begun)
             if not step.retold:
                 run.entries[key].commits = {0: begun}
-        if is_over(step, entry):
+        if entry is not None and entry.status is EntryStatus.CANCELLED and not step.past:
+            entry = await _run_into_its_end(step, key, body, pace)
+        elif is_over(step, entry):
             entry = await _retell_loop(step, key, body, pace)
         else:
             await _run(step, key, body, pace)
             entry = await run.result(key)
             run.record.through.add(key)
+    except asyncio.CancelledError:
+        give_up(step, key)
+        raise
     finally:
         run.busy.discard(key)
     if entry.failure is not None:
@@ -124,23 +131,29 @@ async def _commit(step: "Step", key: str, at: int, states: dict[int, str], pace:
     before = at - pace.history_keep if pace.trims(at) else 0
     future = run.commits[key] = run.loop.create_future()
     run.say(Advance(key, at, states[at], before), owed=key)
-    _forget(step, key, states, before)
+    if before:
+        run.forget_iterations(key, before)
     await future
 
 
 def _trim(step: "Step", key: str, states: dict[int, str], before: int) -> None:
-    known = max((number for number in states if number <= before), default=0)
-    if known > 0 and known > min(states):
-        step.run.say(Advance(key, known, states[known], known))
-        _forget(step, key, states, known)
+    """Forgets old iterations at the end of a loop, with the state from which the rest goes on.
 
-
-def _forget(step: "Step", key: str, states: dict[int, str], before: int) -> None:
-    """Forgets iterations, as the owner does when it is told."""
-    if before:
-        for number in [n for n in states if n < before]:
-            del states[number]
+    States between commits are not known if a replay began behind them: then it is an earlier one.
+    """
+    known = max((number for number in states if number <= before), default=None)
+    if known is not None and before > step.run.entries[key].trimmed:
+        step.run.say(Advance(key, known, states[known], before))
         step.run.forget_iterations(key, before)
+
+
+async def _run_into_its_end(step: "Step", key: str, body: Body, pace: Pace) -> Entry:
+    """Runs a loop again whose task the author's code has cancelled, and cancels again.
+
+    It has no result that could be due before that, and its body may have cleaned up.
+    """
+    await _run_again(step.beneath(key, past=True), key, body, pace)
+    return await step.run.result(key)
 
 
 async def _retell_loop(step: "Step", key: str, body: Body, pace: Pace) -> Entry:

@@ -1,14 +1,17 @@
 """Entries with branches: join and race."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from processors.replay.commands import Close, CodeCommand, Fail, Losers
-from processors.replay.errors import JoinError, RaceError
+from processors.replay.errors import JoinError, RaceError, UnserialisableError
 from processors.replay.state import Entry, EntryStatus
 from schemas.history import EntryKind, Failure
 from streams.code_host.branches import Branch, Branches
 from streams.code_host.definition import Won
+from streams.code_host.giving_up import give_up
+from streams.code_host.outside import failure_of
 from streams.code_host.retelling import is_over, retell
 from streams.code_host.values import decode, encode
 
@@ -29,10 +32,13 @@ async def join(step: "Step", ticket: int, name: str, branches: Mapping[str, Bran
             run.say(_joined(key, running), owed=key)
             entry = await run.result(key)
             run.record.through.add(key)
+    except asyncio.CancelledError:
+        give_up(step, key)
+        raise
     finally:
         run.busy.discard(key)
     if entry.failure is not None:
-        raise JoinError(entry.failure.message, _errors(entry))
+        raise _error(entry.failure, JoinError)
     return decode(entry.result or "null")
 
 
@@ -49,10 +55,13 @@ async def race(step: "Step", ticket: int, name: str, branches: Mapping[str, Bran
             run.say(_raced(step, key, running), owed=key)
             entry = await run.result(key)
             run.record.through.add(key)
+    except asyncio.CancelledError:
+        give_up(step, key)
+        raise
     finally:
         run.busy.discard(key)
     if entry.failure is not None:
-        raise RaceError(entry.failure.message, _errors(entry))
+        raise _error(entry.failure, RaceError)
     won = decode(entry.result or "null")
     return Won(won["winner"], won["value"])
 
@@ -81,11 +90,14 @@ def _begin(
 
 def _joined(key: str, running: Branches) -> CodeCommand:
     failures = running.failures()
-    if failures:
-        message = f'branches of "{key}" failed: {_listed(failures)}'
-        return Fail(key, Failure("JoinError", message, _detail(failures)))
-    values = {name: running.settled[name][0] for name in running.steps}
-    return Close(key, encode(values, f'the values of the join "{key}"'))
+    try:
+        if failures:
+            message = f'branches of "{key}" failed: {_listed(failures)}'
+            return Fail(key, Failure("JoinError", message, _detail(failures)))
+        values = {name: running.settled[name][0] for name in running.steps}
+        return Close(key, encode(values, f'the values of the join "{key}"'))
+    except UnserialisableError as error:
+        return Fail(key, failure_of(error))
 
 
 def _winner(running: Branches) -> str | None:
@@ -94,14 +106,17 @@ def _winner(running: Branches) -> str | None:
 
 def _raced(step: "Step", key: str, running: Branches) -> CodeCommand:
     winner = _winner(running)
-    if winner is None:
-        failures = running.failures()
-        message = f'no branch of "{key}" completed: {_listed(failures)}'
-        return Fail(key, Failure("RaceError", message, _detail(failures)))
-    value = {"winner": winner, "value": running.settled[winner][0]}
-    result = encode(value, f'the value of the race "{key}"')
     lost = [f"{key}/{name}" for name in running.end_others()]
-    return Close(key, result, Losers(tuple(lost), tuple(step.run.abandon(lost))))
+    losers = Losers(tuple(lost), tuple(step.run.abandon(lost)))
+    try:
+        if winner is None:
+            failures = running.failures()
+            message = f'no branch of "{key}" completed: {_listed(failures)}'
+            return Fail(key, Failure("RaceError", message, _detail(failures)))
+        value = {"winner": winner, "value": running.settled[winner][0]}
+        return Close(key, encode(value, f'the value of the race "{key}"'), losers)
+    except UnserialisableError as error:
+        return Fail(key, failure_of(error), losers)
 
 
 async def _retell_race(step: "Step", key: str, branches: Mapping[str, Branch]) -> Entry:
@@ -114,6 +129,11 @@ async def _retell_race(step: "Step", key: str, branches: Mapping[str, Branch]) -
     entry = step.run.entries.get(key)
     completed = entry is not None and entry.status is EntryStatus.COMPLETED
     winner = decode(entry.result or "null")["winner"] if entry and completed else None
+    failure = entry.failure if entry else None
+    unserialisable = failure is not None and _is_unserialisable(failure)
+
+    def is_won(running: Branches) -> bool:
+        return winner in running.settled or (unserialisable and _winner(running) is not None)
 
     def end_losers(running: Branches) -> None:
         for name in running.others():
@@ -124,7 +144,7 @@ async def _retell_race(step: "Step", key: str, branches: Mapping[str, Branch]) -
         step,
         key,
         lambda: _begin(step, key, branches, past=True),
-        settles=lambda running: winner in running.settled,
+        settles=is_won,
         settled=end_losers,
     )
 
@@ -138,7 +158,14 @@ def _detail(failures: Mapping[str, Failure]) -> str:
     return encode(plain, "the failures of branches")
 
 
-def _errors(entry: Entry) -> dict[str, Failure]:
-    failure = entry.failure
-    plain = decode(failure.detail) if failure and failure.detail else {}
-    return {name: Failure(each["name"], each["message"]) for name, each in plain.items()}
+def _error(failure: Failure, kind: type[JoinError | RaceError]) -> Exception:
+    """The error of an entry, which is of its kind unless a value is why."""
+    if _is_unserialisable(failure):
+        return UnserialisableError(failure.message)
+    plain = decode(failure.detail) if failure.detail else {}
+    errors = {name: Failure(each["name"], each["message"]) for name, each in plain.items()}
+    return kind(failure.message, errors)
+
+
+def _is_unserialisable(failure: Failure) -> bool:
+    return failure.name == UnserialisableError.__name__

@@ -20,6 +20,8 @@ class Record:
         self._entries_max = entries_max
         self.visited: set[str] = set()
         self.through: set[str] = set()
+        #: What the code no longer waits for, though it once asked for it (see `giving_up.py`).
+        self.given_up: set[str] = set()
         #: The place of the next new entry among all, in the order in which they are first reached.
         self.ordinal = 0
         self._passed_over: set[str] = set()
@@ -57,10 +59,10 @@ class Record:
         )
 
     def cancel_beneath(self, scopes: Collection[str]) -> None:
-        """Takes note that the owner cancels what is open in some branches."""
+        """Takes note that the owner cancels what is open in some branches, or some entries."""
         prefixes = tuple(f"{scope}/" for scope in scopes)
         for key, entry in self.entries.items():
-            if entry.status in OPEN and key.startswith(prefixes):
+            if entry.status in OPEN and (key in scopes or key.startswith(prefixes)):
                 entry.status = EntryStatus.CANCELLED
 
     # -- what is not visited
@@ -92,13 +94,6 @@ class Record:
     def last_iteration(self, key: str) -> int:
         """The latest iteration of a loop of which something is recorded."""
         return max((number for _, number in self._iterations(key)), default=0)
-
-    def forget_iterations(self, key: str, before: int) -> list[str]:
-        """Forgets entries of a loop's old iterations, as the owner does, and names them."""
-        forgotten = [each for each, number in self._iterations(key) if number < before]
-        for each in forgotten:
-            del self.entries[each]
-        return forgotten
 
     def _iterations(self, key: str) -> Iterator[tuple[str, int]]:
         prefix = f"{key}/~"

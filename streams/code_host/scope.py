@@ -88,6 +88,11 @@ class Scope:
                 f'expected one entry "{key}" at a time, found a second while the first is under '
                 "way: give each its own name"
             )
+        if key in run.record.given_up and not or_removed:
+            raise DuplicateStepError(
+                f'expected another name than "{key}", found the name of an entry that was removed, '
+                "or cancelled with the task that awaited it: give each its own name"
+            )
         entry = run.entries.get(key)
         kinds = (kind, EntryKind.REMOVED) if or_removed else (kind,)
         if entry is not None and entry.kind not in kinds:

@@ -29,6 +29,7 @@ from streams.code_host.arguments import (
 )
 from streams.code_host.definition import ReceivedEvent, Retry, Won
 from streams.code_host.drawn import Drawn
+from streams.code_host.giving_up import give_up, outcome
 from streams.code_host.log_lines import StepLog
 from streams.code_host.outside import Call
 from streams.code_host.scope import Scope
@@ -164,7 +165,7 @@ class Step(Drawn):
                         f"found {duration if moment is None else moment!r}"
                     )
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
-            await self.run.result(key)
+            await outcome(self, key)
         finally:
             self.run.busy.discard(key)
 
@@ -209,7 +210,7 @@ class Step(Drawn):
                 self.open(
                     key, name, EntryKind.WAIT, wait_ms=wait_ms, event_types=types, limit=limit
                 )
-            entry = await self.run.result(key)
+            entry = await outcome(self, key)
         finally:
             self.run.busy.discard(key)
         if entry.failure is not None:
@@ -265,7 +266,7 @@ class Step(Drawn):
                     child_id=child_id,
                     value=encode(params, f"the params of {workflow}"),
                 )
-            entry = await run.result(key)
+            entry = await outcome(self, key)
         finally:
             run.busy.discard(key)
         if entry.failure is not None:
@@ -342,3 +343,5 @@ class Step(Drawn):
         self.run.record.pass_over(key)
         if entry is None:
             self.mark(key, name, EntryKind.REMOVED)
+        elif entry.kind is not EntryKind.REMOVED:
+            give_up(self, key)

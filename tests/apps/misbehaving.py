@@ -47,6 +47,20 @@ async def _branch(step: Step) -> str:
     return await step.do("branch", later)
 
 
+@workflow("races")
+async def races(_: EVENT, step: Step) -> None:
+    """The loser of a race has begun to work, and its winner waits for long."""
+
+    async def slow(inner: Step) -> None:
+        await inner.do("work", lambda: asyncio.sleep(60))
+
+    async def quick(inner: Step) -> None:
+        await inner.do("work", lambda: asyncio.sleep(0.2))
+
+    await step.race("first", slow=slow, quick=quick)
+    await step.wait_for_event("word", type="word")
+
+
 @workflow("asks-first")
 async def asks_first(_: EVENT, step: Step) -> str:
     """Waits for a while, then ends."""

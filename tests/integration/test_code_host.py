@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from processors.runs.state import RunStatus
 from streams.code_host.apps import AppNotLoaded
 from streams.code_host.process import HostProcess
 from tests.integration.hosting import APPS, PATIENCE_S, World, drive
@@ -142,6 +143,18 @@ def test_a_host_says_what_it_has_done_before_it_does_more():
         await world.run_until(lambda: bool(world.gone))
 
     drive(scenario, stall_s=0.4)
+
+
+def test_the_work_of_a_loser_holds_nobody_in_memory():
+    async def scenario(world: World) -> None:
+        key = world.create("races")
+        hand = world.owner.instances.find(key)
+        assert hand is not None
+        await world.run_until(lambda: "first/slow/work" in hand.attempts)
+        await world.run_until(lambda: hand.run.status is RunStatus.WAITING)
+        assert hand.may_cool()
+
+    drive(scenario)
 
 
 def test_what_cannot_be_sent_ends_its_run_only():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from processors.replay.appliers import fold
-from processors.replay.commands import Advance, BeginRollback, Close, Fail, Mark, Open
+from processors.replay.commands import Advance, BeginRollback, Cancel, Close, Fail, Mark, Open
 from processors.replay.state import OPEN, CodeRun
 from processors.runs.limits import ENTRIES_MAX
 from schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
@@ -87,10 +87,12 @@ def _recorded(run: CodeRun, asked: object) -> bool:
         case Close() | Fail():
             entry = run.entries.get(asked.key)
             return entry is not None and entry.status not in OPEN
+        case Cancel():
+            return asked.key not in run.open
         case Advance():
-            # At its end a loop advances to where it is, to have the rest forgotten.
-            at = run.entries[asked.key].iteration
-            return asked.iteration < at or (asked.iteration == at and not asked.trim_before)
+            # At its end a loop names a state that it may have recorded, to have the rest forgotten.
+            loop = run.entries[asked.key]
+            return asked.iteration <= loop.iteration and asked.trim_before <= loop.trimmed
         case BeginRollback():
             return run.rollback is not None
         case _:

@@ -4,7 +4,15 @@ import math
 
 import pytest
 
-from headwater import JoinError, Retry, Step, WorkflowEvent, WorkflowTest, workflow
+from headwater import (
+    JoinError,
+    Retry,
+    Step,
+    UnserialisableError,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
 from tests.workflows.running import (
     Calls,
     Flaky,
@@ -287,5 +295,54 @@ def test_the_same_join_again_runs_nothing_on_replay_either():
         await test.advance("1 hour")
         assert await output_of(instance) == ["first", "first"]
         assert set(entered) == {"first"}
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_value_that_is_not_json_fails_its_join(crash: bool):
+    async def bad(step: Step) -> object:
+        return object()
+
+    seen: list[str] = []
+
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        try:
+            await step.join("fetch", good=gives(1), bad=bad)
+        except UnserialisableError as error:
+            seen.append(str(error))
+        await step.sleep("cool off", "1 hour")
+        return seen[-1]
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        entry = await entry_at(instance, "fetch")
+        assert (entry.status, entry.error.name) == ("errored", "UnserialisableError")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        assert 'the values of the join "fetch"' in await output_of(instance)
+        assert seen == [entry.error.message] * (1 + crash)
+
+    run(scenario, order)
+
+
+def test_failures_that_are_too_large_to_record_fail_their_join_all_the_same():
+    async def bad(step: Step) -> None:
+        raise ValueError("x" * 2**21)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        try:
+            await step.join("fetch", bad=bad)
+        except UnserialisableError:
+            return "too large"
+        return None
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await output_of(instance) == "too large"
+        assert (await entry_at(instance, "fetch")).status == "errored"
 
     run(scenario, order)

@@ -9,6 +9,7 @@ from tests.workflows.running import (
     Calls,
     begin,
     entry_at,
+    error_of,
     failure,
     keys_of,
     output,
@@ -99,6 +100,41 @@ def test_history_is_trimmed_on_the_way_and_once_more_at_break():
         assert iterations(await keys_of(instance)) == [12, 13]
 
     run(scenario, order_of_pages(body, commit_interval=5, history_every=5, history_keep=2))
+
+
+@pytest.mark.parametrize("naps", [(), (22,), (3, 19, 20, 25)])
+def test_a_crash_changes_nothing_about_what_is_kept_at_break(naps: tuple[int, ...]):
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in naps:
+            await test.crash()
+            await test.advance("1 hour")
+        assert await output_of(instance) == sum(range(26))
+        assert iterations(await keys_of(instance)) == list(range(6, 26))
+
+    run(scenario, order_of_pages(pages_until(25, Calls(), nap_in=naps)))
+
+
+def test_from_an_iteration_that_was_trimmed_nothing_is_retried():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        body = pages_until(25, Calls(), nap_in=(22,))
+        await step.loop("pages", body, state={"n": 0, "total": 0})
+        raise ValueError("no")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        await error_of(instance)
+        with pytest.raises(Exception, match="expected a state of pages from before pages/~5/fetch"):
+            await instance.retry("pages/~5/fetch")
+        await instance.retry("pages/~20/store")
+        await test.advance("1 hour")
+        await error_of(instance)
+        assert iterations(await keys_of(instance)) == list(range(6, 26))
+
+    run(scenario, order)
 
 
 def test_trimming_leaves_what_is_outside_the_loop():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater import RaceError, Step, WorkflowEvent, WorkflowTest, workflow
+from headwater import RaceError, Step, UnserialisableError, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import (
     Calls,
     Deployed,
@@ -341,5 +341,47 @@ def test_what_a_loser_had_not_awaited_yet_is_no_mistake(crash: bool):
             await test.crash()
         await test.advance("1 hour")
         assert await output_of(instance) == "winner"
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_winner_whose_value_is_not_json_fails_the_race_and_the_others_lose(crash: bool):
+    seen: list[object] = []
+
+    async def bad(step: Step) -> object:
+        await step.sleep("wait", "1 minute")
+        return object()
+
+    async def waits(step: Step) -> None:
+        try:
+            await step.wait_for_event("approval", type="go")
+        finally:
+            seen.append("ended")
+
+    async def works(step: Step) -> None:
+        await step.do("load", lambda: pass_time("1 day"))
+
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        seen.clear()
+        try:
+            await step.race("fastest", bad=bad, waits=waits, works=works)
+        except UnserialisableError as error:
+            seen.append(str(error))
+        return [seen, (await step.wait_for_event("approval", type="go")).payload]
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 minute")
+        entry = await entry_at(instance, "fastest")
+        assert (entry.status, entry.error.name) == ("errored", "UnserialisableError")
+        for key in ("fastest/waits/approval", "fastest/works/load"):
+            assert (await entry_at(instance, key)).status == "cancelled"
+        if crash:
+            await test.crash()
+        await instance.send_event("go", 1)
+        await test.run_until_idle()
+        assert await output_of(instance) == [["ended", entry.error.message], 1]
 
     run(scenario, order)

@@ -329,6 +329,38 @@ def test_the_iterations_that_a_loop_has_kept_are_rolled_back(crash: bool):
     run(scenario, order)
 
 
+@pytest.mark.parametrize("crashes", [(), (22,), (22, 26), (26,)])
+def test_what_a_loop_has_kept_is_rolled_back_and_no_more_wherever_a_crash_was(
+    crashes: tuple[int, ...],
+):
+    undone: list[int] = []
+
+    async def one_page(step: Step, state: dict) -> object:
+        number = state["n"]
+        await step.do("charge", lambda: number, rollback=undone.append)
+        if number == 22:
+            await step.sleep("nap", "1 hour")
+        return Break(None) if number == 25 else Continue({"n": number + 1})
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await step.loop("pages", one_page, state={"n": 0})
+        await step.sleep("cool off", "1 hour")
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for place in (22, 26):
+            if place in crashes:
+                await test.crash()
+            await test.advance("1 hour")
+        await error_of(instance)
+        assert undone == list(range(25, 5, -1))
+
+    run(scenario, order)
+
+
 def test_steps_of_an_unfinished_iteration_are_rolled_back_after_a_crash():
     undone: list[str] = []
 

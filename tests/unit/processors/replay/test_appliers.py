@@ -4,6 +4,7 @@ import pytest
 
 from processors.replay.appliers import apply, fold
 from processors.replay.state import UNRESOLVED, CodeRun, EntryStatus
+from processors.replay.trimming import trimmed
 from processors.runs.state import RunStatus
 from schemas.errors import InvariantViolation
 from schemas.history import (
@@ -132,15 +133,20 @@ def test_losers_are_no_longer_open_and_the_code_need_not_see_it():
 
 
 def test_a_loop_forgets_the_iterations_before_a_place_and_what_lies_within():
-    scope = {f"pages/~{number}/fetch": an_entry() for number in range(12)}
+    done = EntryStatus.COMPLETED
+    scope = {f"pages/~{n}/fetch": an_entry(status=done, rollback=True) for n in range(12)}
+    scope |= {f"pages/~{number}/nap": an_entry(EntryKind.SLEEP) for number in (5, 6)}
     others = {"pages/~x": an_entry(), "page": an_entry(), "pages": an_entry(EntryKind.LOOP)}
     del others["pages/~x"]
     run = a_run(entries=scope | others)
     run.entries["pages"].commits = {0: "0", 5: "5"}
     _applied(run, LoopAdvanced("pages", 10, "10", 7))
     kept = {f"pages/~{number}/fetch" for number in range(7, 12)}
-    assert run.entries.keys() == kept | others.keys()
-    assert run.open.keys() == run.entries.keys()
+    hidden = {f"pages/~{number}/fetch" for number in (5, 6)}
+    assert run.entries.keys() == kept | hidden | others.keys()
+    assert trimmed(run.entries) == hidden
+    assert run.open.keys() == others.keys()
+    assert {key for key, entry in run.entries.items() if entry.rollback} == kept
     assert run.entries["pages"].commits == {5: "5", 10: "10"}, "the latest before the place stays"
     assert (run.entries["pages"].iteration, run.resolved) == (10, 7)
 

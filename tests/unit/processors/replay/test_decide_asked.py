@@ -6,6 +6,7 @@ from processors.replay.commands import (
     Advance,
     Asked,
     BeginRollback,
+    Cancel,
     Close,
     Fail,
     HostGone,
@@ -232,6 +233,30 @@ SCOPES = {
     ),
     "a join's failure": (
         _with("both", _KIND.JOIN), Fail("both", FAILURE), [EntryErrored("both", FAILURE)],
+    ),
+    "a race whose winner has no value to record: it has losers nevertheless": (
+        a_run(entries=_RACE),
+        Fail("first", FAILURE, Losers(("first/a",))),
+        [
+            PostsQueued((Post(0, "invoice", "inv-1", _UNWANTED),)),
+            EntriesCancelled(("first/a/x", "first/a/bill")),
+            EntryErrored("first", FAILURE),
+        ],
+    ),
+    "what nobody awaits any more, and what is beneath it": (
+        a_run(entries=_RACE),
+        Cancel("first", (reached("first/a/y"),)),
+        [
+            EntryOpened("first/a/y", "first/a/y", _KIND.DO, 3),
+            PostsQueued((Post(0, "invoice", "inv-1", _UNWANTED),)),
+            EntriesCancelled(("first", "first/a/x", "first/a/bill", "first/a/y")),
+        ],
+    ),
+    "a wait that nobody awaits any more": (
+        _with("reply", _KIND.WAIT), Cancel("reply"), [EntriesCancelled(("reply",))],
+    ),
+    "what nobody awaits any more, though it has its result": (
+        _with("reply", _KIND.WAIT, _AT.COMPLETED), Cancel("reply"), STALE,
     ),
     "a failure of what is not open": (a_run(), Fail("both", FAILURE), STALE),
     "an iteration": (

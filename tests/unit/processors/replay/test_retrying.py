@@ -101,6 +101,14 @@ CASES: dict[str, tuple[CodeRun, str | None, list[Reopened], list[str]]] = {
         }),
         None, [Reopened("l")], ["l/~1/a"],
     ),
+    "what was cancelled, but not in an iteration that is past": (
+        _run({
+            "wait": _lost(EntryKind.WAIT), "l": _open(_LOOP), "l/~0/a": _done(3),
+            "l/~0/wait": _lost(EntryKind.WAIT), "l/~1/wait": _lost(EntryKind.WAIT),
+            "l/~1/a": _bad(9),
+        }),
+        None, [Reopened("l")], ["l/~0/a", "l/~0/wait"],
+    ),
     "what was rolled back, and where": (
         _run({
             "a": _undone(1), "b": _done(2),
@@ -160,6 +168,14 @@ CASES: dict[str, tuple[CodeRun, str | None, list[Reopened], list[str]]] = {
         "r/x/b", [Reopened("r"), Reopened("r/y/j")],
         ["r/x/a", "r/y/j/x/c", "r/z/i", "r/z/i/x/d"],
     ),
+    "from a step beside a loop that has trimmed iterations": (
+        _run({
+            "l": _done(9, _LOOP, commits={0: "0", 3: "3"}, trimmed=2), "b": _done(1),
+            "l/~0/a": _done(2), "l/~1/a": _done(3), "l/~2/a": _done(4), "l/~3/a": _done(5),
+            "z": _bad(10),
+        }),
+        "b", [Reopened("l", 3)], ["l/~0/a", "l/~1/a"],
+    ),
     "what an earlier retry has kept": (
         _run({"a": _done(-9), "b": _done(-4), "c": _bad(3), "nap": _open(EntryKind.SLEEP)}),
         None, [], ["a", "b", "nap"],
@@ -198,8 +214,13 @@ def test_of_very_much_that_is_done_again_a_line_says_the_beginning():
 @pytest.mark.parametrize("key", ["", "b", "l/~0/a", "l/~1/a"])
 def test_from_what_is_not_there_or_where_no_state_leads_nothing_is_retried(key: str):
     loop = _bad(9, _LOOP, commits={2: "2"}, iteration=2)
-    run = _run({"l": loop, "l/~1/a": _done(3), "l/~2/a": _bad(4)})
-    decision = retry(run, RetryRun(key))
+    trimmed = _bad(9, _LOOP, commits={0: "0"}, trimmed=2)
+    for each in (loop, trimmed):
+        run = _run({"l": each, "l/~1/a": _done(3), "l/~2/a": _bad(4)})
+        _is_not_there(retry(run, RetryRun(key)))
+
+
+def _is_not_there(decision: object) -> None:
     assert isinstance(decision, Rejection)
     assert decision.code == "STEP_NOT_FOUND"
 
