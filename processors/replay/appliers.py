@@ -363,12 +363,13 @@ def _posts_sent(run: CodeRun, event: PostsSent, _: int) -> None:
 def _seen(run: CodeRun) -> None:
     """Takes note that the code has to see this event."""
     run.resolved = run.sequence
-    run.lines = 0
 
 
 def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
     """Counts the lines of the code, because a replay writes them again; the run keeps none."""
     if event.step_key is None and not event.is_replay and event.category != SYSTEM:
+        if run.logged_at != run.resolved:
+            run.logged_at, run.lines = run.resolved, 0
         run.lines += 1
 
 

@@ -76,7 +76,8 @@ class CodeRun(Run, kw_only=True):
     Shape:  `open` has the keys of the entries without a result, in the order of opening; resolved
             is the sequence of the latest event that the code has to see; rollback why the run is
             being rolled back; hosts_lost how often in a row its code took the host with it, and
-            back_at_ms when it is tried again; lines how many its code has logged since `resolved`.
+            back_at_ms when it is tried again; logged_at what `resolved` was when its code logged
+            last, and lines how many it has logged since it was that.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -85,4 +86,5 @@ class CodeRun(Run, kw_only=True):
     rollback: Failure | None = None
     hosts_lost: int = 0
     back_at_ms: int = 0
+    logged_at: int = 0
     lines: int = 0

@@ -84,9 +84,13 @@ class Activation:
         self.record = Record(self.begin.entries, self.begin.entries_max)
         # What was cancelled is never given.
         over = OPEN | {EntryStatus.CANCELLED}
-        resolved = [e.sequence for e in self.entries.values() if e.status not in over]
-        # The latest recorded result ends the replay, or else the first rest does; then come the
-        # lines that were logged behind it.
+        resolved = [
+            each.sequence
+            for each in self.entries.values()
+            if each.status not in over and each.sequence <= self.begin.logged_at
+        ]
+        # As far as the code had come when it logged last, lines are written again; the latest
+        # result until then ends that, or else the first rest. Then come those logged behind it.
         self._replay_until = max(resolved, default=0)
         self._replaying = bool(resolved)
         self._lines_again = self.begin.lines

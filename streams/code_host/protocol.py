@@ -31,7 +31,8 @@ class Activate(Message, frozen=True):
     seed: str
     started_at_ms: int
     resolved: int
-    #: Lines that the code has logged since the latest event that it has seen.
+    #: The latest event that the code had seen when it logged last, and its lines since then.
+    logged_at: int
     lines: int
     entries: dict[str, Entry]
     #: How many entries it may have.
@@ -135,6 +136,7 @@ def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
         run.seed,
         run.started_at_ms,
         run.resolved,
+        run.logged_at,
         run.lines,
         {key: _copy(entry) for key, entry in run.entries.items()},
         entries_max,

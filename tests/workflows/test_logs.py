@@ -3,6 +3,8 @@
 # The linter takes `step.log` for the standard library's logger.
 # ruff: noqa: G010, PLE1205
 
+import asyncio
+
 import pytest
 
 from headwater import (
@@ -219,5 +221,31 @@ def test_a_line_between_a_result_and_a_wait_is_new_once():
         lines = await lines_of(instance, "message", "is_replay")
         new = [message for message, replayed in lines if not replayed]
         assert new == ["fetched", "counted", "approved"]
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("how", ["crash", "at once"])
+def test_lines_between_results_that_came_meanwhile_are_new(how: str):
+    async def nap(step: Step, name: str) -> None:
+        await step.sleep(name, "1 minute")
+        await step.log.info(name)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.log.info("begun")
+        await asyncio.gather(nap(step, "one"), nap(step, "two"))
+        await step.log.info("rested")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        if how == "crash":
+            await test.crash()
+        await test.advance("1 minute")
+        await output_of(instance)
+        lines = await lines_of(instance, "message", "is_replay")
+        new = [message for message, replayed in lines if not replayed]
+        assert new == ["begun", "one", "two", "rested"]
+        assert {message for message, replayed in lines if replayed} <= {"begun"}
 
     run(scenario, order)

@@ -201,12 +201,16 @@ def test_posts_stay_until_they_are_sent_and_their_numbers_are_never_used_again()
 def test_of_logs_the_lines_of_the_code_are_counted(line: LogWritten, lines: int):
     run, before = _applied(a_run(), line), a_run()
     before.sequence, before.updated_at_ms, before.lines = 8, _AT_MS, lines
+    before.logged_at = before.resolved if lines else 0
     assert run == before
 
 
-def test_what_the_code_has_to_see_ends_the_count_of_lines():
-    run = _applied(a_run(), LogWritten("info", "workflow", "hi"), StepCompleted(*_STEP, "5"))
-    assert run.lines == 0
+def test_lines_are_counted_from_what_the_code_has_seen():
+    line = LogWritten("info", "workflow", "hi")
+    run = _applied(a_run(), line, line, StepCompleted(*_STEP, "5"))
+    assert (run.logged_at < run.resolved, run.lines) == (True, 2)
+    run = _applied(run, line)
+    assert (run.logged_at, run.lines) == (run.resolved, 1)
 
 
 def test_ends_keep_the_output_or_the_error():
