@@ -1,5 +1,6 @@
 """The real parts, started once per session, in a directory that goes with the session."""
 
+import contextlib
 import itertools
 import shutil
 import signal
@@ -51,9 +52,8 @@ def postgres(scratch: Path) -> Iterator[str]:
         server.stop()
 
 
-@pytest.fixture
-def fresh_database(postgres: str) -> Iterator[str]:
-    """The DSN of a new, empty database that only this test sees."""
+@contextlib.contextmanager
+def _new_database(postgres: str) -> Iterator[str]:
     name = f"test_{next(_DATABASES)}"
     database = sql.Identifier(name)
     with psycopg.connect(postgres, autocommit=True) as connection:
@@ -62,3 +62,17 @@ def fresh_database(postgres: str) -> Iterator[str]:
     yield f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
+
+
+@pytest.fixture
+def fresh_database(postgres: str) -> Iterator[str]:
+    """The DSN of a new, empty database that only this test sees."""
+    with _new_database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres: str) -> Iterator[str]:
+    """The DSN of a new, empty database that the tests of a module share."""
+    with _new_database(postgres) as dsn:
+        yield dsn

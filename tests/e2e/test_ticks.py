@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
-from psycopg import conninfo
 
 from tests.e2e.house import House, free_port, opened
 
@@ -16,15 +14,12 @@ TICK_KEY = {"authorization": "Bearer the-tick-key"}
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, postgres: str) -> Iterator[House]:
+def house(scratch: Path, module_database: str) -> Iterator[House]:
     directory = scratch / "ticks"
     directory.mkdir()
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("create database ticks")
-    where = conninfo.conninfo_to_dict(postgres)
     house = House(
         directory,
-        f"postgresql://{where['user']}@{where['host']}:{where['port']}/ticks",
+        module_database,
         HEADWATER_APP="tests.apps.service",
         HEADWATER_TICK_URL=f"http://127.0.0.1:{free_port()}",
         HEADWATER_TICK_KEY="the-tick-key",

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import psycopg
 import pytest
-from psycopg import conninfo
 from schemathesis import Case, openapi
 from schemathesis import pytest as parametrized
 from schemathesis.checks import not_a_server_error
@@ -102,16 +100,12 @@ def ticked() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, postgres: str, ticked: str) -> Iterator[House]:
+def house(scratch: Path, module_database: str, ticked: str) -> Iterator[House]:
     directory = scratch / "workflow-schema"
     directory.mkdir()
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("create database workflow_schema")
-    where = conninfo.conninfo_to_dict(postgres)
-    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/workflow_schema"
     house = House(
         directory,
-        dsn,
+        module_database,
         HEADWATER_APP="tests.apps.service",
         HEADWATER_TICK_URL=ticked,
         HEADWATER_TICK_KEY="the-tick-key",

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
-import psycopg
 import pytest
-from psycopg import conninfo
 
 from tests.e2e.house import House, opened
 
@@ -57,17 +55,14 @@ def ticked() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, postgres: str, ticked: str) -> Iterator[House]:
+def house(scratch: Path, module_database: str, ticked: str) -> Iterator[House]:
     directory = scratch / "workflow-routes"
     directory.mkdir()
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("create database workflow_routes")
-    where = conninfo.conninfo_to_dict(postgres)
-    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/workflow_routes"
     house = House(
         directory,
-        dsn,
+        module_database,
         HEADWATER_APP="tests.apps.service",
+        HEADWATER_MAX_STEPS="20",
         HEADWATER_TICK_URL=ticked,
         HEADWATER_TICK_KEY="the-tick-key",
     )
@@ -280,6 +275,13 @@ def test_a_step_whose_error_was_caught_is_not_current(api: httpx.Client, tmp_pat
     (tmp_path / "go").touch()
     until(api, "forgiving", name, "complete")
     assert "currentStep" not in api.get(of("forgiving", name)).json()["meta"]
+
+
+def test_a_run_has_as_many_entries_as_its_worker_allows(api: httpx.Client) -> None:
+    name = create(api, "telling", 20)
+    error = until(api, "telling", name, "errored")["error"]
+    assert error["name"] == "MAX_STEPS_EXCEEDED"
+    assert error["message"].startswith("expected at most 20 entries in a run, found one more, end;")
 
 
 def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx.Client) -> None:
