@@ -149,9 +149,9 @@ def install() -> None:
     run(*pip, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
 
 
-def fetch_kafka() -> None:
-    """Lets the project fetch Kafka's jars; it reports its own progress and says why it failed."""
-    command = [str(PYTHON), "-m", "streams.kafka_jars"]
+def prepare_kafka() -> None:
+    """Lets the project prepare Kafka; it reports its own progress and says why it failed."""
+    command = [str(PYTHON), "-m", "streams.kafka_aot"]
     done = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603 (our own module)
     if done.returncode:
         sys.exit(done.returncode)
@@ -168,7 +168,7 @@ def main() -> None:
     STAMP.unlink(missing_ok=True)
     LOG.write_text("", "utf-8")
     install()
-    fetch_kafka()
+    prepare_kafka()
     STAMP.write_text(wanted, "utf-8")
     say("Ready.")
 

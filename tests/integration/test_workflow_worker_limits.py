@@ -39,12 +39,14 @@ def test_an_event_that_was_sent_in_time_counts_though_the_worker_was_suspended(
     house: WorkflowHouse,
 ):
     async def act(scene: Scene) -> None:
-        for attempt in range(5):
+        for attempt in range(3):
             for n in range(30):
                 await scene.create("looping", f"busy-{attempt}-{n}")
-            keys = [
-                await scene.create("patient", f"stalled-{attempt}-{n}", "1000") for n in range(4)
-            ]
+            # Long enough that all of them are seen to wait before the first has waited enough.
+            patient = [f"stalled-{attempt}-{n}" for n in range(4)]
+            keys = await asyncio.gather(
+                *(scene.create("patient", each, "3000") for each in patient)
+            )
             for key in keys:
                 await scene.status(key, RunStatus.WAITING)
             house.parts["one"].send_signal(signal.SIGSTOP)
