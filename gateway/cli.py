@@ -1,10 +1,9 @@
 """The command line, and the composition root: here the rooms are joined and the world is read.
 
-What a command joins is imported where it is joined: each needs another part of the house, and all
-of them together take more than a second to load.
+What a command joins is imported where it is joined, and commands of other modules when they are
+called: each needs another part of the house, and all of them together take seconds to load.
 """
 
-import asyncio
 import gc
 import logging
 import os
@@ -12,14 +11,11 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from gateway.commands.instances import instances
-from gateway.commands.local import settings as settings_command
-from gateway.commands.local import sign_command, sync
-from gateway.commands.operate import dlq, trace
+from gateway.commands.on_demand import OnDemand, OnDemandGroup
 from gateway.commands.options import (
     app_option,
     bootstrap_of,
@@ -32,13 +28,14 @@ from gateway.commands.options import (
     postgres_option,
     settings_from,
 )
-from gateway.commands.workflows import workflows
 from gateway.output import print_rows, say
 from gateway.request_ids import ulid_source
-from gateway.settings import Settings
 from schemas.errors import HeadwaterError, PartUnavailable
 from schemas.topics import TOPICS
 from streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
@@ -48,6 +45,7 @@ _GC_THRESHOLD: Final = 50_000
 
 
 @click.group(
+    cls=OnDemandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "headwater up                      everything on this machine, with rows to look at",
@@ -114,7 +112,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
     uvloop.run(_serve(settings))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: "Settings") -> None:
     from gateway.app import create_app  # noqa: PLC0415 (see above)
     from gateway.server import serve as serve_app  # noqa: PLC0415 (see above)
     from gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
@@ -207,7 +205,9 @@ def project(kafka: str | None, postgres: str | None) -> None:
     uvloop.run(_project(settings))
 
 
-async def _project(settings: Settings) -> None:
+async def _project(settings: "Settings") -> None:
+    import asyncio  # noqa: PLC0415 (see above)
+
     from projections.projector import run_projector  # noqa: PLC0415 (see above)
 
     stop = asyncio.Event()
@@ -261,6 +261,8 @@ def list_topics(as_json: bool) -> None:
 def make_topics(kafka: str | None, partitions: int | None, replication: int | None) -> None:
     """Make the topics that are missing; those that exist stay as they are."""
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
+    import asyncio  # noqa: PLC0415 (see above)
+
     from streams.topics import create_topics  # noqa: PLC0415 (see above)
 
     made = asyncio.run(
@@ -274,8 +276,37 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
 
 
 for _command in (
-    *(dlq, trace, sync, workflows, instances),
-    *(settings_command, sign_command(now_ms)),
+    OnDemand(
+        "dlq",
+        "gateway.commands.operate:dlq",
+        "Look at dead letters and put them back into their topics.",
+    ),
+    OnDemand(
+        "instances",
+        "gateway.commands.instances:instances",
+        "Look at instances of workflows, create, steer and signal them.",
+    ),
+    OnDemand(
+        "settings",
+        "gateway.commands.local:settings",
+        "Show every setting: its variable, value, default and meaning.",
+    ),
+    OnDemand(
+        "sign",
+        "gateway.commands.local:sign",
+        "Print the terra-signature of a file, as Terra would send it now.",
+    ),
+    OnDemand(
+        "sync",
+        "gateway.commands.sync:sync",
+        "Copy the rows into a SQLite file: everything at first, then what changed.",
+    ),
+    OnDemand(
+        "trace",
+        "gateway.commands.operate:trace",
+        "Show the journey of a delivery: every stage, when, and what was decided there.",
+    ),
+    OnDemand("workflows", "gateway.commands.workflows:workflows", "See which workflows exist."),
 ):
     cli.add_command(_command)
 
@@ -321,7 +352,7 @@ def _in_words(error: Exception) -> str:
             return f"{type(error).__name__}: {error} ({_DEBUG}=1 shows where)"
 
 
-def _prepare(settings: Settings) -> None:
+def _prepare(settings: "Settings") -> None:
     """Makes a process ready that serves until it is stopped: its log, and its connections."""
     from streams._aiokafka import mend  # noqa: PLC0415 (see above)
 

@@ -1,20 +1,16 @@
 """What commands print: tables for people at a terminal, tab-separated lines or JSON for programs.
 
 Results go to stdout; progress, hints and errors to stderr, so that a pipe carries results only.
+What is for a person is shown by `gateway.terminal`, imported where it is called: it loads slowly.
 """
 
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-#: By column and value, how rich shows a cell at a terminal.
-Styles: TypeAlias = Mapping[str, Mapping[str, str]]
+if TYPE_CHECKING:
+    from gateway.terminal import Styles
 
 #: Control characters of a value could move the cursor, or change what is on the screen already.
 _CONTROLS: Final = {
@@ -26,7 +22,9 @@ _CONTROLS: Final = {
 
 def say(message: str) -> None:
     """Prints a line of progress to stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message))
+    from gateway.terminal import show_message  # noqa: PLC0415 (see above)
+
+    show_message(message)
 
 
 def at_terminal() -> bool:
@@ -40,7 +38,7 @@ def print_rows(
     *,
     as_json: bool = False,
     title: str | None = None,
-    styles: Styles | None = None,
+    styles: "Styles | None" = None,
 ) -> None:
     """Prints rows.
 
@@ -53,7 +51,7 @@ def print_rows(
     if as_json:
         print_json(list(rows))
     elif at_terminal():
-        Console().print(_table(rows, names, title, styles or {}))
+        _show(rows, names, title, styles or {})
     else:
         lines = [f"# {title}"] if title else []
         lines.append("\t".join(names))
@@ -72,16 +70,16 @@ def print_sideways(
     if not at_terminal():
         print_rows(rows, [*heading, *shown], title=title)
         return
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    table.add_column("")
-    for row in rows:
-        table.add_column(Text("\n".join(_text(row.get(name)) for name in heading)), justify="right")
-    for name in shown:
-        table.add_row(name, *(Text(_text(row.get(name))) for row in rows))
-    Console().print(table)
+    from gateway.terminal import show_sideways  # noqa: PLC0415 (see above)
+
+    show_sideways(
+        ["\n".join(_text(row.get(name)) for name in heading) for row in rows],
+        {name: [_text(row.get(name)) for row in rows] for name in shown},
+        title,
+    )
 
 
-def print_line(row: Mapping[str, Any], widths: Mapping[str, int], styles: Styles) -> None:
+def print_line(row: Mapping[str, Any], widths: Mapping[str, int], styles: "Styles") -> None:
     """Prints one row of many that come one by one, at once.
 
     Shape:  at a terminal columns of at least the given widths; in a pipe tab-separated.
@@ -91,11 +89,9 @@ def print_line(row: Mapping[str, Any], widths: Mapping[str, int], styles: Styles
         sys.stdout.write("\t".join(cells.values()) + "\n")
         sys.stdout.flush()
         return
-    line = Text()
-    for name, cell in cells.items():
-        line.append(cell.ljust(widths[name]), style=_style(styles, name, cell)).append("  ")
-    line.rstrip()
-    Console(highlight=False, soft_wrap=True).print(line)
+    from gateway.terminal import show_line  # noqa: PLC0415 (see above)
+
+    show_line(cells, widths, styles)
 
 
 def print_json(value: object) -> None:
@@ -104,31 +100,22 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]], names: list[str], title: str | None, styles: Styles
-) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    for name in names:
-        numeric = bool(rows) and all(
-            isinstance(row.get(name), (int, float, type(None)))
-            and not isinstance(row.get(name), bool)
-            for row in rows
-        )
-        first = name == names[0]  # what a row is called stays in one piece
-        table.add_column(
-            name, justify="right" if numeric else "left", overflow="fold", no_wrap=first
-        )
-    for row in rows:
-        # Text, not markup: a value may hold square brackets of its own.
-        cells = {name: _text(row.get(name)) for name in names}
-        table.add_row(
-            *(Text(cell, style=_style(styles, name, cell)) for name, cell in cells.items())
-        )
-    return table
+def _show(
+    rows: Sequence[Mapping[str, Any]], names: list[str], title: str | None, styles: "Styles"
+) -> None:
+    from gateway.terminal import show_rows  # noqa: PLC0415 (see above)
+
+    cells = [{name: _text(row.get(name)) for name in names} for row in rows]
+    columns = {name: _numeric([row.get(name) for row in rows]) for name in names}
+    show_rows(cells, columns, title=title, styles=styles)
 
 
-def _style(styles: Styles, name: str, cell: str) -> str:
-    return styles.get(name, {}).get(cell, "")
+def _numeric(values: Sequence[object]) -> bool:
+    """Whether a column is of numbers, or of nothing at all."""
+    return bool(values) and all(
+        isinstance(value, (int, float, type(None))) and not isinstance(value, bool)
+        for value in values
+    )
 
 
 def _text(value: object) -> str:

@@ -4,7 +4,6 @@ Settings come from environment variables that begin with `HEADWATER_`, and from 
 flags, which win. No file is read behind anybody's back.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -14,15 +13,21 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
+
+__all__ = [
+    "DEVELOPMENT_SECRETS",
+    "PREFIX",
+    "Described",
+    "Settings",
+    "SettingsInvalid",
+    "describe",
+    "environment",
+    "load_settings",
+]
+
 PREFIX: Final = "HEADWATER_"
 
-#: Known to everybody who reads this repository, so good for a laptop only.
-DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
-    "terra_secrets": "dev-terra-secret",
-    "admin_key": "dev-admin-key",
-    "read_key": "dev-read-key",
-    "workflow_key": "dev-workflow-key",
-}
 #: Never shown; those that are not above have no value unless they are set.
 _SECRETS: Final = frozenset({*DEVELOPMENT_SECRETS, "tick_key"})
 
@@ -230,16 +235,6 @@ class Settings(BaseSettings):
     def terra_keys(self) -> tuple[str, ...]:
         """Terra's signing secrets in the clear, the current one first."""
         return _revealed(self.terra_secrets)
-
-
-def is_loopback(host: str) -> bool:
-    """Tells whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks them)

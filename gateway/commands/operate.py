@@ -16,7 +16,6 @@ from gateway.commands.options import (
     url_of,
 )
 from gateway.output import print_json, print_rows, say
-from schemas.codec import decode
 from schemas.errors import UndecodableRecord, UnknownSchema
 from schemas.records import WebhookAdmitted, WebhookReceived
 
@@ -109,6 +108,8 @@ def _body(value: str | None) -> str:
     """The delivery in a dead letter as text; the bytes in base64 if there is none."""
     if value is None:
         return ""
+    from schemas.codec import decode  # noqa: PLC0415 (loads slowly, and only dead letters need it)
+
     data = base64.b64decode(value)
     with contextlib.suppress(UndecodableRecord, UnknownSchema):
         return decode(data, WebhookReceived).body.decode(errors="replace")

@@ -1,12 +1,17 @@
-"""Flags that several commands share, and how they become settings."""
+"""Flags that several commands share, and how they become settings.
+
+Settings are imported where they are read: they take longer to load than the commands that explain
+themselves, or that are told everything by their flags.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from gateway.settings import Settings, SettingsInvalid, load_settings
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,25 +25,27 @@ class SettingsWrong(click.ClickException):
     exit_code = 2
 
 
-def settings_from(**flags: object) -> Settings:
+def settings_from(**flags: object) -> "Settings":
     """The settings, flags first, then the environment.
 
     Errors: SettingsWrong.
     """
+    from gateway.settings import SettingsInvalid, load_settings  # noqa: PLC0415 (see above)
+
     try:
         return load_settings(**flags)
     except SettingsInvalid as error:
         raise SettingsWrong("\n".join(error.problems)) from error
 
 
-def bootstrap_of(settings: Settings) -> str:
+def bootstrap_of(settings: "Settings") -> str:
     """Kafka's address: the one given, else that of the embedded one on this machine."""
     if not settings.kafka and not settings.kafka_port:
         raise SettingsWrong("HEADWATER_KAFKA: expected host:port, found nothing and a free port")
     return settings.kafka or f"{_LOOPBACK}:{settings.kafka_port}"
 
 
-def dsn_of(settings: Settings) -> str:
+def dsn_of(settings: "Settings") -> str:
     """Postgres' address: the one given, else that of the embedded one on this machine."""
     if not settings.postgres and not settings.postgres_port:
         raise SettingsWrong("HEADWATER_POSTGRES: expected a DSN, found nothing and a free port")
@@ -47,7 +54,7 @@ def dsn_of(settings: Settings) -> str:
     )
 
 
-def url_of(settings: Settings) -> str:
+def url_of(settings: "Settings") -> str:
     """Where the gateway of these settings is asked from this machine."""
     host = settings.host if settings.host not in ("0.0.0.0", "::") else _LOOPBACK  # noqa: S104 (compared)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"

@@ -18,7 +18,6 @@ from gateway.commands.options import bootstrap_of, dsn_of
 from gateway.commands.starting import rules_of, start_workflows, together
 from gateway.request_ids import ulid_source
 from gateway.settings import Settings
-from gateway.ticking import ticks_heard
 from processors.triggers.rules import Rule
 from projections.step_commits import StepCommits
 from schemas.errors import PartUnavailable
@@ -84,6 +83,9 @@ async def _work(
             ticked=ticked,
         )
         if ticked:
+            # Brings the web framework, which other workers do without.
+            from gateway.ticking import ticks_heard  # noqa: PLC0415
+
             await exits.enter_async_context(ticks_heard(settings.tick_url, worker.tick, new_id))
         starts = start_workflows(
             settings,

@@ -1,6 +1,5 @@
 """The workflow service as commands reach it: over HTTP alone, by options that all of them have."""
 
-import asyncio
 import functools
 import os
 import sys
@@ -16,7 +15,7 @@ from typing_extensions import override
 
 from gateway.commands.options import settings_from, url_of
 from gateway.commands.times import at
-from gateway.settings import DEVELOPMENT_SECRETS, is_loopback
+from gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -78,6 +77,8 @@ class Service:
 
         Errors: ClickException with one line that says what to do next.
         """
+        import asyncio  # noqa: PLC0415 (loads more than --help needs)
+
         return asyncio.run(self._ask(work))
 
     async def _ask(self, work: "Callable[[Client], Awaitable[T]]") -> T:
@@ -86,7 +87,7 @@ class Service:
 
     @asynccontextmanager
     async def _client(self) -> "AsyncIterator[Client]":
-        from gateway.client import Client, ClientError  # noqa: PLC0415 (loads more than --help needs)
+        from gateway.client import Client, ClientError  # noqa: PLC0415 (as above)
 
         try:
             client = Client(

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from gateway.cli import cli
+from gateway.commands.on_demand import OnDemand
 from gateway.commands.up import parts_of
 from gateway.commands.work import steps_dsn_of
 from gateway.demo_day import terra_signature
@@ -21,9 +22,14 @@ from gateway.settings import load_settings
 README = Path(__file__).parents[3] / "README.md"
 
 
+def loaded(command: click.Command) -> click.Command:
+    return command.load() if isinstance(command, OnDemand) else command
+
+
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     yield path
-    for name, command in group.commands.items():
+    for name, listed in group.commands.items():
+        command = loaded(listed)
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
         else:
@@ -34,7 +40,7 @@ def found(path: tuple[str, ...]) -> click.Command:
     command: click.Command = cli
     for name in path:
         assert isinstance(command, click.Group)
-        command = command.commands[name]
+        command = loaded(command.commands[name])
     return command
 
 
@@ -62,6 +68,35 @@ def test_every_command_explains_itself_its_flags_and_shows_examples(path: tuple[
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, parameter.name
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [command for command in cli.commands.values() if isinstance(command, OnDemand)],
+    ids=lambda listed: listed.name,
+)
+def test_a_command_is_listed_as_it_describes_itself(listed: OnDemand) -> None:
+    command = listed.load()
+    assert (listed.name, listed.hidden) == (command.name, command.hidden)
+    for width in range(10, 200):  # of the terminal
+        assert listed.get_short_help_str(width) == command.get_short_help_str(width)
+
+
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("gateway.cli", {"asyncio", "httpx", "pydantic", "rich", "gateway.commands.instances"}),
+        ("gateway.commands.instances", {"asyncio", "httpx", "pydantic", "rich"}),
+        ("gateway.commands.work", {"httpx", "litestar", "rich"}),
+        ("streams.code_host.child", {"aiokafka", "fastavro", "gateway", "psycopg", "pydantic"}),
+    ],
+)
+def test_what_loads_slowly_is_loaded_by_those_alone_who_need_it(
+    module: str, slow: set[str]
+) -> None:
+    code = f"import sys, {module}; print(*sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not slow & set(run.stdout.split())
 
 
 def test_help_works_from_outside() -> None:
