@@ -266,6 +266,13 @@ class Ownership:
             except (BrokerUnavailable, StoreUnavailable, KafkaError, OSError) as error:
                 log.warning("partition %s cannot be taken over yet: %s", number, error)
                 await asyncio.sleep(_RETRY_S)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Let out by a library: nobody else would ever take this partition over.
+                log.warning("partition %s cannot be taken over yet: %r", number, error)
+                await asyncio.sleep(_RETRY_S)
             except Exception:
                 # A bug, or a record that nobody can read: seldom better a second later.
                 log.exception("partition %s cannot be taken over", number)

@@ -1,14 +1,17 @@
-"""A connection that ended unseen is a broken connection, on uvloop too."""
+"""What aiokafka makes of a broker that goes away, mended: nothing stops for good without a word."""
 
 import asyncio
 
 import pytest
 import uvloop
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
+from schemas.topics import EVENTS
 from streams._aiokafka import mend
+from streams.topics import create_topics
 
 
 def test_writing_to_a_connection_that_has_ended_unseen_finds_it_broken(kafka: str):
@@ -24,5 +27,27 @@ def test_writing_to_a_connection_that_has_ended_unseen_finds_it_broken(kafka: st
         with pytest.raises(KafkaConnectionError, match="broken: unable to perform"):
             connection.send(MetadataRequest([]))
         assert not connection.connected()
+
+    uvloop.run(scenario())
+
+
+def test_a_consumer_whose_fetch_has_just_failed_is_stopped_like_any_other(kafka: str):
+    mend()
+
+    async def scenario() -> None:
+        await create_topics(kafka, partitions=1, replication=1)
+        where = TopicPartition(EVENTS, 0)
+        consumer = AIOKafkaConsumer(bootstrap_servers=kafka, retry_backoff_ms=60_000)
+        await consumer.start()
+        consumer.assign([where])
+        consumer.seek(where, 0)
+        await consumer.getmany(timeout_ms=200)
+        for connection in consumer._client._conns.values():
+            connection.close()
+        # Now it rests before it fetches again.
+        await asyncio.sleep(0.1)
+        assert consumer._fetcher._pending_tasks
+        await consumer.stop()
+        assert not [one for one in consumer._client._conns.values() if one.connected()]
 
     uvloop.run(scenario())

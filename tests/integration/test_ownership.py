@@ -1,0 +1,83 @@
+"""A partition that is assigned is taken over, whatever happens to the first attempt."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
+
+from streams.clock import now_ms
+from streams.ownership import OwnedPartition, Ownership
+from streams.topics import create_topics
+from streams.workflow_log import WorkflowLog
+
+
+def ownership(
+    kafka: str, taken: Callable[[int, int], Awaitable[OwnedPartition]], stirred: asyncio.Event
+) -> Ownership:
+    return Ownership(
+        bootstrap=kafka,
+        name="tests",
+        member=None,
+        workflow_log=WorkflowLog(bootstrap=kafka, client_id="tests", clock=now_ms),
+        clock=now_ms,
+        taken=taken,
+        dropping=lambda: asyncio.sleep(0),
+        dropped=lambda _: None,
+        parked=lambda *_: None,
+        stirred=stirred.set,
+    )
+
+
+async def cancelled_from_within() -> None:
+    """As a library does that lets the end of a task of its own out."""
+    own = asyncio.create_task(asyncio.sleep(60))
+    asyncio.get_running_loop().call_soon(own.cancel)
+    await own
+
+
+def test_a_takeover_that_is_cancelled_from_within_is_tried_again(kafka: str):
+    attempts: list[int] = []
+
+    async def taken(number: int, replied: int) -> OwnedPartition:
+        attempts.append(number)
+        if attempts == [number]:
+            await cancelled_from_within()
+        return cast("OwnedPartition", SimpleNamespace(number=number, replied=replied))
+
+    async def scenario() -> None:
+        await create_topics(kafka, partitions=1, replication=1)
+        stirred = asyncio.Event()
+        subject = ownership(kafka, taken, stirred)
+        await subject.start()
+        try:
+            async with asyncio.timeout(20):
+                while not attempts or attempts[0] not in subject.partitions:
+                    stirred.clear()
+                    await stirred.wait()
+            assert attempts.count(attempts[0]) == 2
+        finally:
+            await subject.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_takeover_that_is_given_up_ends(kafka: str):
+    begun = asyncio.Event()
+
+    async def taken(_number: int, _replied: int) -> OwnedPartition:
+        begun.set()
+        await asyncio.sleep(60)
+        raise AssertionError("expected to be cancelled before")
+
+    async def scenario() -> None:
+        await create_topics(kafka, partitions=1, replication=1)
+        subject = ownership(kafka, taken, asyncio.Event())
+        await subject.start()
+        async with asyncio.timeout(20):
+            await begun.wait()
+            tasks = list(subject._takeovers.values())
+            await subject.stop()
+            await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+
+    asyncio.run(scenario())
