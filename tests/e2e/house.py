@@ -40,7 +40,7 @@ SECRET = "dev-terra-secret"
 ADMIN = {"x-admin-key": "dev-admin-key"}
 READER = {"authorization": "Bearer dev-read-key"}
 _SENDERS = 16
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 def free_port() -> int:

@@ -46,7 +46,7 @@ FENCE = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 PORTS = ("8080", "8081")
 #: Anything in a line, or nothing, as where a column is so narrow that the line ends before.
 ANYTHING = re.compile(" ?… ?")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 STARTED_WITHIN_S = 180.0
 COLUMNS = 100
 READERS = 2

@@ -19,7 +19,7 @@ from streams.topics import create_topics
 from streams.workflow_client import WorkflowClient
 from tests.e2e.house import free_port
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 APP = '''
 """Somebody's workflows."""

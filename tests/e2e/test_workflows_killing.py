@@ -114,7 +114,7 @@ async def under_load(
             await disturb(story)
         assert all(each.done() for each in sending)
         await house.until(
-            story, lambda: all(map(story.ended, expected)), f"the ends of {label}", 90
+            story, lambda: all(map(story.ended, expected)), f"the ends of {label}", 180
         )
         # What is under way behind the ends, such as PostsSent, may still come.
         commands = await house.commands()

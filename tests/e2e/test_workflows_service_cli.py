@@ -22,7 +22,7 @@ from streams.embedded import EmbeddedKafka
 from streams.topics import create_topics
 from tests.e2e.house import free_port
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 KEY = "a-key-of-our-own"
 
 APP = '''

@@ -54,7 +54,7 @@ from tests.e2e.workflow_app import PUBLISHED, TRAIL
 PARTITIONS = 4
 ROOT = Path(__file__).parents[2]
 EXIT_CRASHED = os.EX_SOFTWARE
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _ENDED = {RunStatus.COMPLETE, RunStatus.ERRORED, RunStatus.TERMINATED}
 
 Instance: TypeAlias = str

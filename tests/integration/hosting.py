@@ -22,7 +22,7 @@ from streams.instances import Instances
 from streams.owner import Owner, Queued
 
 APPS: Final = Path(__file__).resolve().parents[1] / "apps"
-PATIENCE_S: Final = 10
+PATIENCE_S: Final = 60
 #: The owner's clock runs so much faster than the child's, so that no test waits for a retry.
 HASTE: Final = 20
 #: The watch's patience where nothing is to stand still.

@@ -39,7 +39,7 @@ from tests.integration.written import (
 
 PARTITIONS = 2
 NOW_MS = 1_767_300_000_000
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 Ends = dict[Partition, int]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 HOUSE = """
 import pathlib, sys

@@ -29,7 +29,7 @@ from schemas.history import (
 from tests.integration.test_workflow_projection import NOW_MS, rows_of
 from tests.unit.projections.histories import START_MS, Log
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 #: A topic of its own: the broker is that of all tests.
 PROJECTION = dataclasses.replace(WORKFLOWS, topics=("projected-history",), group="projected")
 PARTITIONS = 2

@@ -67,13 +67,13 @@ class Scene:
         reply = await self.ask(key, SendEvent(f"{key}-{now_ms()}", type_, payload))
         assert not reply.code, reply
 
-    async def until(self, done: Callable[[], bool], what: str, patience_s: float = 30) -> None:
+    async def until(self, done: Callable[[], bool], what: str, patience_s: float = 90) -> None:
         await self.house.until(self.story, done, what, patience_s)
 
     async def status(self, key: str, status: RunStatus) -> None:
         await self.until(lambda: self.story.status(key) is status, f"{key} to be {status}")
 
-    async def ends(self, key: str, patience_s: float = 20) -> object:
+    async def ends(self, key: str, patience_s: float = 90) -> object:
         await self.until(lambda: self.story.ended(key), f"{key} to end", patience_s)
         return self.story.output(key)
 
