@@ -123,7 +123,7 @@ def retry(service: Service, workflow: str, instance_id: str, from_step: str | No
         await client.workflow(workflow).get(instance_id).retry(from_step)
 
     service.ask(ask)
-    where = f"from {from_step}" if from_step else "from the step that failed"
+    where = f"from {from_step}" if from_step else "from where it failed"
     say(f"{workflow}/{instance_id} goes on in a new run, {where}.")
 
 

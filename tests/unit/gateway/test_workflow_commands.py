@@ -170,7 +170,7 @@ def test_no_lines_are_said_to_be_none():
         (["resume"], "/resume", {}, "is active."),
         (["restart"], "/restart", {}, "begins a new run."),
         (["terminate"], "/terminate", {}, "is active."),
-        (["retry"], "/retry", {}, "from the step that failed."),
+        (["retry"], "/retry", {}, "from where it failed."),
         (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
         (["send-event", "--type", "go"], "/events", {"type": "go"}, "has the event go."),
         (
