@@ -578,7 +578,7 @@ def test_of_an_end_and_a_termination_one_happens(house: House) -> None:
 
 
 def test_a_restart_drops_the_step_that_is_running(api: httpx.Client) -> None:
-    name = create(api, "slow", 700)
+    name = create(api, "slow", 4_000)
     time.sleep(0.2)
     begun = api.post(of("slow", name, "restart"))
     assert begun.json()["runNumber"] == 1
