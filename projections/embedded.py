@@ -129,12 +129,22 @@ class EmbeddedPostgres:
         """Kills the server and its children at once (SIGKILL); `start` works on the same data."""
         if self._process is None:
             return
+        children: list[int] = []
         if self._process.poll() is None:
-            for pid in (*_children_of(self._process.pid), self._process.pid):
+            # Held first: a server that sees a child die starts others.
+            self._process.send_signal(signal.SIGSTOP)
+            children = _children_of(self._process.pid)
+            for pid in (*children, self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
+        # Until they are gone their shared memory keeps the next server from starting.
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while any(_name_of(pid) == "postgres" for pid in children):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_S)
 
     def poll(self) -> int | None:
         """Returns the exit code if the server died by itself, None while it runs."""
