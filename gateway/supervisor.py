@@ -220,18 +220,23 @@ class Supervisor:
         for watched in reversed(self._watched):
             part, began = watched.part, self._clock()
             ran = part.pid is not None
-            try:
-                with self._interruptible():
-                    if not at_once:
-                        part.stop()
-            except _StopRequested:
-                self._report("Killing what is left")
-                at_once = True
+            if not at_once:
+                at_once = self._stop_interrupted(part)
             part.kill()
             self._ended(watched)
             if ran:
                 how = "killed" if at_once else f"stopped ({self._clock() - began:.1f} s)"
                 self._report(f"{part.name} {how}")
+
+    def _stop_interrupted(self, part: EmbeddedPart) -> bool:
+        """Stops a part; tells whether a signal ended the wait for it."""
+        try:
+            with self._interruptible():
+                part.stop()
+        except _StopRequested:
+            self._report("Killing what is left")
+            return True
+        return False
 
     def _pause(self) -> None:
         with self._interruptible():

@@ -126,9 +126,6 @@ class BatchConsumer(driver.Consumer):
         generation = self.app.consumer_generation_id
         if records is None or self.should_stop:
             return
-        if not self.flow_active:
-            await self.perform_seek()
-            return
         for where, batch in records.items():
             tp = TP(where.topic, where.partition)
             if self._overtaken(generation):
@@ -137,7 +134,11 @@ class BatchConsumer(driver.Consumer):
                 yield tp, self._batch_message(tp, batch, generation)
 
     def _overtaken(self, generation: int) -> bool:
-        """Tells whether a rebalance began since a fetch; what it brought is fetched again then."""
+        """Tells whether a rebalance began since a fetch.
+
+        What it brought is fetched again then: Faust seeks before the flow goes on. Seeking here too
+        would meet partitions that are gone already.
+        """
         return not self.flow_active or generation != self.app.consumer_generation_id
 
     def _batch_message(self, tp: TP, records: list[Incoming], generation: int) -> ConsumerMessage:
@@ -310,8 +311,10 @@ def on_assignment(
         revoked()
 
 
-def run(app: faust.App) -> None:
-    """Runs the app until SIGTERM or SIGINT; exits the process."""
-    faust.Worker(
-        app, loglevel="WARNING", redirect_stdouts=False, quiet=True
-    ).execute_from_commandline()
+def run(app: faust.App) -> bool:
+    """Runs the app until SIGTERM or SIGINT; tells whether it ended in order."""
+    worker = faust.Worker(app, loglevel="WARNING", redirect_stdouts=False, quiet=True)
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as end:
+        return not end.code

@@ -243,7 +243,7 @@ def run_worker(
     member: str | None = None,
     clock: Callable[[], int] = now_ms,
 ) -> None:
-    """Runs the pipeline worker until SIGTERM or SIGINT; exits the process.
+    """Runs the pipeline worker until SIGTERM or SIGINT; exits the process, with 70 after a crash.
 
     Shape:  member is a name that the worker keeps over restarts, no two workers the same.
     Units:  park_for_ms, how long a delivery waits for its connection, in milliseconds.
@@ -263,4 +263,6 @@ def run_worker(
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     threading.Thread(target=_pulse, args=(lease,), name="lease", daemon=True).start()
-    run(app)
+    if not run(app):
+        log.critical("the worker ends, to start again from what is durable: Faust failed")
+        _die()

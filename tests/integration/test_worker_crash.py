@@ -1,0 +1,37 @@
+"""The pipeline worker is crash-only, also when it is Faust that fails: its exit code says so."""
+
+import subprocess
+import sys
+
+import uvloop
+
+from streams.topics import create_topics
+from streams.worker import EXIT_CRASHED
+
+PATIENCE_S = 60
+
+WORKER = """
+import logging, sys
+from streams import _faust, worker
+
+async def fails(_):
+    raise RuntimeError("could not seek")
+
+logging.basicConfig(level="CRITICAL")
+_faust.BatchConsumer.perform_seek = fails
+worker.run_worker(bootstrap=sys.argv[1], app_id="crash", user_prefix="hw_", park_for_ms=1_000)
+"""
+
+
+def test_a_failure_of_faust_ends_the_worker_as_a_crash(kafka: str):
+    uvloop.run(create_topics(kafka, partitions=1, replication=1))
+    worker = subprocess.run(
+        [sys.executable, "-c", WORKER, kafka],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert worker.returncode == EXIT_CRASHED, worker.stderr
+    assert "could not seek" in worker.stderr
+    assert "to start again from what is durable" in worker.stderr
