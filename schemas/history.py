@@ -79,10 +79,14 @@ class Sender(Part, frozen=True):
 
 
 class StartRun(Tagged, frozen=True):
-    """Create an instance; for a parent also: restart its own child."""
+    """Create an instance; for a parent also: restart its own child.
+
+    Shape:  sender is the instance whose step has asked for it, and does not wait for its end.
+    """
 
     params: Json
     parent: Parent | None = None
+    sender: Sender | None = None
 
 
 class SendEvent(Tagged, frozen=True):

@@ -33,12 +33,13 @@ from schemas.history import (
     StartRun,
     instance_key,
 )
+from streams.batches import batch_of
 from streams.code_host.definition import Workflow
 from streams.code_host.host import Host
 from streams.code_host.protocol import FromHost, Said, ToHost
 from streams.code_host.values import decode, encode
 from streams.effects import Answer, Batch, Queued
-from streams.harness_instances import TestInstance
+from streams.harness_instances import TestInstance, instance_id_of
 from streams.instances import Instances
 from streams.memory_database import MemoryDatabase
 from streams.owner import Owner
@@ -93,9 +94,13 @@ class WorkflowTest:
     ) -> None:
         self._entries_max = max_steps
         self._workflows: dict[str, Workflow] = {}
+        given: object = workflows
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise TypeError(f"expected workflows, as in WorkflowTest([order]), found {given!r:.80}")
         for each in workflows:
             if not isinstance(each, Workflow):
                 raise TypeError(f"expected a workflow made by @workflow(...), found {each!r}")
+            each.check()
             if each.name in self._workflows:
                 raise ValueError(f"expected each name once, found two workflows {each.name!r}")
             self._workflows[each.name] = each
@@ -144,7 +149,7 @@ class WorkflowTest:
         Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError.
         """
         name = str(getattr(workflow, "name", workflow))
-        instance_id = self.new_id("inst") if id is None else id
+        instance_id = self.new_id("inst") if id is None else instance_id_of(id)
         command = StartRun(encode(params, f"the params of {name}"))
         reply = await self.send(name, instance_id, command)
         error = refusal(reply.code, reply.message)
@@ -158,15 +163,15 @@ class WorkflowTest:
         """Creates instances; those whose id exists are skipped, and left out of the answer."""
         name = str(getattr(workflow, "name", workflow))
         created = []
-        for each in instances:
-            command = StartRun(encode(each.get("params"), f"the params of {name}"))
-            reply = await self.send(name, each["id"], command)
+        for instance_id, params in batch_of(instances):
+            command = StartRun(encode(params, f"the params of {name}"))
+            reply = await self.send(name, instance_id_of(instance_id), command)
             if reply.code == "INSTANCE_ID_ALREADY_EXISTS":
                 continue
             error = refusal(reply.code, reply.message)
             if error is not None:
                 raise error
-            created.append(TestInstance(self, name, each["id"]))
+            created.append(TestInstance(self, name, instance_id))
         return created
 
     def get(self, workflow: str, id: str) -> TestInstance:  # noqa: A002

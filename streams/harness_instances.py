@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from processors.replay.views import RunView
+from processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
 from schemas.history import (
     Command,
     EntryKind,
@@ -67,6 +68,7 @@ class TestInstance:
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Sends an event."""
+        _check("INVALID_EVENT_TYPE", name_fault("an event type", type, EVENT_TYPE_MAX))
         text = encode(payload, "an event's payload")
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
@@ -99,6 +101,22 @@ class TestInstance:
         error = refusal(reply.code, reply.message)
         if error is not None:
             raise error
+
+
+def instance_id_of(given: str) -> str:
+    """An id that keeps the rules.
+
+    Errors: InvalidInstanceIdError.
+    """
+    _check("INVALID_INSTANCE_ID", name_fault("an instance id", given, INSTANCE_ID_MAX))
+    return given
+
+
+def _check(code: str, fault: str | None) -> None:
+    # What is no text at all would not come as far as the engine, which says the same of the rest.
+    error = refusal(code, fault) if fault else None
+    if error is not None:
+        raise error
 
 
 def _error(failure: Failure | None) -> SimpleNamespace | None:

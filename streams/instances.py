@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from streams.code_host.protocol import Started, ToHost
 
 #: Version of the encoding of states: a change of CodeRun, Run, Entry or their parts is a new one.
-FORMAT: Final = 5
+FORMAT: Final = 7
 #: The same, compressed by zlib: what would be too large for a record otherwise.
-COMPRESSED: Final = 6
+COMPRESSED: Final = 8
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(CodeRun)
@@ -39,7 +39,7 @@ class Hand:
         "run",
         "since_ms",
         "tail",
-        "tail_chars",
+        "tail_bytes",
     )
 
     def __init__(self, key: str, run: CodeRun) -> None:
@@ -54,7 +54,7 @@ class Hand:
         self.ready = False
         #: The place in the batch of the record that more events may join.
         self.tail: int | None = None
-        self.tail_chars = 0
+        self.tail_bytes = 0
         #: The number of the latest batch that has events of it.
         self.batch = 0
         #: Since when nothing has happened to it.

@@ -14,15 +14,10 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from processors.replay import appliers
-from processors.replay.commands import (
-    CodeCommand,
-    HostGone,
-    RollbackRaised,
-    StepRaised,
-    Wake,
-)
+from processors.replay.commands import CodeCommand, HostGone, Wake
 from processors.replay.decide import decide_asked, decide_command, is_stale
 from processors.replay.outbox import in_order
+from processors.replay.sizes import fitting
 from processors.replay.step_commits import StepCommit
 from processors.replay.waits import attempts_due
 from processors.runs.claims import Claims
@@ -35,7 +30,6 @@ from schemas.history import (
     CommandSent,
     EntriesCancelled,
     EntryRolledBack,
-    Failure,
     HistoryAppended,
     PostsQueued,
     PostsSent,
@@ -55,6 +49,7 @@ from schemas.history import (
     instance_key,
 )
 from streams.agenda import Agenda, Priority
+from streams.attempts import lost, timed_out
 from streams.code_host.protocol import (
     Ask,
     Attempt,
@@ -169,6 +164,8 @@ class Owner:
                 now_ms=now_ms,
                 seed=self._draw_seed() if creates or isinstance(sent.command, RestartRun) else "",
             )
+        # Before anything is applied: the log must be able to follow.
+        decision = fitting(hand.run if hand else None, decision)
         if isinstance(decision, Rejection):
             self._reject(offset, sent, decision, hand, now_ms)
             return
@@ -199,9 +196,9 @@ class Owner:
                 self._asked(hand, message.asked, now_ms)
 
     def _asked(self, hand: Hand, asked: CodeCommand | HostGone | Wake, now_ms: int) -> None:
-        decision = decide_asked(hand.run, asked, now_ms, self._entries_max)
+        run = hand.run
+        decision = fitting(run, decide_asked(run, asked, now_ms, self._entries_max))
         if not isinstance(decision, Rejection):
-            run = hand.run
             self._commit(hand, run.workflow, run.instance_id, decision, NO_CAUSE, now_ms)
 
     def _time(self, hand: Hand, started: Started, now_ms: int) -> None:
@@ -358,7 +355,7 @@ class Owner:
             hand = self._by_activation.get(activation)
             started = hand.attempts.get(key) if hand else None
             if hand is not None and started is not None and started.attempt == attempt:
-                self._time_out(hand, started, now_ms)
+                self._asked(hand, timed_out(started), now_ms)
         for key in self._agenda.woken(until_ms):
             hand = self._hand(key)
             if hand.run.ended or hand.run.status is RunStatus.PAUSED:
@@ -366,15 +363,6 @@ class Owner:
             self._asked(hand, Wake(until_ms), now_ms)
             self._attempt_due(hand, until_ms)
             self._agenda.mind(hand, after_ms=until_ms)
-
-    def _time_out(self, hand: Hand, started: Started, now_ms: int) -> None:
-        step = started.step
-        failure = Failure(
-            "StepTimeoutError",
-            f'expected step "{step.name}" to end within {step.timeout_ms} ms, found it still '
-            f"running in attempt {started.attempt}",
-        )
-        self._asked(hand, StepRaised(step, started.attempt, failure, started.policy), now_ms)
 
     def _attempt_due(self, hand: Hand, now_ms: int) -> None:
         """Has steps and rollback handlers tried again whose time has come."""
@@ -476,9 +464,8 @@ class Owner:
             hand.attempts.clear()
             hand.held.clear()
             hand.resting = False
-            failure = Failure("HostLostError", f"{reason} while the step was running")
             for started in attempts if turn is None else ():
-                self._asked(hand, _lost(started, failure), now_ms)
+                self._asked(hand, lost(started, reason), now_ms)
             if number == turn:
                 self._asked(hand, HostGone(reason), now_ms)
             elif hand.run.status is RunStatus.ACTIVE:
@@ -492,9 +479,3 @@ def _creates(command: Command, hand: Hand | None) -> bool:
     if isinstance(command, SendEvent):
         return hand is None and command.start is not None
     return isinstance(command, StartRun)
-
-
-def _lost(started: Started, failure: Failure) -> StepRaised | RollbackRaised:
-    if started.rollback:
-        return RollbackRaised(started.step.key, failure)
-    return StepRaised(started.step, started.attempt, failure, started.policy)

@@ -11,19 +11,24 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from processors.replay.sizes import RECORD_TOO_LARGE
+from processors.runs.decisions import Rejection
 from schemas.codec import encode
 from schemas.errors import BrokerUnavailable, HeadwaterError
 from schemas.history import Command, CommandSent, Post, instance_key
-from schemas.topics import WORKFLOW_COMMANDS
+from schemas.topics import MAX_RECORD_BYTES, WORKFLOW_COMMANDS
 from streams.appender import Appender
 from streams.dead_letters import dead_letter
 from streams.effects import Queued
 from streams.publishing import Publishing
 from streams.records import Incoming, Outgoing, partition_of
+from streams.senders import back_to_sender
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 2.0
+#: What a record may have, leaving room for its key and the envelope of its Kafka batch.
+_LARGEST: Final = MAX_RECORD_BYTES - 64 * 1024
 
 
 class _Waiting(NamedTuple):
@@ -80,7 +85,7 @@ class Posting:
 
         Errors: BrokerUnavailable.
         """
-        await self._append([await self._record(command) for command in commands])
+        await self._append(await self._records(commands))
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
         """Takes a command that cannot be read, for the dead letters."""
@@ -116,7 +121,7 @@ class Posting:
         letters, self._letters = self._letters, []
         waiting, self._waiting = self._waiting, []
         try:
-            commands = [await self._record(self._command(each)) for each in waiting]
+            commands = await self._records([self._command(each) for each in waiting])
             await self._append(letters + commands)
         except BrokerUnavailable as error:
             self._letters = letters + self._letters
@@ -164,7 +169,27 @@ class Posting:
             command=waiting.command,
         )
 
-    async def _record(self, command: CommandSent) -> Outgoing:
-        key = instance_key(command.workflow, command.instance_id).encode()
+    async def _records(self, commands: Sequence[CommandSent]) -> list[Outgoing]:
         count = await self._appender.partitions(WORKFLOW_COMMANDS)
-        return Outgoing(WORKFLOW_COMMANDS, partition_of(key, count), key, encode(command))
+        records = []
+        for command in commands:
+            sent, value = self._sendable(command)
+            if sent is not None:
+                key = instance_key(sent.workflow, sent.instance_id).encode()
+                records.append(Outgoing(WORKFLOW_COMMANDS, partition_of(key, count), key, value))
+        return records
+
+    def _sendable(self, command: CommandSent) -> tuple[CommandSent | None, bytes]:
+        """The command and its bytes; in place of one that is too large, what tells its sender.
+
+        No decision leads to such a one; but Kafka would refuse it for good, and all behind it wait.
+        """
+        value = encode(command)
+        if len(value) <= _LARGEST:
+            return command, value
+        what = f"{command.workflow}/{command.instance_id}"
+        fault = f"expected a command of at most {_LARGEST} bytes, found {len(value)}"
+        log.error("what %s sends to %s is dropped: %s", command.command_id, what, fault)
+        refused = Rejection(RECORD_TOO_LARGE, fault)
+        back = back_to_sender(command, refused, None, self._clock())
+        return back, b"" if back is None else encode(back)

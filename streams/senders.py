@@ -1,9 +1,11 @@
 """What a workflow is told whose command was refused elsewhere."""
 
+from typing import Final
+
 from processors.replay.state import CodeRun
 from processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from processors.runs.decisions import Rejection
-from processors.runs.limits import PROGRAM
+from processors.runs.limits import LOG_MESSAGE_MAX, PROGRAM, bounded
 from schemas.history import (
     CommandSent,
     Failure,
@@ -12,6 +14,9 @@ from schemas.history import (
     SendEvent,
     StartRun,
 )
+
+#: Sent twice, or created already: what was asked for is so.
+_AS_ASKED: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS})
 
 
 def back_to_sender(
@@ -28,14 +33,19 @@ def back_to_sender(
         parent = command.parent
         if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
             return None  # Sent twice: it runs already.
-        failure = Failure("ChildWorkflowError", f"{what}: {rejection.message}")
+        failure = Failure("ChildWorkflowError", bounded(f"{what}: {rejection.message}"))
         back = FinishChild(parent.run_number, parent.key, None, failure)
         workflow, instance_id = parent.workflow, parent.instance_id
-    elif isinstance(command, SendEvent) and command.sender is not None:
+    elif isinstance(command, SendEvent | StartRun) and command.sender is not None:
         sender = command.sender
-        if rejection.code == EVENT_ALREADY_RECEIVED or sender.workflow.startswith(PROGRAM):
+        if rejection.code in _AS_ASKED or sender.workflow.startswith(PROGRAM):
             return None
-        message = f"the event {command.type} to {what} was dropped: {rejection.message}"
+        lost = (
+            f"the event {command.type} to {what} was dropped"
+            if isinstance(command, SendEvent)
+            else f"{what} was not created"
+        )
+        message = bounded(f"{lost}: {rejection.message}", LOG_MESSAGE_MAX)
         back = NoteRefusal(sender.run_number, message)
         workflow, instance_id = sender.workflow, sender.instance_id
     else:

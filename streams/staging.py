@@ -1,28 +1,19 @@
 """What an owner has decided and not yet given out."""
 
-from typing import Final, get_args
+from typing import Final
 
 import msgspec
 
+from processors.replay.sizes import bytes_max
 from processors.replay.state import CodeRun
 from processors.runs.decisions import Rejection
-from schemas.history import NO_CAUSE, CommandSent, HistoryAppended, LogEvent
+from schemas.history import NO_CAUSE, CommandSent, HistoryAppended
 from streams.effects import Answer, Batch, Effect, refused, replied
 from streams.instances import Hand
 
-#: Characters of authors' values in a record that more events may join. A character takes four bytes
-#: at most, and a decision adds a few values of 1 MiB: together they fit into a record of Kafka's.
-_JOINED_CHARS_MAX: Final = 1024 * 1024
-#: The fields of events that hold authors' values, which are what makes a record large.
-_VALUES: Final = {
-    kind: [name for name in ("result", "payload", "data", "state") if hasattr(kind, name)]
-    for kind in get_args(LogEvent)
-}
-
-
-def _chars(events: tuple[LogEvent, ...]) -> int:
-    """The characters of authors' values."""
-    return sum(len(getattr(event, name) or "") for event in events for name in _VALUES[type(event)])
+#: Bytes of a record that several decisions share: it saves appends, which large ones cost anyway.
+#: One decision may have more, `sizes.fitting` says how many.
+_JOINED_BYTES_MAX: Final = 1024 * 1024
 
 
 class Staging:
@@ -66,17 +57,17 @@ class Staging:
         records = self._batch.records
         hand.batch, hand.since_ms = self._batch.number, record.at_ms
         tail = None if hand.tail is None else records[hand.tail]
-        chars = _chars(record.events)
-        small = hand.tail_chars + chars <= _JOINED_CHARS_MAX
+        size = bytes_max(record.events)
+        small = hand.tail_bytes + size <= _JOINED_BYTES_MAX
         if tail is not None and small and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
-            hand.tail_chars += chars
+            hand.tail_bytes += size
             events = tail.events + record.events
             records[hand.tail or 0] = msgspec.structs.replace(tail, events=events)
             return
         if hand.tail is None:
             self._open.append(hand)
         hand.tail = len(records) if record.cause == NO_CAUSE else None
-        hand.tail_chars = chars
+        hand.tail_bytes = size
         records.append(record)
 
     def refuse(

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from processors.replay.commands import StepRaised, StepReturned
 from processors.replay.step_commits import StepCommit, StepId
+from processors.runs.limits import bounded
 from schemas.history import Failure
 
 _FINAL: Final = ("UniqueConstraintError", "StatementRefusedError", "STEP_TX_UNAVAILABLE")
@@ -49,7 +50,9 @@ class StepDatabase(Protocol):
 def failed(returned: StepReturned, failure: Failure) -> StepRaised:
     """The failure of a step whose SQL failed; what would only fail again is not tried again."""
     again = failure.name not in _FINAL
-    return StepRaised(returned.step, returned.attempt, failure, returned.policy, again)
+    # A database may show the whole of a value that it does not take.
+    cut = Failure(failure.name, bounded(failure.message))
+    return StepRaised(returned.step, returned.attempt, cut, returned.policy, again)
 
 
 def unavailable() -> Failure:

@@ -30,6 +30,7 @@ from gateway.client.errors import (
 from gateway.client.requests import Query, members, path
 from gateway.client.retries import Repeat
 from processors.runs.durations import Duration, milliseconds
+from streams.batches import batch_of
 from streams.code_host.values import encode
 
 if TYPE_CHECKING:
@@ -313,10 +314,10 @@ class WorkflowHandle:
         """
         each = (
             members(
-                id=json.dumps(one["id"]),
-                params=encode(one.get("params"), f"the params of {self.name}"),
+                id=json.dumps(instance_id),
+                params=encode(params, f"the params of {self.name}"),
             )
-            for one in batch
+            for instance_id, params in batch_of(batch)
         )
         body = members(instances=f"[{','.join(each)}]")
         answer = await self._session.write(f"{self._path}/batch", body, repeat=Repeat.SAFE)

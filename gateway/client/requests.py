@@ -41,8 +41,15 @@ def members(**texts: str | None) -> str:
 def path(*segments: str) -> str:
     """A path below the base URL.
 
-    Errors: ValueError for an empty segment, which would lead elsewhere.
+    Errors: ValueError for an empty segment, which would lead elsewhere; TypeError for no text.
     """
+    given: tuple[object, ...] = segments
+    for each in given:
+        if not isinstance(each, str):
+            raise TypeError(
+                "expected the name of a workflow and the id of an instance to be text, "
+                f"found {each!r:.80}"
+            )
     if not all(segments):
         raise ValueError("expected the name of a workflow and the id of an instance, found nothing")
     # A segment of dots alone would lead elsewhere, too.

@@ -169,7 +169,7 @@ def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
         # It takes no sequence, and may follow the end of a run.
         _posts_sent(run, event, at_ms)
         return run
-    if run.ended:
+    if run.ended and not _is_note(event):
         raise InvariantViolation(
             f"expected nothing after the end of run {run.run_number} of "
             f"{run.workflow}/{run.instance_id}, found {type(event).__name__}"
@@ -178,6 +178,11 @@ def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
     run.sequence += 1
     run.updated_at_ms = at_ms
     return run
+
+
+def _is_note(event: LogEvent) -> bool:
+    """Whether it is a line of the engine's, such as of what the run had sent and others refused."""
+    return isinstance(event, LogWritten) and event.category == SYSTEM
 
 
 def _meet(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
@@ -307,6 +312,8 @@ def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
     entry = _known(run, event)
     entry.iteration = max(entry.iteration, event.iteration)
     entry.commits[event.iteration] = event.state
+    if entry.status in OPEN:
+        entry.sequence = run.sequence
     entry.updated_at_ms = at_ms
     _seen(run)
     if event.trim_before:

@@ -35,7 +35,7 @@ from processors.replay.outbox import end_children, queue
 from processors.replay.retries import retry_at_ms
 from processors.replay.retrying import retry
 from processors.replay.state import OPEN, CodeRun
-from processors.replay.waits import due, met, settle
+from processors.replay.waits import caught_up, due, met, settle, slept
 from processors.runs import decide as runs
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
@@ -100,7 +100,7 @@ def decide_command(
         started = runs.start(run, instance_id, command, seed)
         return started_again(run, started)
     if run is not None:
-        return _decide_of(run, command, sent_at_ms, seed)
+        return _decide_of(run, command, sent_at_ms, min(sent_at_ms, now_ms), seed)
     if isinstance(command, SendEvent) and command.start is not None:
         return runs.signal(instance_id, command, command.start, sent_at_ms, seed)
     return runs.not_found(instance_id)
@@ -117,16 +117,19 @@ def _decide_of(  # noqa: PLR0911, one for each command
     | FinishChild
     | NoteRefusal,
     sent_at_ms: int,
+    reached_ms: int,
     seed: str,
 ) -> Decision:
     match command:
         case SendEvent():
-            return _received(run, runs.send_event(run, command, sent_at_ms))
+            return _received(run, runs.send_event(run, command, sent_at_ms), reached_ms)
         case PauseRun():
             return runs.pause(run, command)
         case ResumeRun():
             resumed = runs.resume(run, command)
-            return resumed if isinstance(resumed, Rejection) else resumed + settle(run)
+            if isinstance(resumed, Rejection):
+                return resumed
+            return resumed + caught_up(run, reached_ms)
         case TerminateRun():
             refused = runs.terminate(run, command)
             return refused or ending(run, RunTerminated(command.reason))
@@ -135,7 +138,7 @@ def _decide_of(  # noqa: PLR0911, one for each command
         case RetryRun():
             return retry(run, command)
         case FinishChild():
-            return _child_finished(run, command)
+            return _child_finished(run, command, reached_ms)
         case NoteRefusal():
             return runs.note_refusal(run, command)
 
@@ -158,23 +161,28 @@ def decide_asked(
     return decision
 
 
-def _received(run: CodeRun, received: EventReceived | Rejection) -> Decision:
+def _received(run: CodeRun, received: EventReceived | Rejection, reached_ms: int) -> Decision:
     if isinstance(received, Rejection):
         return received
     if run.status is RunStatus.PAUSED:
         return [received]
-    return [received, *met(run, received)]
+    return [*_slept(run, reached_ms), received, *met(run, received)]
 
 
-def _child_finished(run: CodeRun, command: FinishChild) -> Decision:
+def _slept(run: CodeRun, reached_ms: int) -> list[RunEvent]:
+    return [event for _, event in slept(run, reached_ms)]
+
+
+def _child_finished(run: CodeRun, command: FinishChild, reached_ms: int) -> Decision:
     entry = run.entries.get(command.key)
     if run.ended or command.run_number != run.run_number:
         return STALE
     if entry is None or entry.kind is not EntryKind.CHILD or entry.status not in OPEN:
         return STALE
+    before = [] if run.status is RunStatus.PAUSED else _slept(run, reached_ms)
     if command.failure is None:
-        return [EntryCompleted(command.key, command.output or "null")]
-    return [EntryErrored(command.key, command.failure)]
+        return [*before, EntryCompleted(command.key, command.output or "null")]
+    return [*before, EntryErrored(command.key, command.failure)]
 
 
 def is_stale(run: CodeRun, key: str, attempt: int) -> bool:
@@ -272,7 +280,7 @@ def _at_once(run: CodeRun, opened: EntryOpened, asked: Open, now_ms: int) -> lis
         case EntryKind.SLEEP if (opened.wake_at_ms or 0) <= now_ms:
             return [EntryCompleted(opened.key, "null")]
         case EntryKind.WAIT if run.status is not RunStatus.PAUSED:
-            return settle(run, opened)
+            return list[RunEvent](settle(run, opened))
         case EntryKind.CHILD:
             me = Parent(run.workflow, run.instance_id, run.run_number, opened.key)
             command = StartRun(asked.value or "null", me)
@@ -306,9 +314,9 @@ def _fail(run: CodeRun, asked: Fail, _: int) -> Decision:
 
 def _cancel(run: CodeRun, asked: Cancel, _: int) -> Decision:
     # Its result may have come first: then what is beneath it is over, too.
-    if asked.key not in run.open:
+    if asked.key in run.entries and asked.key not in run.open:
         return STALE
-    return _unwanted(run, (asked.key,), asked.steps)
+    return _unwanted(run, (asked.key,), asked.steps) or STALE
 
 
 def _lost(run: CodeRun, losers: Losers | None) -> list[RunEvent]:

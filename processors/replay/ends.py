@@ -15,9 +15,14 @@ from schemas.history import (
 )
 
 
-def ending(run: CodeRun, end: RunCompleted | RunErrored | RunTerminated) -> list[RunEvent]:
+def ending(
+    run: CodeRun,
+    end: RunCompleted | RunErrored | RunTerminated,
+    *,
+    with_children: bool = True,
+) -> list[RunEvent]:
     """The end of a run, behind what it leads to: nothing of a run follows its end."""
-    posts = end_children(run, run.open, "its parent has ended")
+    posts = end_children(run, run.open if with_children else (), "its parent has ended")
     if run.parent is not None:
         posts.append(_told(run.parent, run, end))
     return [*queue(run, posts), end]

@@ -5,11 +5,20 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from processors.replay.state import CodeRun
-from schemas.history import Parent, Post, PostsQueued, RunEvent, Sender, SendEvent, TerminateRun
+from schemas.history import (
+    Parent,
+    Post,
+    PostsQueued,
+    RunEvent,
+    Sender,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+)
 
 
 def queue(run: CodeRun, posts: Sequence[Post]) -> list[RunEvent]:
-    """Puts posts into the outbox; they get their numbers here, and events their sender.
+    """Puts posts into the outbox; they get their numbers here, and what may be refused its sender.
 
     Shape:  (run, posts without numbers) -> one event, or none for no posts.
     """
@@ -26,6 +35,9 @@ def _numbered(run: CodeRun, post: Post, number: int) -> Post:
         event_id = f"{run.workflow}/{run.instance_id}#{number}"
         sender = Sender(run.workflow, run.instance_id, run.run_number, number)
         command = SendEvent(event_id, command.type, command.payload, sender)
+    elif isinstance(command, StartRun) and command.parent is None:
+        sender = Sender(run.workflow, run.instance_id, run.run_number, number)
+        command = StartRun(command.params, sender=sender)
     return Post(number, post.workflow, post.instance_id, command, post.topic, post.key, post.value)
 
 

@@ -28,7 +28,7 @@ import msgspec
 from processors.replay.state import CONTAINERS, OPEN, CodeRun, Entry, EntryStatus
 from processors.replay.trimming import trimmed
 from processors.runs.decisions import Decision, Rejection
-from processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM
+from processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from processors.runs.state import RunStatus
 from schemas.history import EntryKind, LogWritten, Reopened, RetryRun, RunStarted
 
@@ -215,4 +215,5 @@ def _is_its_error(run: CodeRun, entry: Entry) -> bool:
     mine, its = run.failure, entry.failure
     if mine is None or its is None:
         return False
-    return (mine.name, mine.message) == (its.name, its.message)
+    # That of a join is made of others, and cut only where it leaves the code.
+    return mine.name == its.name and bounded(mine.message) == bounded(its.message)

@@ -38,7 +38,8 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """An entry.
 
     Shape:  ordinal counts entries in the order in which they were first reached; sequence is that
-            of the event that resolved it, by which results are given. wake_at_ms is the end of a
+            of the event that resolved it, by which results are given; that of a loop which is open
+            is of its latest commit. wake_at_ms is the end of a
             sleep, the deadline of a wait or of a child, or the time of a step's next attempt.
             max_attempts 0 is any number. `iteration` and `commits` (state by iteration) belong to a
             loop, which replays from its latest commit and rolls back from its earliest; what lies

@@ -2,6 +2,7 @@
 
 An event counts for a wait when it was sent at or before the wait's deadline, whenever it is
 handled. Events are taken in the order in which they came, by waits in the order of their opening.
+A sleep has ended before what was sent after its end, also when nobody was there to see it end.
 """
 
 import json
@@ -31,13 +32,25 @@ def met(run: CodeRun, event: EventReceived) -> list[RunEvent]:
     return []
 
 
-def settle(run: CodeRun, opened: EntryOpened | None = None) -> list[RunEvent]:
+def slept(run: CodeRun, before_ms: int) -> list[tuple[int, EntryCompleted]]:
+    """The sleeps that ended before a time, in order, each with its end."""
+    ended = [
+        (entry.wake_at_ms, entry.ordinal, key)
+        for key, entry in ((key, run.entries[key]) for key in run.open)
+        if entry.kind is EntryKind.SLEEP
+        and entry.wake_at_ms is not None
+        and entry.wake_at_ms < before_ms
+    ]
+    return [(at_ms, EntryCompleted(key, "null")) for at_ms, _, key in sorted(ended)]
+
+
+def settle(run: CodeRun, opened: EntryOpened | None = None) -> list[EntryCompleted]:
     """What lies in the mailbox already ends: a wait that was just opened, or all that are open."""
     if opened is not None:
         waits = [(opened.key, opened.event_types, opened.wake_at_ms, opened.limit)]
     else:
         waits = [(k, e.event_types, e.wake_at_ms, e.limit) for k, e in _waits(run)]
-    events: list[RunEvent] = []
+    events: list[EntryCompleted] = []
     left = list(run.mailbox)
     for key, types, deadline_ms, limit in waits:
         taken = _taken([each for each in left if _fits(each, types, deadline_ms)], limit or 1)
@@ -45,6 +58,14 @@ def settle(run: CodeRun, opened: EntryOpened | None = None) -> list[RunEvent]:
             left = [each for each in left if each not in taken]
             events.append(_completed(key, taken, limit))
     return events
+
+
+def caught_up(run: CodeRun, until_ms: int) -> list[RunEvent]:
+    """What ended while a run stood still, in the order of its times: waits and sleeps."""
+    sent_at_ms = {each.event_id: each.sent_at_ms for each in run.mailbox}
+    waits = [(sent_at_ms[each.consumed[0]], each) for each in settle(run)]
+    ended = [*waits, *slept(run, until_ms + 1)]
+    return [event for _, event in sorted(ended, key=lambda each: each[0])]
 
 
 def _taken(fitting: list[Received], limit: int) -> list[Received]:

@@ -79,8 +79,16 @@ def _is_own_child_of_an_older_run(run: Run, parent: Parent | None) -> bool:
 def _ended(run: Run, verb: str) -> Rejection:
     return Rejection(
         INSTANCE_TERMINAL,
-        f"expected an instance that has not ended to {verb}, found {run.instance_id} {run.status}",
+        f"expected an instance that has not ended to {verb}, found {run.instance_id} {run.status}; "
+        f"{_next_run(run)}",
     )
+
+
+def _next_run(run: Run) -> str:
+    """What may be done with an instance that has ended."""
+    if run.status is RunStatus.ERRORED:
+        return "retry begins a new run that keeps what was done, restart one from the beginning"
+    return "restart begins a new run of it"
 
 
 def pause(run: Run, _: PauseRun) -> Decision:
@@ -95,7 +103,8 @@ def pause(run: Run, _: PauseRun) -> Decision:
 def resume(run: Run, _: ResumeRun) -> Decision:
     """Lets a paused run go on."""
     if run.status is not RunStatus.PAUSED:
-        return Rejection(NOT_PAUSED, f"{run.instance_id} is not paused but {run.status}")
+        then = f"; {_next_run(run)}" if run.ended else ""
+        return Rejection(NOT_PAUSED, f"{run.instance_id} is not paused but {run.status}{then}")
     return [RunResumed()]
 
 
@@ -154,7 +163,7 @@ def _received(command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
 
 
 def note_refusal(run: Run, command: NoteRefusal) -> Decision:
-    """Writes down that a command of this run was refused elsewhere."""
-    if run.ended or command.run_number != run.run_number:
-        return Rejection("STALE", "the run that had sent it is over")
+    """Writes down that a command of this run was refused elsewhere, also when it has ended."""
+    if command.run_number != run.run_number:
+        return Rejection("STALE", "another run has begun since it was sent")
     return [LogWritten("warn", "system", command.message)]

@@ -45,6 +45,17 @@ def milliseconds(duration: Duration) -> int:
     return round(number)
 
 
+def milliseconds_of(what: str, duration: Duration) -> int:
+    """Reads a duration whose fault is told with what it was to be.
+
+    Errors: ValueError, as `milliseconds`.
+    """
+    try:
+        return milliseconds(duration)
+    except ValueError as why:
+        raise ValueError(f"{why}, as {what}") from None
+
+
 # Code is full of a few durations that never change.
 @lru_cache(maxsize=1_000)
 def _text_ms(duration: str) -> int:

@@ -10,6 +10,8 @@ WORKFLOW_NAME_MAX: Final = 64
 INSTANCE_ID_MAX: Final = 100
 EVENT_TYPE_MAX: Final = 100
 STEP_NAME_MAX: Final = 256
+#: Largest key of an entry: its name behind those of all that it lies in. An index has to hold it.
+KEY_BYTES_MAX: Final = 2_048
 LOG_MESSAGE_MAX: Final = 2_048
 LOG_CATEGORY_MAX: Final = 64
 #: Begins the name of a sender of events that is no workflow; no name of a workflow can.
@@ -18,6 +20,16 @@ PROGRAM: Final = "~"
 SYSTEM: Final = "system"
 #: Largest JSON text of a result, payload, params, or data of a log line.
 VALUE_BYTES_MAX: Final = 1024 * 1024
+#: Characters of an error's message and of its name that are kept. A person reads the first page of
+#: it; and the errors of all branches of a join, which end in one message, stay small together.
+FAILURE_MESSAGE_MAX: Final = 16 * 1024
+FAILURE_NAME_MAX: Final = 256
+#: What a step may send by its transaction: it is in one record together with the step's result.
+POSTS_MAX: Final = 1_000
+POSTS_BYTES_MAX: Final = 1024 * 1024
+#: What one decision may lead to: it is one record of Kafka's, which has 11 MiB. The rest is for the
+#: envelope, and for commands, which say of whom a post is.
+DECISION_BYTES_MAX: Final = 10 * 1024 * 1024
 #: Entries of a run, unless its worker says otherwise.
 ENTRIES_MAX: Final = 1_024
 #: Retries that a step may have, unless it has any number of them.
@@ -56,6 +68,31 @@ def value_fault(what: str, text: str) -> str | None:
         f"expected at most {VALUE_BYTES_MAX} bytes of JSON as {what}, found {size}; "
         "store large data elsewhere and keep a reference to it"
     )
+
+
+def key_fault(key: str) -> str | None:
+    """Says whether the key of an entry is too large."""
+    if len(key) * 4 <= KEY_BYTES_MAX:
+        return None
+    size = len(key.encode())
+    if size <= KEY_BYTES_MAX:
+        return None
+    return (
+        "expected the names of an entry and of all that it lies in to have at most "
+        f"{KEY_BYTES_MAX} bytes together, found {size} in {key[:120]!r}…; use shorter names, or a "
+        "child workflow where joins, races and loops lie in each other"
+    )
+
+
+def bounded(text: str, longest: int = FAILURE_MESSAGE_MAX) -> str:
+    """The text, cut to so many characters; then it says how long it was.
+
+    Shape:  what was cut once is not cut again.
+    """
+    if len(text) <= longest:
+        return text
+    marker = f"… (cut; it had {len(text)} characters)"
+    return text[: longest - len(marker)] + marker
 
 
 def too_many_entries(key: str, entries_max: int) -> str:

@@ -12,7 +12,6 @@ they visit (`retelling.py`). Rolling back (`rollback.py`) is a replay too.
 
 import asyncio
 import heapq
-import inspect
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -30,14 +29,14 @@ from processors.replay.commands import (
 from processors.replay.errors import (
     CODE_CHANGED,
     HistoryDivergedError,
-    NotAwaitedError,
     UnserialisableError,
 )
 from processors.replay.state import OPEN, UNRESOLVED, Entry, EntryStatus
 from processors.replay.trimming import trim
-from schemas.history import Failure
+from schemas.history import EntryKind, Failure
 from streams.code_host.branches import end
 from streams.code_host.definition import Workflow, WorkflowEvent
+from streams.code_host.giving_up import come_to_end
 from streams.code_host.loop import WorkflowLoop
 from streams.code_host.outside import Call, Outside, failure_of
 from streams.code_host.protocol import Activate, Started
@@ -82,19 +81,19 @@ class Activation:
         # What is not implemented raises NotImplementedError: it needs the world outside.
         self.loop = WorkflowLoop()  # type: ignore[abstract]
         self.record = Record(self.begin.entries, self.begin.entries_max)
-        # What was cancelled is never given.
-        over = OPEN | {EntryStatus.CANCELLED}
+        # What was cancelled is never given. A loop that is open has the sequence of its commit.
         resolved = [
             each.sequence
             for each in self.entries.values()
-            if each.status not in over and each.sequence <= self.begin.logged_at
+            if each.status is not EntryStatus.CANCELLED
+            and each.sequence != UNRESOLVED
+            and each.sequence <= self.begin.logged_at
         ]
         # As far as the code had come when it logged last, lines are written again; the latest
         # result until then ends that, or else the first rest. Then come those logged behind it.
         self._replay_until = max(resolved, default=0)
         self._replaying = bool(resolved)
         self._lines_again = self.begin.lines
-        self.busy: set[str] = set()
         self.unawaited: dict[int, tuple[Scope, str, Coroutine[Any, Any, Any]]] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {}
         self.commits: dict[str, asyncio.Future[None]] = {}
@@ -130,12 +129,13 @@ class Activation:
             workflow_name=begin.workflow,
             run_number=begin.run_number,
         )
-        self.loop.create_task(self._main(event, self._step_of(self)))
+        self._root = self._step_of(self)
+        self.loop.create_task(self._main(event))
         self.pump()
 
-    async def _main(self, event: WorkflowEvent[Any], step: Any) -> None:  # noqa: ANN401
+    async def _main(self, event: WorkflowEvent[Any]) -> None:
         try:
-            self._outcome = (await self.workflow(event, step), None)
+            self._outcome = (await self.workflow(event, self._root), None)
         except BaseException as error:  # noqa: BLE001, whatever an author raises ends the run only
             if not self.closed:
                 self._outcome = (None, error)
@@ -146,11 +146,11 @@ class Activation:
             return
         recorded = self._recorded
         try:
-            self.loop.run_ready()
+            if self._outcome is None:
+                self.loop.run_ready()
             while recorded and self._outcome is None:
                 _, _, future, entry = heapq.heappop(recorded)
-                if entry.sequence >= self._replay_until:
-                    self._replaying = False
+                self.come_by(entry)
                 if not future.done():
                     future.set_result(entry)
                     self.loop.run_ready()
@@ -188,8 +188,12 @@ class Activation:
     def ask(self) -> None:
         """Says again whether anything moves."""
         self._asked_to_suspend = -1
-        if not self.rolling_back and self._outcome is None:
+        if self.closed or self.rolling_back:
+            return
+        if self._outcome is None:
             self._rest()
+        else:
+            self._finish(*self._outcome)
 
     # -- what the owner tells
 
@@ -216,7 +220,7 @@ class Activation:
         self.owed.discard(key)
         call = self.calls.get(key)
         if call is not None:
-            call.started = False
+            call.started = call.returned = False
         self.ask()
 
     def attempt(self, key: str, number: int, *, rollback: bool) -> None:
@@ -226,7 +230,7 @@ class Activation:
                 self._rollback.again(key)
             return
         call = self.calls.get(key)
-        if call is not None and not call.started:
+        if call is not None and not call.started and self._outcome is None:
             call.attempt = number
             self.run_call(call)
 
@@ -247,6 +251,14 @@ class Activation:
         """The number of the next call of an entry."""
         self._ticket += 1
         return self._ticket
+
+    def come_by(self, entry: Entry) -> None:
+        """The code has come to where an entry was resolved, or a loop had its latest commit."""
+        if entry.sequence >= self._replay_until:
+            self._replaying = False
+        if entry.sequence > self.begin.logged_at:
+            # Lines that were logged before belong to iterations that do not run again.
+            self._lines_again = 0
 
     def logs_again(self) -> bool:
         """Whether the line that the code is about to log was logged before."""
@@ -282,17 +294,11 @@ class Activation:
         keys = [key for key in self.calls if key in lost or key.startswith(prefixes)]
         fresh = [self.calls[key].reached for key in keys if key not in self.entries]
         for key in keys:
-            del self.calls[key]
-            self.owed.discard(key)
+            if not self.calls.pop(key).returned:
+                self.owed.discard(key)
             self.outside.drop(self, key)
         self.record.cancel_beneath(lost)
-        self.leave(*lost)
         return fresh
-
-    def leave(self, *scopes: str) -> None:
-        """Nothing beneath some keys is under way any more."""
-        prefixes = tuple(f"{scope}/" for scope in scopes)
-        self.busy = {key for key in self.busy if not key.startswith(prefixes)}
 
     def forget_iterations(self, key: str, before: int) -> None:
         """Forgets entries of a loop's old iterations, as the owner does."""
@@ -319,7 +325,8 @@ class Activation:
 
     def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
         """The author's function is through."""
-        error = error or self._left_undone()
+        if error is None:
+            error = come_to_end(self._root, None) or self._unvisited()
         if error is None:
             try:
                 output = encode(value, f"the output of workflow {self.workflow.name}")
@@ -329,6 +336,12 @@ class Activation:
                 self.outside.say(self, Return(output))
                 self.close()
                 return
+        # What still runs has failed with the run. What has returned may have to be rolled back, so
+        # its record is waited for.
+        self.outside.drop(self, None)
+        self._outcome = (None, error)
+        if self.owed:
+            return
         failure = failure_of(error)
         # Code that does not fit its history cannot say what to undo either.
         if isinstance(error, HistoryDivergedError) or not to_roll_back(self.entries):
@@ -339,7 +352,7 @@ class Activation:
         self._begin_rollback(failure)
 
     def _begin_rollback(self, failure: Failure) -> None:
-        self.outside.drop(self, None)
+        self.calls.clear()
         for task in tuple(self.loop.tasks):
             end(task)
         self.loop.forget()
@@ -357,30 +370,12 @@ class Activation:
         if self._rollback is not None:
             self._rollback.done(key)
 
-    def _left_undone(self) -> BaseException | None:
-        forgotten = [
-            what
-            for scope, what, coroutine in self.unawaited.values()
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED and not scope.is_lost()
-        ]
-        if forgotten:
-            names = ", ".join(sorted(forgotten))
-            return NotAwaitedError(
-                f"expected every entry to be awaited, found the workflow returning without "
-                f"awaiting {names}: write `await step...`"
-            )
-        if self.busy:
-            names = ", ".join(sorted(self.busy))
-            return NotAwaitedError(
-                f"expected no entry under way when the workflow returns, found {names}: await the "
-                "task that it runs in before you return"
-            )
-        return self._unvisited() if self.workflow.strict else None
-
-    def _unvisited(self) -> BaseException | None:
-        for key in self.record.unvisited():
+    def _unvisited(self) -> HistoryDivergedError | None:
+        """The error of strict code that has not come to an entry of its history."""
+        for key in self.record.unvisited() if self.workflow.strict else ():
             entry = self.entries[key]
-            # What was cancelled might never have been reached: how far a loser gets is chance.
-            if entry.status is not EntryStatus.CANCELLED:
+            # What was cancelled might never have been reached: how far a loser gets is chance. The
+            # time is no entry that an author could mark as removed.
+            if entry.status is not EntryStatus.CANCELLED and entry.kind is not EntryKind.NOW:
                 return self.diverged(key, entry.kind.value, "nothing")
         return None

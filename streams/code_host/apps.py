@@ -69,6 +69,11 @@ def load_app(spec: str) -> dict[str, Workflow]:
     module = _import(module_name)
     parts = _parts(module, module_name, attribute)
     workflows = _by_name(spec, [each for each in parts if isinstance(each, Workflow)])
+    for each in workflows.values():
+        try:
+            each.check()
+        except TypeError as fault:
+            raise AppNotLoaded(f"{fault} ({_place(each)})") from None
     schedules = _schedules(spec, [each for each in parts if isinstance(each, Schedule)], workflows)
     if schedules:
         workflows[RUNNER] = ScheduleRunner(schedules)

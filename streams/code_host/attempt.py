@@ -4,7 +4,7 @@ import contextvars
 import json
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -13,15 +13,13 @@ from processors.replay.errors import UnserialisableError
 from processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
+    POSTS_BYTES_MAX,
+    POSTS_MAX,
     WORKFLOW_NAME_MAX,
     name_fault,
 )
 from schemas.history import Json, Post, SendEvent, StartRun
 from streams.code_host.values import check_sound, encode
-
-#: What one step may send: it travels in one record of the history together with the result.
-_POSTS_CHARS_MAX: Final = 1024 * 1024
-_POSTS_MAX: Final = 1_000
 
 
 class Attempting(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +44,7 @@ class StepTx:
     def __init__(self) -> None:
         self.posts: list[Post] = []
         self.statements: list[tuple[str, Json]] = []
-        self._chars = 0
+        self._bytes = 0
 
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
@@ -55,7 +53,8 @@ class StepTx:
             raise ValueError("expected the name of a topic, found none")
         if key is not None:
             check_sound("the key of a record", key)
-        self._post(Post(0, topic=topic, key=key, value=encode(value, "a published value")))
+        text = encode(value, "a published value")
+        self._post(Post(0, topic=topic, key=key, value=text), topic, key or "", text)
 
     def execute(self, sql: str, params: Any = ()) -> None:  # noqa: ANN401
         """Runs SQL in the step's Postgres transaction; `%s` stands for a parameter."""
@@ -76,7 +75,7 @@ class StepTx:
         _check("the name of a workflow", name, WORKFLOW_NAME_MAX)
         _check("an instance id", id, INSTANCE_ID_MAX)
         params_text = encode(params, f"the params of {name}")
-        self._post(Post(0, name, id, StartRun(params_text)), len(params_text))
+        self._post(Post(0, name, id, StartRun(params_text)), params_text)
 
     def send_event(
         self,
@@ -91,14 +90,16 @@ class StepTx:
         _check("an instance id", id, INSTANCE_ID_MAX)
         _check("an event type", type, EVENT_TYPE_MAX)
         text = encode(payload, "an event's payload")
-        self._post(Post(0, workflow, id, SendEvent("", type, text)), len(text))
+        self._post(Post(0, workflow, id, SendEvent("", type, text)), text)
 
-    def _post(self, post: Post, chars: int = 0) -> None:
-        self._chars += chars + len(post.value or "")
-        if self._chars > _POSTS_CHARS_MAX or len(self.posts) >= _POSTS_MAX:
+    def _post(self, post: Post, *texts: str) -> None:
+        self._bytes += sum(len(text.encode()) for text in texts)
+        count = len(self.posts) + 1
+        if self._bytes > POSTS_BYTES_MAX or count > POSTS_MAX:
             raise UnserialisableError(
-                f"expected a step to send at most {_POSTS_MAX} records and commands of "
-                f"{_POSTS_CHARS_MAX} characters together, found more; use more steps"
+                f"expected a step to send at most {POSTS_MAX} records and commands, of "
+                f"{POSTS_BYTES_MAX} bytes together, found {count} of {self._bytes} bytes; send "
+                "them from several steps, or store large data elsewhere and send a reference to it"
             )
         self.posts.append(post)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from processors.replay.errors import HistoryDivergedError
 from schemas.history import Failure
+from streams.code_host.giving_up import come_to_end
 from streams.code_host.outside import failure_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Branches:
         except Exception as raised:  # noqa: BLE001, whatever a branch raises is its outcome
             error = raised
         except BaseException as raised:  # noqa: BLE001, and so are its ways out
-            if self._run.closed or self.steps[name].lost:
+            if self._run.closed or self.steps[name].is_lost():
                 # Nobody asks. Raised, it would be kept by the task, and with it all frames.
                 return
             error = RuntimeError(
@@ -48,6 +49,7 @@ class Branches:
                 if isinstance(raised, asyncio.CancelledError)
                 else f"{type(raised).__name__}: {raised}"
             )
+        error = come_to_end(self.steps[name], error)
         if isinstance(error, HistoryDivergedError):
             self._diverged = self._diverged or error
         self.settled[name] = (value, error)

@@ -2,21 +2,19 @@
 
 import inspect
 import math
-import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-import msgspec
 from typing_extensions import override
 
 from processors.replay.commands import RetryPolicy
 from processors.replay.retries import ANY_NUMBER
-from processors.runs.durations import Duration, milliseconds
+from processors.runs.durations import Duration, milliseconds_of
 from processors.runs.limits import RETRIES_MAX, WORKFLOW_NAME_MAX, name_fault
 from schemas.history import Json
-from streams.code_host.values import decode, frozen
+from streams.code_host.params import Params, params_of
 
 if TYPE_CHECKING:
     from streams.code_host.step import Step
@@ -57,17 +55,26 @@ class Retry:
         """
         if self.backoff not in ("constant", "linear", "exponential"):
             raise ValueError(
-                f"expected backoff constant, linear or exponential, found {self.backoff!r}"
+                "expected the backoff of a Retry to be constant, linear or exponential, "
+                f"found {self.backoff!r}"
             )
-        if self.limit != math.inf and not (
-            0 <= self.limit <= RETRIES_MAX and self.limit == int(self.limit)
-        ):
+        if not _is_number_of_retries(self.limit):
             raise ValueError(
-                f"expected a whole number of retries, at most {RETRIES_MAX:,}, or inf, "
-                f"found {self.limit!r}"
+                f"expected the limit of a Retry to be a whole number of retries, at most "
+                f"{RETRIES_MAX:,}, or inf, found {self.limit!r}"
             )
-        limit = ANY_NUMBER if self.limit == math.inf else int(self.limit)
-        return RetryPolicy(limit, milliseconds(self.delay), self.backoff)
+        return RetryPolicy(
+            ANY_NUMBER if self.limit == math.inf else int(self.limit),
+            milliseconds_of("the delay of a Retry", self.delay),
+            self.backoff,
+        )
+
+
+def _is_number_of_retries(limit: object) -> bool:
+    # True is a number to Python, and authors who pass it mean something else.
+    if not isinstance(limit, int | float) or isinstance(limit, bool):
+        return False
+    return limit == math.inf or (0 <= limit <= RETRIES_MAX and limit == int(limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,9 @@ class Workflow:
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
-        self._declared: list[Any] = []
+        found = params_of(name, function, WorkflowEvent)
+        #: None until all of the module is there: a type may be defined behind the workflow.
+        self._params = None if found.fault else found
 
     def __call__(self, event: WorkflowEvent[Any], step: "Step") -> Awaitable[Any]:
         """Calls the author's function."""
@@ -132,40 +141,31 @@ class Workflow:
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
-    def params_type(self) -> Any:  # noqa: ANN401, a type form
-        """The type that the author declared for the payload, or Any.
+    def params_type(self) -> Params:
+        """The type that the author declared for the payload.
 
         It is T where the first parameter is annotated `WorkflowEvent[T]`.
         """
-        if not self._declared:
-            self._declared.append(_declared(self.function))
-        return self._declared[0]
+        if self._params is None:
+            self._params = params_of(self.name, self.function, WorkflowEvent)
+        return self._params
 
+    def check(self) -> None:
+        """Sees that the type of the params is known, once everything is imported.
 
-def _declared(function: Author) -> Any:  # noqa: ANN401, a type form
-    try:
-        hints = typing.get_type_hints(function)
-    except (NameError, TypeError):
-        return Any
-    first = next(iter(inspect.signature(function).parameters), "")
-    arguments = typing.get_args(hints.get(first))
-    if not arguments or isinstance(arguments[0], TypeVar):
-        return Any
-    return arguments[0]
+        Errors: TypeError.
+        """
+        fault = self.params_type().fault
+        if fault:
+            raise TypeError(fault)
 
 
 def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
     """The payload of a run, as the type that its workflow declares, read-only.
 
-    Shape:  none are None, whatever the type.
-    Errors: msgspec.ValidationError, which says where it does not fit; TypeError for a type that
-            says of no JSON what it is.
+    Errors: as `Params.read`.
     """
-    declared = workflow.params_type()
-    value = decode(params)
-    if declared is not Any and value is not None:
-        value = msgspec.convert(value, declared)
-    return frozen(value)
+    return workflow.params_type().read(params)
 
 
 def workflow(name: str, *, strict: bool = False) -> Callable[[Author], Workflow]:

@@ -40,7 +40,7 @@ class Drawn(Scope):
                 self.mark(key, shown, EntryKind.NOW, owed=key)
             entry = await self.run.result(key)
         finally:
-            self.run.busy.discard(key)
+            self.leave(key)
         return aware(int(entry.result or "0"))
 
     def random(self, name: str | None = None) -> Coroutine[Any, Any, float]:

@@ -272,6 +272,7 @@ class Host:
             return
         if isinstance(asked, StepReturned):
             activation.owed.add(call.reached.key)
+            call.returned = not asked.statements
         self._emit(Said(activation.number, asked))
         activation.ask()
 

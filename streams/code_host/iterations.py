@@ -10,7 +10,7 @@ from processors.replay.state import Entry, EntryStatus
 from schemas.history import EntryKind
 from streams.code_host.branches import Branches
 from streams.code_host.definition import Break, Continue
-from streams.code_host.giving_up import give_up
+from streams.code_host.giving_up import come_to_end, give_up
 from streams.code_host.outside import failure_of
 from streams.code_host.retelling import is_over, retell
 from streams.code_host.values import decode, encode
@@ -79,7 +79,7 @@ async def loop(
         give_up(step, key)
         raise
     finally:
-        run.busy.discard(key)
+        step.leave(key)
     if entry.failure is not None:
         raise LoopError(
             f'the loop "{key}" has failed: {entry.failure.name}: {entry.failure.message}'
@@ -92,6 +92,7 @@ async def _run(step: "Step", key: str, body: Body, pace: Pace) -> None:
     states = run.entries[key].commits
     at = max(states)
     run.record.pass_over_iterations(key, at)
+    run.come_by(run.entries[key])
     try:
         while isinstance(outcome := await _iterate(step, key, body, at, states[at]), Continue):
             at += 1
@@ -113,7 +114,15 @@ async def _iterate(
     at: int,
     state: str,
 ) -> Break | Continue:
-    outcome = await body(step.beneath(f"{key}/~{at}"), decode(state))
+    iteration = step.beneath(f"{key}/~{at}")
+    try:
+        outcome = await body(iteration, decode(state))
+    except Exception as error:
+        come_to_end(iteration, error)
+        raise
+    undone = come_to_end(iteration, None)
+    if undone is not None:
+        raise undone
     if not isinstance(outcome, Break | Continue):
         raise LoopError(
             f'expected the body of the loop "{key}" to return Continue(state) or Break(value), '

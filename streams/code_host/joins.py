@@ -2,21 +2,26 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from processors.replay.commands import Close, CodeCommand, Fail, Losers
 from processors.replay.errors import JoinError, RaceError, UnserialisableError
 from processors.replay.state import Entry, EntryStatus
+from processors.runs.limits import FAILURE_MESSAGE_MAX, bounded
 from schemas.history import EntryKind, Failure
 from streams.code_host.branches import Branch, Branches
 from streams.code_host.definition import Won
 from streams.code_host.giving_up import give_up
 from streams.code_host.outside import failure_of
 from streams.code_host.retelling import is_over, retell
+from streams.code_host.scope import escaped
 from streams.code_host.values import decode, encode
 
 if TYPE_CHECKING:
     from streams.code_host.step import Step
+
+#: Characters of the messages of all branches that have failed, so that they are a result that fits.
+_MESSAGES_MAX: Final = 240 * 1024
 
 
 async def join(step: "Step", ticket: int, name: str, branches: Mapping[str, Branch]) -> Any:  # noqa: ANN401
@@ -36,7 +41,7 @@ async def join(step: "Step", ticket: int, name: str, branches: Mapping[str, Bran
         give_up(step, key)
         raise
     finally:
-        run.busy.discard(key)
+        step.leave(key)
     if entry.failure is not None:
         raise _error(entry.failure, JoinError)
     return decode(entry.result or "null")
@@ -59,7 +64,7 @@ async def race(step: "Step", ticket: int, name: str, branches: Mapping[str, Bran
         give_up(step, key)
         raise
     finally:
-        run.busy.discard(key)
+        step.leave(key)
     if entry.failure is not None:
         raise _error(entry.failure, RaceError)
     won = decode(entry.result or "null")
@@ -84,7 +89,7 @@ def _enter(
 def _begin(
     step: "Step", key: str, branches: Mapping[str, Branch], *, past: bool = False
 ) -> Branches:
-    steps = {name: step.beneath(f"{key}/{name}", past=past) for name in branches}
+    steps = {name: step.beneath(f"{key}/{escaped(name)}", past=past) for name in branches}
     return Branches(steps, branches)
 
 
@@ -106,7 +111,7 @@ def _winner(running: Branches) -> str | None:
 
 def _raced(step: "Step", key: str, running: Branches) -> CodeCommand:
     winner = _winner(running)
-    lost = [f"{key}/{name}" for name in running.end_others()]
+    lost = [running.steps[name].scope for name in running.end_others()]
     losers = Losers(tuple(lost), tuple(step.run.abandon(lost)))
     try:
         if winner is None:
@@ -137,7 +142,7 @@ async def _retell_race(step: "Step", key: str, branches: Mapping[str, Branch]) -
 
     def end_losers(running: Branches) -> None:
         for name in running.others():
-            if not any(step.run.record.unvisited(f"{key}/{name}")):
+            if not any(step.run.record.unvisited(running.steps[name].scope)):
                 running.cancel(name)
 
     return await retell(
@@ -150,11 +155,15 @@ async def _retell_race(step: "Step", key: str, branches: Mapping[str, Branch]) -
 
 
 def _listed(failures: Mapping[str, Failure]) -> str:
-    return "; ".join(f"{name}: {each.name}: {each.message}" for name, each in failures.items())
+    shown = (f"{name}: {each.name}: {each.message}" for name, each in failures.items())
+    return bounded("; ".join(shown))
 
 
 def _detail(failures: Mapping[str, Failure]) -> str:
-    plain = {n: {"name": f.name, "message": f.message} for n, f in failures.items()}
+    longest = min(FAILURE_MESSAGE_MAX, _MESSAGES_MAX // len(failures))
+    plain = {
+        n: {"name": f.name, "message": bounded(f.message, longest)} for n, f in failures.items()
+    }
     return encode(plain, "the failures of branches")
 
 

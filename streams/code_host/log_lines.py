@@ -1,5 +1,7 @@
 """`step.log`: durable log lines."""
 
+import asyncio
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from processors.replay.commands import Log
@@ -8,78 +10,107 @@ from streams.code_host.attempt import ATTEMPT
 from streams.code_host.values import encode, sound
 
 if TYPE_CHECKING:
-    from streams.code_host.activation import Activation
+    from streams.code_host.scope import Scope
 
 
 class StepLog:
     """Writes lines; those of the workflow's own code are written again on replay, and say so."""
 
-    def __init__(self, run: "Activation") -> None:
-        self._run = run
+    __slots__ = ("_scope",)
 
-    async def debug(
+    def __init__(self, scope: "Scope") -> None:
+        self._scope = scope
+
+    def debug(
         self,
         message: str,
         data: Any = None,  # noqa: ANN401
         *,
         category: str = "workflow",
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes a line of level debug."""
-        self._write("debug", message, data, category)
+        return self._line("debug", message, data, category)
 
-    async def info(
+    def info(
         self,
         message: str,
         data: Any = None,  # noqa: ANN401
         *,
         category: str = "workflow",
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes a line of level info."""
-        self._write("info", message, data, category)
+        return self._line("info", message, data, category)
 
-    async def warn(
+    def warn(
         self,
         message: str,
         data: Any = None,  # noqa: ANN401
         *,
         category: str = "workflow",
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes a line of level warn."""
-        self._write("warn", message, data, category)
+        return self._line("warn", message, data, category)
 
-    async def error(
+    def error(
         self,
         message: str,
         data: Any = None,  # noqa: ANN401
         *,
         category: str = "workflow",
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes a line of level error."""
-        self._write("error", message, data, category)
+        return self._line("error", message, data, category)
 
-    def _write(self, level: str, message: object, data: Any, category: object) -> None:  # noqa: ANN401
-        if not isinstance(message, str) or not isinstance(category, str):
-            raise TypeError(
-                "expected the message and the category of a log line to be text, "
-                f"found {message!r:.80} and {category!r:.80}; pass other values as data"
-            )
-        if category == SYSTEM:
-            raise ValueError(
-                f"expected a category of your own, found {SYSTEM!r}, which is the engine's"
-            )
-        if not 0 < len(category) <= LOG_CATEGORY_MAX:
-            raise ValueError(
-                f"expected a category of 1 to {LOG_CATEGORY_MAX} characters, "
-                f"found {category[:80]!r}"
-            )
-        if len(message) > LOG_MESSAGE_MAX:
-            raise ValueError(
-                f"expected a log message of at most {LOG_MESSAGE_MAX} characters, "
-                f"found {len(message)}"
-            )
-        run = self._run
+    def _line(
+        self,
+        level: str,
+        message: str,
+        data: Any,  # noqa: ANN401
+        category: str,
+    ) -> Coroutine[Any, Any, None]:
+        run = self._scope.run
+        # A step's callback may be in a thread, and what it forgets is lost with the attempt.
+        if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
+            return self._write(0, level, message, data, category)
+        ticket = run.ticket()
+        line = self._write(ticket, level, message, data, category)
+        run.unawaited[ticket] = (self._scope, f"log.{level}({message!r:.60})", line)
+        return line
+
+    async def _write(
+        self,
+        ticket: int,
+        level: str,
+        message: str,
+        data: Any,  # noqa: ANN401
+        category: str,
+    ) -> None:
+        run = self._scope.run
+        if ticket:
+            run.unawaited.pop(ticket, None)
+        _check(message, category)
         text = None if data is None else encode(data, "the data of a log line")
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
         replayed = attempt is None and run.logs_again()
         run.say(Log(level, sound(category), sound(message), text, key, number, replayed))
+
+
+def _check(message: object, category: object) -> None:
+    if not isinstance(message, str) or not isinstance(category, str):
+        raise TypeError(
+            "expected the message and the category of a log line to be text, "
+            f"found {message!r:.80} and {category!r:.80}; pass other values as data"
+        )
+    if category == SYSTEM:
+        raise ValueError(
+            f"expected a category of your own, found {SYSTEM!r}, which is the engine's"
+        )
+    if not 0 < len(category) <= LOG_CATEGORY_MAX:
+        raise ValueError(
+            f"expected a category of 1 to {LOG_CATEGORY_MAX} characters, found {category[:80]!r}"
+        )
+    if len(message) > LOG_MESSAGE_MAX:
+        raise ValueError(
+            f"expected a log message of at most {LOG_MESSAGE_MAX} characters, found {len(message)}"
+        )

@@ -8,6 +8,8 @@ a thread or a socket raises and says what to use instead.
 
 import asyncio
 import contextvars
+import dis
+import signal
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn
@@ -18,6 +20,17 @@ from processors.replay.errors import NonDeterministicError
 
 #: A turn of workflow code is short; this many callbacks mean that it spins without an entry.
 TURNS_MAX: Final = 1_000_000
+#: Where code raises, or awaits what has failed. Python looks for signals at none of them.
+_OWN_RAISES: Final = frozenset(
+    {
+        "RAISE_VARARGS",
+        "RERAISE",
+        "SEND",
+        "YIELD_VALUE",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+        "CLEANUP_THROW",
+    }
+)
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
@@ -44,11 +57,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             while ready:
                 handle = ready.popleft()
                 if not handle.cancelled():
-                    try:  # noqa: SIM105, a context manager costs more than the turn
+                    try:
                         handle._run()  # noqa: SLF001
-                    except SystemExit:
+                    except (SystemExit, KeyboardInterrupt) as error:
                         # Whoever awaits the task that raised it gets it too.
-                        pass
+                        if is_interrupt(error):
+                            raise
                 turns += 1
                 if turns > TURNS_MAX:
                     ready.clear()
@@ -109,28 +123,50 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Exceptions of tasks that nobody awaited: the run's end tells of such tasks."""
 
-    @override
-    def call_later(self, delay: float, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        _refuse("asyncio.sleep, timeouts and timers", "step.sleep, or a timeout of the entry")
 
-    @override
-    def call_at(self, when: float, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        _refuse("asyncio.sleep, timeouts and timers", "step.sleep, or a timeout of the entry")
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a signal has raised an error, as Ctrl-C does, and not the code that it struck.
 
-    @override
-    def time(self) -> NoReturn:
-        _refuse("the clock of the event loop", "step.now")
+    What code raises comes from a `raise` or an `await`; a signal strikes elsewhere, or its handler
+    raises.
+    """
+    trace = error.__traceback__
+    if not isinstance(error, KeyboardInterrupt) or trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    handler = signal.getsignal(signal.SIGINT)
+    # That of asyncio.run is a method with arguments.
+    if code is getattr(getattr(handler, "func", handler), "__code__", None):
+        return True
+    return dis.opname[code.co_code[trace.tb_lasti]] not in _OWN_RAISES
 
-    @override
-    def call_soon_threadsafe(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        _refuse("what comes from a thread", "step.do, and the thread inside it")
 
-    @override
-    def run_in_executor(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        _refuse("a thread", "step.do, and the thread inside it")
+_TIMER: Final = ("asyncio.sleep, timeouts and timers", "use step.sleep, or a timeout of the entry")
+_REFUSED: Final = {
+    "call_later": _TIMER,
+    "call_at": _TIMER,
+    "time": ("the clock of the event loop", "use step.now"),
+    "call_soon_threadsafe": ("what comes from a thread", "use step.do, and the thread inside it"),
+    "run_in_executor": ("a thread", "use step.do, and the thread inside it"),
+}
 
 
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise NonDeterministicError(
-        f"a workflow's own code may not use {what}, because a replay would differ; use {instead}"
+def _refusing(method: str) -> Callable[..., NoReturn]:
+    what, instead = _REFUSED.get(
+        method, (f"{method} of the event loop", "do what needs it inside step.do")
     )
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise NonDeterministicError(
+            f"a workflow's own code may not use {what}, because a replay would differ; {instead}"
+        )
+
+    return refuse
+
+
+# Sockets, processes, signals, name look-ups: all else that event loops have.
+for _method in vars(asyncio.AbstractEventLoop):
+    if not _method.startswith("_") and _method not in vars(WorkflowLoop):
+        setattr(WorkflowLoop, _method, _refusing(_method))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from processors.replay.commands import CodeCommand, Reached, RetryPolicy
 from processors.replay.errors import NonRetryableError, StepFailedError, TooManyEntriesError
+from processors.runs.limits import FAILURE_NAME_MAX, bounded
 from schemas.history import Failure
 from streams.code_host.values import encode, sound
 
@@ -17,9 +18,21 @@ _TRACE_MAX: Final = 4_000
 
 
 class Call:
-    """A step that is to be called, and called again when it fails."""
+    """A step that is to be called, and called again when it fails.
 
-    __slots__ = ("attempt", "callback", "policy", "reached", "rollback", "started", "wants_tx")
+    Shape:  it has `returned` when its result is on its way, and nothing keeps it from the log.
+    """
+
+    __slots__ = (
+        "attempt",
+        "callback",
+        "policy",
+        "reached",
+        "returned",
+        "rollback",
+        "started",
+        "wants_tx",
+    )
 
     def __init__(
         self,
@@ -37,6 +50,7 @@ class Call:
         self.rollback = rollback
         self.attempt = 0
         self.started = False
+        self.returned = False
 
 
 class Outside(Protocol):
@@ -71,7 +85,10 @@ class Outside(Protocol):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An exception as data; of a failed step, the exception that made it fail."""
+    """An exception as data; of a failed step, the exception that made it fail.
+
+    Its message is cut where it is too long: several of them may have to fit into one record.
+    """
     if isinstance(error, StepFailedError):
         return error.error
     # Not of any error that has a name: of an AttributeError it is that of the attribute.
@@ -85,4 +102,6 @@ def failure_of(error: BaseException) -> Failure:
         text = "(its text could not be made)"
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     trace = sound("".join(lines)[-_TRACE_MAX:])
-    return Failure(sound(name), sound(text), encode(trace, "a traceback"))
+    return Failure(
+        bounded(sound(name), FAILURE_NAME_MAX), bounded(sound(text)), encode(trace, "a traceback")
+    )

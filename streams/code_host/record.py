@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from processors.replay.errors import TooManyEntriesError
 from processors.replay.state import OPEN, Entry, EntryStatus
-from processors.runs.limits import too_many_entries
+from processors.runs.limits import key_fault, too_many_entries
 from schemas.history import EntryKind
 
 
@@ -40,8 +40,11 @@ class Record:
     def make_room(self, key: str, kind: EntryKind) -> None:
         """Sees that the run may have one more entry.
 
-        Errors: TooManyEntriesError; sleeps do not count.
+        Errors: TooManyEntriesError; sleeps do not count. ValueError for a key that is too long.
         """
+        fault = key_fault(key)
+        if fault:
+            raise ValueError(fault)
         if len(self.entries) >= self._entries_max and kind is not EntryKind.SLEEP:
             counted = sum(entry.kind is not EntryKind.SLEEP for entry in self.entries.values())
             if counted >= self._entries_max:

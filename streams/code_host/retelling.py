@@ -52,6 +52,5 @@ async def retell(
         await running.until(due.done)
     finally:
         running.drop()
-        run.leave(key)
     run.record.through.add(key)
     return due.result()

@@ -147,7 +147,7 @@ async def _wait(step: Step, until_ms: int) -> list[Any]:
             step.open(key, "wait", EntryKind.WAIT, wake_at_ms=until_ms, **more)
         entry = await step.run.result(key)
     finally:
-        step.run.busy.discard(key)
+        step.leave(key)
     return [each["payload"] for each in decode(entry.result or "null")]
 
 

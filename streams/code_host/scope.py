@@ -1,12 +1,19 @@
 """A place in the tree of a run's entries, where they are entered and asked for."""
 
 import asyncio
+import inspect
 import re
 from collections.abc import Coroutine
 from typing import Any, Final, Self
 
+from typing_extensions import override
+
 from processors.replay.commands import Mark, Open
-from processors.replay.errors import DuplicateStepError, NonDeterministicError
+from processors.replay.errors import (
+    DuplicateStepError,
+    NonDeterministicError,
+    NotAwaitedError,
+)
 from processors.replay.state import Entry
 from schemas.history import EntryKind
 from streams.code_host.activation import Activation
@@ -20,10 +27,24 @@ class Suspended(BaseException):
     """The run was let go while its code was running: nothing of it matters any more."""
 
 
+def escaped(name: str) -> str:
+    """A name as a part of a key: nothing in it stands for a place in the tree."""
+    return _ESCAPED.sub("%25", name).replace("/", "%2F")
+
+
+def _was_awaited(task: asyncio.Task[Any] | None) -> bool:
+    """Whether something has waited for a task, as `gather` does for all, until one of them fails.
+
+    One callback is the loop's own, by which it forgets the task.
+    """
+    return task is not None and len(task._callbacks or ()) > 1  # noqa: SLF001
+
+
 class Scope:
     """The workflow itself, a branch, or an iteration of a loop.
 
-    Shape:  a scope is `lost` when its branch was ended, and `past` beneath an entry that is over.
+    Shape:  a scope is `lost` when its branch was ended, `through` when its code has come to its
+            end, and `past` beneath an entry that is over.
     """
 
     def __init__(
@@ -33,8 +54,12 @@ class Scope:
         self.scope = scope
         self.above = above
         self.lost = False
+        self.through = False
         self.past: bool = past or (above is not None and above.past)
         self.checkpointed: bool = above is not None and above.checkpointed
+        #: The entries that its code has called and that have not come to their end, by key, and
+        #: the tasks that they run in.
+        self.under_way: dict[str, asyncio.Task[Any] | None] = {}
 
     def beneath(self, scope: str, *, past: bool = False) -> Self:
         """A scope in this one."""
@@ -46,18 +71,19 @@ class Scope:
         return self.past or self.run.rolling_back
 
     def is_lost(self) -> bool:
-        """Whether this scope or one above it was ended."""
-        at: Scope | None = self
+        """Whether this scope was ended, or one above it has come to its end."""
+        if self.lost:
+            return True
+        at = self.above
         while at is not None:
-            if at.lost:
+            if at.lost or at.through:
                 return True
             at = at.above
         return False
 
     def key(self, name: str) -> str:
         """The key of a name in this scope."""
-        escaped = _ESCAPED.sub("%25", name).replace("/", "%2F")
-        return f"{self.scope}/{escaped}" if self.scope else escaped
+        return f"{self.scope}/{escaped(name)}" if self.scope else escaped(name)
 
     # -- entries
 
@@ -76,6 +102,11 @@ class Scope:
         run.unawaited.pop(ticket, None)
         if run.closed or self.is_lost():
             raise Suspended
+        if self.through:
+            raise NotAwaitedError(
+                f'expected the entry "{name}" to be called before {self} returns, found it called '
+                "later: await all tasks where they begin"
+            )
         if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
             raise NonDeterministicError(
                 f'expected the entry "{name}" to be awaited by the workflow\'s own code, found it '
@@ -83,7 +114,7 @@ class Scope:
             )
         check_name(name)
         key = self.key(name)
-        if key in run.busy:
+        if key in self.under_way:
             raise DuplicateStepError(
                 f'expected one entry "{key}" at a time, found a second while the first is under '
                 "way: give each its own name"
@@ -102,8 +133,36 @@ class Scope:
         if run.workflow.strict and key in run.record.visited:
             raise run.diverged(key, kind.value, f"a second {kind.value} of the same name")
         run.record.visit(key, entry)
-        run.busy.add(key)
+        self.under_way[key] = asyncio.current_task(run.loop)
         return key, entry
+
+    def leave(self, key: str) -> None:
+        """Ends a call of an entry."""
+        self.under_way.pop(key, None)
+
+    def left_undone(self) -> NotAwaitedError | None:
+        """What code that returns now has forgotten, or what runs in tasks that it never awaited."""
+        forgotten = [
+            what
+            for scope, what, coroutine in self.run.unawaited.values()
+            if scope is self and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+        ]
+        if forgotten:
+            return NotAwaitedError(
+                f"expected every entry to be awaited, found {self} returning without awaiting "
+                f"{', '.join(sorted(forgotten))}: write `await step...`"
+            )
+        leaked = [key for key, task in self.under_way.items() if not _was_awaited(task)]
+        if leaked:
+            return NotAwaitedError(
+                f"expected no entry under way when {self} returns, found "
+                f"{', '.join(sorted(leaked))}: await the task that it runs in before you return"
+            )
+        return None
+
+    @override
+    def __str__(self) -> str:
+        return f'"{self.scope}"' if self.scope else "the workflow"
 
     def open(self, key: str, name: str, kind: EntryKind, **more: Any) -> None:  # noqa: ANN401
         """Asks for an entry that is not a step."""

@@ -1,10 +1,8 @@
 """What an author's code holds: `step`, whose every call is an entry of the run's history."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
-
-from typing_extensions import override
 
 from processors.replay.commands import Reached
 from processors.replay.errors import (
@@ -13,29 +11,33 @@ from processors.replay.errors import (
     RollbackCheckpointError,
 )
 from processors.replay.state import OPEN, Entry, EntryStatus
-from processors.runs.durations import Duration, milliseconds
-from processors.runs.limits import INSTANCE_ID_MAX, SLEEP_MAX_MS, name_fault
+from processors.runs.durations import Duration, milliseconds_of
+from processors.runs.limits import INSTANCE_ID_MAX, name_fault
 from schemas.history import EntryKind
 from streams.code_host import iterations, joins
-from streams.code_host.activation import Activation
 from streams.code_host.arguments import (
+    awaited,
     check_callable,
+    check_rollback,
     child_id_of,
     event_of,
-    moment_ms,
+    retries_of,
+    sleep_of,
     step_error,
+    types_of,
     wait_ms_of,
     wants_tx,
 )
+from streams.code_host.branches import Branch
 from streams.code_host.definition import ReceivedEvent, Retry, Won
 from streams.code_host.drawn import Drawn
 from streams.code_host.giving_up import give_up, outcome
 from streams.code_host.log_lines import StepLog
 from streams.code_host.outside import Call
-from streams.code_host.scope import Scope
 from streams.code_host.values import decode, encode
 
 _TIMEOUT: Final = "10 minutes"
+_POLICY: Final = Retry().policy()
 _KINDS: Final = {
     "step": EntryKind.DO,
     "loop": EntryKind.LOOP,
@@ -51,12 +53,11 @@ _KINDS: Final = {
 class Step(Drawn):
     """The entries of one scope: the workflow itself, a branch, or an iteration of a loop."""
 
-    @override
-    def __init__(
-        self, run: Activation, scope: str = "", *, above: Scope | None = None, past: bool = False
-    ) -> None:
-        super().__init__(run, scope, above=above, past=past)
-        self.log = StepLog(run)
+    @property
+    def log(self) -> StepLog:
+        """Writes lines for people; each call is awaited."""
+        # Made when it is asked for, because it knows its scope: held there, both were a cycle.
+        return StepLog(self)
 
     def do(
         self,
@@ -76,7 +77,7 @@ class Step(Drawn):
         """
         ticket = self.run.ticket()
         return self.track(
-            ticket, name, self._do(ticket, name, callback, retries or Retry(), timeout, rollback)
+            ticket, name, self._do(ticket, name, callback, retries, timeout, rollback)
         )
 
     async def _do(
@@ -84,7 +85,7 @@ class Step(Drawn):
         ticket: int,
         name: str,
         callback: Callable[..., Any],
-        retries: Retry,
+        retries: Retry | None,
         timeout: Duration,  # noqa: ASYNC109
         rollback: Callable[[Any], Any] | None,
     ) -> Any:  # noqa: ANN401
@@ -100,10 +101,10 @@ class Step(Drawn):
                     )
                 run.handlers[key] = rollback
             if entry is None or entry.status in OPEN:
-                self._call(key, name, callback, retries, timeout, rollback is not None, entry)
-            entry = await run.result(key)
+                self._call(key, name, callback, retries, timeout, rollback, entry)
+            entry = await outcome(self, key)
         finally:
-            run.busy.discard(key)
+            self.leave(key)
         if entry.status is EntryStatus.COMPLETED:
             return decode(entry.result or "null")
         raise step_error(name, entry)
@@ -113,14 +114,17 @@ class Step(Drawn):
         key: str,
         name: str,
         callback: Callable[..., Any],
-        retries: Retry,
+        retries: Retry | None,
         timeout: Duration,
-        rollback: bool,
+        rollback: Callable[[Any], Any] | None,
         entry: Entry | None,
     ) -> None:
         run = self.run
-        policy = retries.policy()
-        timeout_ms = milliseconds(timeout)
+        policy = _POLICY if retries is None else retries_of(name, retries)
+        timeout_ms = milliseconds_of(f'the timeout of the step "{name}"', timeout)
+        tx = wants_tx(name, callback)
+        if rollback is not None:
+            check_rollback(name, rollback)
         if self.retold:
             return
         reached = Reached(
@@ -131,7 +135,7 @@ class Step(Drawn):
             policy.limit + 1,
             timeout_ms,
         )
-        call = Call(reached, callback, policy, wants_tx=wants_tx(callback), rollback=rollback)
+        call = Call(reached, callback, policy, wants_tx=tx, rollback=rollback is not None)
         run.calls[key] = call
         if entry is None or entry.attempts == 0:
             call.attempt = 1
@@ -143,31 +147,25 @@ class Step(Drawn):
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """Sleeps durably; at most 365 days."""
         ticket = self.run.ticket()
-        return self.track(ticket, name, self._sleep(ticket, name, duration, None))
+        return self.track(ticket, name, self._sleep(ticket, name, duration, until=False))
 
     def sleep_until(self, name: str, moment: datetime | float) -> Coroutine[Any, Any, None]:
         """Sleeps until an aware datetime, or a Unix time in milliseconds."""
         ticket = self.run.ticket()
-        return self.track(ticket, name, self._sleep(ticket, name, None, moment))
+        return self.track(ticket, name, self._sleep(ticket, name, moment, until=True))
 
     async def _sleep(
-        self, ticket: int, name: str, duration: Duration | None, moment: datetime | float | None
+        self, ticket: int, name: str, length: Duration | datetime, *, until: bool
     ) -> None:
         key, entry = self.enter(ticket, name, EntryKind.SLEEP)
         try:
             if entry is None:
-                wait_ms = None if duration is None else milliseconds(duration)
-                until_ms = None if moment is None else moment_ms(moment)
-                length_ms = wait_ms or (until_ms or 0) - self.run.outside.now_ms()
-                if length_ms > SLEEP_MAX_MS:
-                    raise ValueError(
-                        f'expected the sleep "{name}" to last at most 365 days, '
-                        f"found {duration if moment is None else moment!r}"
-                    )
+                now_ms = self.run.outside.now_ms()
+                wait_ms, until_ms = sleep_of(name, length, now_ms, until=until)
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
             await outcome(self, key)
         finally:
-            self.run.busy.discard(key)
+            self.leave(key)
 
     def wait_for_event(
         self,
@@ -193,26 +191,31 @@ class Step(Drawn):
     ) -> Coroutine[Any, Any, list[ReceivedEvent]]:
         """Waits for one event or more of some types; gives all there are up to a limit, or []."""
         ticket = self.run.ticket()
-        return self.track(ticket, name, self._wait(ticket, name, tuple(types), limit, timeout))
+        return self.track(ticket, name, self._wait(ticket, name, types, limit, timeout))
 
     async def _wait(
         self,
         ticket: int,
         name: str,
-        types: tuple[str, ...],
+        types: Sequence[str],
         limit: int | None,
         timeout: Duration | None,  # noqa: ASYNC109
     ) -> Any:  # noqa: ANN401
         key, entry = self.enter(ticket, name, EntryKind.WAIT)
         try:
             if entry is None:
-                wait_ms = wait_ms_of(name, types, limit, timeout)
+                event_types = types_of(name, types)
                 self.open(
-                    key, name, EntryKind.WAIT, wait_ms=wait_ms, event_types=types, limit=limit
+                    key,
+                    name,
+                    EntryKind.WAIT,
+                    wait_ms=wait_ms_of(name, event_types, limit, timeout),
+                    event_types=event_types,
+                    limit=limit,
                 )
             entry = await outcome(self, key)
         finally:
-            self.run.busy.discard(key)
+            self.leave(key)
         if entry.failure is not None:
             raise EventTimeoutError(entry.failure.message)
         found = decode(entry.result or "null")
@@ -257,18 +260,21 @@ class Step(Drawn):
                     raise ChildWorkflowError(
                         f"expected one of the workflows {known}, found {workflow!r}"
                     )
+                wait_ms = None
+                if timeout is not None:
+                    wait_ms = milliseconds_of(f'the timeout of "{name}"', timeout)
                 self.open(
                     key,
                     name,
                     EntryKind.CHILD,
-                    wait_ms=None if timeout is None else milliseconds(timeout),
+                    wait_ms=wait_ms,
                     child_workflow=workflow,
                     child_id=child_id,
                     value=encode(params, f"the params of {workflow}"),
                 )
             entry = await outcome(self, key)
         finally:
-            run.busy.discard(key)
+            self.leave(key)
         if entry.failure is not None:
             raise ChildWorkflowError(entry.failure.message)
         return decode(entry.result or "null")
@@ -282,7 +288,7 @@ class Step(Drawn):
         Errors: JoinError with the failures by name.
         """
         ticket = self.run.ticket()
-        return self.track(ticket, name, joins.join(self, ticket, name, branches))
+        return self.track(ticket, name, joins.join(self, ticket, name, _awaited(branches)))
 
     def race(
         self, name: str, /, **branches: Callable[["Step"], Awaitable[Any]]
@@ -292,7 +298,7 @@ class Step(Drawn):
         Errors: RaceError when all of them fail.
         """
         ticket = self.run.ticket()
-        return self.track(ticket, name, joins.race(self, ticket, name, branches))
+        return self.track(ticket, name, joins.race(self, ticket, name, _awaited(branches)))
 
     def loop(
         self,
@@ -312,6 +318,7 @@ class Step(Drawn):
         """
         pace = iterations.Pace(commit_interval, history_every, history_keep)
         ticket = self.run.ticket()
+        body = awaited(f'the body of the loop "{name}"', body)
         return self.track(ticket, name, iterations.loop(self, ticket, name, body, state, pace))
 
     def checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
@@ -321,10 +328,12 @@ class Step(Drawn):
 
     async def _checkpoint(self, ticket: int, name: str) -> None:
         key, entry = self.enter(ticket, name, EntryKind.CHECKPOINT)
-        self.run.busy.discard(key)
+        self.leave(key)
         self.checkpointed = True
         if entry is None:
             self.mark(key, name, EntryKind.CHECKPOINT)
+        else:
+            self.run.come_by(entry)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
         """Stands where an entry was that the code no longer has.
@@ -339,9 +348,18 @@ class Step(Drawn):
             self.run.unawaited.pop(ticket, None)
             raise ValueError(f"expected kind to be one of {', '.join(_KINDS)}, found {kind!r}")
         key, entry = self.enter(ticket, name, _KINDS[kind], or_removed=True)
-        self.run.busy.discard(key)
+        self.leave(key)
         self.run.record.pass_over(key)
         if entry is None:
             self.mark(key, name, EntryKind.REMOVED)
         elif entry.kind is not EntryKind.REMOVED:
             give_up(self, key)
+        else:
+            self.run.come_by(entry)
+
+
+def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch]:
+    return {
+        name: awaited(f'the branch "{name}"', branch) if callable(branch) else branch
+        for name, branch in branches.items()
+    }

@@ -161,10 +161,12 @@ async def crashes_in_a_thread(event: WorkflowEvent[str], step: Step) -> str:
 
 @workflow("wants-to-exit")
 async def wants_to_exit(event: WorkflowEvent[str], step: Step) -> None:
-    """Code that raises SystemExit wherever code may."""
+    """Code that raises SystemExit wherever code may, or KeyboardInterrupt."""
+
+    kind = KeyboardInterrupt if event.payload == "interrupted task" else SystemExit
 
     async def leave(_: Step | None = None) -> None:
-        sys.exit(3)
+        raise kind(3)
 
     async def leave_in_a_task() -> None:
         await asyncio.create_task(leave())
@@ -174,7 +176,7 @@ async def wants_to_exit(event: WorkflowEvent[str], step: Step) -> None:
             sys.exit(3)
         case "branch":
             await step.join("both", one=leave, two=leave)
-        case "task":
+        case "task" | "interrupted task":
             await asyncio.gather(leave())
         case "step":
             await step.do("leave", leave, retries=ONCE)

@@ -317,6 +317,42 @@ async def bulky(event: _Event, step: Step) -> int:
     return sum(len(found) for found in await asyncio.gather(*steps))
 
 
+@workflow("crowded")
+async def crowded(event: _Event, step: Step) -> int:
+    """Has children whose params come at the same time and are large."""
+    count, size = event.payload
+    calls = [step.run_workflow(f"c{n}", "echo", params="x" * size) for n in range(count)]
+    return sum(await asyncio.gather(*calls))
+
+
+@workflow("echo")
+async def echo(event: _Event, step: Step) -> int:
+    return len(event.payload)
+
+
+@workflow("loud")
+async def loud(event: _Event, step: Step) -> None:
+    """Fails at length, in branches or by itself."""
+
+    def shout() -> None:
+        raise ValueError("e" * event.payload)
+
+    async def branch(step: Step) -> None:
+        await step.do("shout", shout, retries=Retry(limit=0))
+
+    try:
+        await step.join("all", **{f"b{n}": branch for n in range(14)})
+    finally:
+        shout()
+
+
+@workflow("laden")
+async def laden(event: _Event, step: Step) -> int:
+    """Waits for many events side by side."""
+    waits = [step.wait_for_event(f"w{n}", type=f"t{n}") for n in range(event.payload)]
+    return sum(len(each.payload) for each in await asyncio.gather(*waits))
+
+
 @workflow("greedy")
 async def greedy(event: _Event, step: Step) -> int:
     """Takes many events at once."""

@@ -101,9 +101,12 @@ class Story:
         """The view of the run that a record belongs to; `runs` of `views`, record by record."""
         views = self.views.setdefault(told.key, {})
         record = told.record
-        if isinstance(record.events[0], RunStarted):
+        first = record.events[0]
+        if isinstance(first, RunStarted):
             before = views.get(record.run_number - 1)
-            views[record.run_number] = RunView(before.state if before else None)
+            view = views[record.run_number] = RunView(before.state if before else None)
+            if before is not None and first.kept is not None:
+                view.events = before.untaken()
         return views.get(record.run_number)
 
     def run(self, key: Instance) -> RunView | None:

@@ -117,13 +117,17 @@ def test_a_body_that_always_blocks_is_given_up(workflow: str):
     drive(scenario, stall_s=0.4)
 
 
-@pytest.mark.parametrize("where", ["body", "branch", "task", "step", "thread", "task of a step"])
+@pytest.mark.parametrize(
+    "where",
+    ["body", "branch", "task", "interrupted task", "step", "thread", "task of a step"],
+)
 def test_code_that_wants_to_exit_ends_itself_only(where: str):
     async def scenario(world: World) -> None:
         other, guilty = world.create("asks-first"), world.create("wants-to-exit", where)
         await world.run_to_the_end(other, guilty)
         name, _ = world.failure(guilty)
-        assert name == ("JoinError" if where == "branch" else "SystemExit")
+        names = {"branch": "JoinError", "interrupted task": "KeyboardInterrupt"}
+        assert name == names.get(where, "SystemExit")
         assert world.output(other) == "soon"
         assert not world.gone
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from processors.replay.sizes import RECORD_TOO_LARGE
+from processors.runs.limits import FAILURE_MESSAGE_MAX
 from processors.runs.state import RunStatus
+from schemas.history import PauseRun, ResumeRun, RetryRun
 from tests.e2e.workflow_house import WorkflowHouse, opened
 from tests.integration.test_workflow_worker import Scene, play, work
 
@@ -87,6 +90,56 @@ def test_large_results_that_come_at_once_fit(house: WorkflowHouse):
     async def act(scene: Scene) -> None:
         key = await scene.create("bulky", "at-once", "[16, 1000000]")
         assert await scene.ends(key) == 16_000_000
+
+    work(house)
+    play(house, act)
+
+
+def test_large_children_that_begin_at_once_fit(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        key = await scene.create("crowded", "at-once", "[13, 900000]")
+        assert await scene.ends(key) == 13 * 900_000
+
+    work(house)
+    play(house, act)
+
+
+@pytest.mark.parametrize("size", [900_000, 12_000_000])
+def test_long_errors_fit(house: WorkflowHouse, size: int):
+    async def act(scene: Scene) -> None:
+        key = await scene.create("loud", f"of-{size}", str(size))
+        await scene.status(key, RunStatus.ERRORED)
+        failure = scene.story.state(key).failure
+        assert failure is not None
+        assert (failure.name, len(failure.message)) == ("ValueError", FAILURE_MESSAGE_MAX)
+
+    work(house)
+    play(house, act)
+
+
+def test_what_is_decided_at_once_and_does_not_fit_costs_its_instance_alone(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        # One in each partition goes on beside it.
+        others = [await scene.create("laden", f"beside-{n}", "1") for n in range(8)]
+        key = await scene.create("laden", "too-much", "13")
+        await scene.status(key, RunStatus.WAITING)
+        assert not (await scene.ask(key, PauseRun())).code
+        for number in range(13):
+            await scene.event(key, f"t{number}", f'"{"x" * 900_000}"')
+        resumed = await scene.ask(key, ResumeRun())
+        assert (resumed.code, resumed.status) == ("", "errored")
+        await scene.status(key, RunStatus.ERRORED)
+        failure = scene.story.state(key).failure
+        assert failure is not None
+        assert failure.name == RECORD_TOO_LARGE
+        for other in others:
+            await scene.event(other, "t0", '"xx"')
+        assert [await scene.ends(other) for other in others] == [2] * 8
+
+        house.kill("one")
+        house.start("one", checkpoint_records="1")
+        assert not (await scene.ask(key, RetryRun())).code
+        assert await scene.ends(key) == 13 * 900_000
 
     work(house)
     play(house, act)

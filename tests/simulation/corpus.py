@@ -1,8 +1,9 @@
 """The shapes: nested loops, joins in races, retries, waits, rollbacks, children, signals."""
 
 import asyncio
+import contextlib
 import random
-from typing import Any
+from typing import Any, Final
 
 from headwater import (
     Break,
@@ -430,16 +431,21 @@ async def undone(event: Event, step: Step, work: Work) -> object:
 # -- programs drawn from the variant: whatever can be nested is
 
 
-def draw(seed: random.Random, depth: int, size: list[int]) -> list[Any]:
+_LEAVES: Final = ("do", "do", "once", "sleep", "wait", "fail")
+_LEAVES_THAT_FAIL: Final = ("undo", "undo at once", "sleep", "wait", "break", "refuse")
+
+
+def draw(
+    seed: random.Random, depth: int, size: list[int], leaves: tuple[str, ...] = _LEAVES
+) -> list[Any]:
     """A tree of entries; each has a number, which is its name."""
     size[0] += 1
     number = size[0]
-    leaves = ["do", "do", "once", "sleep", "wait", "fail"]
     nodes = ["seq", "join", "race", "sure", "loop", "gather"]
-    kind = seed.choice(leaves if depth == 0 or size[0] > 14 else leaves[:2] + nodes * 2)
+    kind = seed.choice(leaves if depth == 0 or size[0] > 14 else [*leaves[:2], *nodes * 2])
     if kind in nodes:
         count = 1 if kind == "loop" else seed.randint(1, 3)
-        return [kind, number, [draw(seed, depth - 1, size) for _ in range(count)]]
+        return [kind, number, [draw(seed, depth - 1, size, leaves) for _ in range(count)]]
     return [kind, number]
 
 
@@ -468,6 +474,14 @@ async def _evaluate(node: list[Any], step: Step, work: Work) -> object:  # noqa:
             return await step.sleep(name, f"{node[1]} seconds")
         case "wait":
             return await step.wait_for_events(name, types=["never"], timeout=f"{node[1]} seconds")
+        case "undo" | "undo at once":
+            callback = work.do(node[1]) if node[0] == "undo" else work.at_once(node[1], 0)
+            undo = work.undo(step.key(name))
+            return await step.do(name, callback, retries=EVER, rollback=undo)
+        case "break":
+            return await step.do(name, work.broken(runs=99))
+        case "refuse":
+            return await step.do(name, _refuses)
         case "fail":
             try:
                 return await step.do(name, _fails, retries=ONCE)
@@ -495,6 +509,17 @@ async def drawn(event: Event, step: Step, work: Work) -> object:
     seed = random.Random(event.payload["variant"])
     trees = [draw(seed, 3, [100 * n]) for n in range(2)]
     return [await _evaluate(tree, step, work) for tree in trees]
+
+
+@shape(restarts=True)
+async def left_behind(event: Event, step: Step, work: Work) -> object:
+    """Failures that leave entries under way everywhere, and a rollback at the end of them."""
+    seed = random.Random(event.payload["variant"])
+    await step.checkpoint("before")
+    for number in range(2):
+        with contextlib.suppress(Exception):
+            await _evaluate(draw(seed, 3, [100 * number], _LEAVES_THAT_FAIL), step, work)
+    raise NonRetryableError("the end")
 
 
 __all__ = ["SHAPES"]

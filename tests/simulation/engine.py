@@ -22,8 +22,7 @@ from tests.simulation.engine_log import Violation
 from tests.simulation.engine_world import Root, Rules, World
 from tests.simulation.shapes import SHAPES
 
-VARIANTS: Final = 6
-PROGRAMS: Final = 60
+VARIANTS: Final = {"drawn": 60, "left_behind": 60}
 
 Ends = dict[str, tuple[object, ...]]
 
@@ -46,7 +45,7 @@ def roots_of(seed: int, shapes: Collection[str] = ()) -> list[Root]:
     return [
         Root(
             SHAPES[name],
-            draw.randrange(PROGRAMS if name == "drawn" else VARIANTS),
+            draw.randrange(VARIANTS.get(name, 6)),
             list(SHAPES[name].script),
         )
         for name in names

@@ -7,8 +7,10 @@ import msgspec
 
 from processors.replay.appliers import fold
 from processors.replay.commands import Advance, BeginRollback, Cancel, Close, Fail, Mark, Open
-from processors.replay.state import OPEN, CodeRun
+from processors.replay.state import OPEN, CodeRun, EntryStatus
+from processors.replay.trimming import trimmed
 from processors.runs.limits import ENTRIES_MAX
+from processors.runs.state import RunStatus
 from schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
 from streams.code_host.host import Host
 from streams.code_host.loop import WorkflowLoop
@@ -20,6 +22,8 @@ from tests.simulation.shapes import Place
 if TYPE_CHECKING:
     from tests.simulation.engine_world import World
 
+#: Shapes whose failures leave nothing standing: their handlers succeed at last.
+ROLLS_BACK: Final = {"left_behind"}
 #: Prefixes of each instance's history from which it is replayed.
 PREFIXES: Final = 2
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -56,6 +60,18 @@ def undelivered(world: "World") -> None:
                     raise Violation(f"{there} has not received {event_id}")
 
 
+def left_standing(world: "World") -> None:
+    """Of a run that has failed, each completed step that has a handler is rolled back."""
+    for key, run in world.runs().items():
+        if run.status is not RunStatus.ERRORED or run.workflow not in ROLLS_BACK:
+            continue
+        forgotten = trimmed(run.entries)
+        for place, entry in run.entries.items():
+            done = entry.rollback and entry.status is EntryStatus.COMPLETED
+            if done and not entry.rolled_back and place not in forgotten:
+                raise Violation(f"{key} has failed, and {place} is not rolled back")
+
+
 def check_replays(world: "World") -> None:
     """Replays of unchanged code are fixed points."""
     for partition in world.partitions:
@@ -88,7 +104,7 @@ def _recorded(run: CodeRun, asked: object) -> bool:
             entry = run.entries.get(asked.key)
             return entry is not None and entry.status not in OPEN
         case Cancel():
-            return asked.key not in run.open
+            return asked.key in run.entries and asked.key not in run.open
         case Advance():
             # At its end a loop names a state that it may have recorded, to have the rest forgotten.
             loop = run.entries[asked.key]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from processors.replay.appliers import fold
 from processors.replay.state import CONTAINERS, CodeRun, EntryStatus
 from processors.runs.claims import Claims
+from processors.runs.limits import SYSTEM
 from schemas.codec import decode
 from schemas.history import (
     NO_CAUSE,
@@ -102,7 +103,8 @@ class Reader:
             raise Violation(f"expected run and sequence {expected}, found a gap: {record}")
         ended = before is not None and before.ended
         for event in record.events:
-            if ended and not isinstance(event, RunStarted | PostsSent):
+            note = isinstance(event, LogWritten) and event.category == SYSTEM
+            if ended and not note and not isinstance(event, RunStarted | PostsSent):
                 raise Violation(f"expected nothing after the end, found {event} in {record}")
             ended = isinstance(event, _ENDS) or (ended and not isinstance(event, RunStarted))
 

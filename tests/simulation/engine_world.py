@@ -31,7 +31,7 @@ from schemas.history import (
 from streams.code_host.values import encode as json_of
 from streams.owner import Owner
 from streams.records import partition_of
-from tests.simulation.engine_laws import check_replays, undelivered
+from tests.simulation.engine_laws import check_replays, left_standing, undelivered
 from tests.simulation.engine_log import Partition, Violation
 from tests.simulation.engine_process import CallbackLoop, Process
 from tests.simulation.shapes import Place, Shape
@@ -398,6 +398,7 @@ class World:
         if left or self._possible():
             raise Violation(f"expected every run to end when faults stop, found {left}")
         undelivered(self)
+        left_standing(self)
 
     def _nudge(self) -> bool:
         """What clients owe: their events, and that nothing stays paused or broken."""

@@ -276,3 +276,23 @@ def test_strict_mode_does_not_mind_what_a_loser_did_not_finish():
         assert await output_of(instance) == "quick"
 
     run(scenario, order)
+
+
+def test_in_strict_mode_the_time_need_not_be_asked_for_any_more():
+    code = Deployed()
+
+    @workflow("order", strict=True)
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        if code.version == 1:
+            await step.now("begun")
+        await step.sleep("nap", "1 hour")
+        return "rested"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        code.version = 2
+        await test.advance("1 hour")
+        assert await output_of(instance) == "rested"
+
+    run(scenario, order)

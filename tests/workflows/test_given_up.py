@@ -24,6 +24,7 @@ from tests.workflows.running import (
     entry_at,
     find,
     output_of,
+    pass_time,
     run,
     state_of,
 )
@@ -298,5 +299,61 @@ def test_what_was_cancelled_is_no_result_up_to_which_lines_were_written():
         await test.run_until_idle()
         logs = (await instance.history()).logs
         assert [line.message for line in logs if not line.is_replay] == ["old", "new"]
+
+    run(scenario, order)
+
+
+@CRASH
+def test_a_step_whose_task_is_cancelled_runs_neither_on_nor_again(crash: bool):
+    calls = Calls()
+
+    async def slow() -> None:
+        calls.names.append("begin")
+        await pass_time("1 hour")
+        calls.names.append("end")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        task = asyncio.create_task(step.do("slow", slow))
+        await step.sleep("meanwhile", "1 minute")
+        task.cancel()
+        await asyncio.wait([task])
+        await step.sleep("gap", "2 hours")
+        try:
+            await step.do("slow", slow)
+        except DuplicateStepError as error:
+            return str(error)
+        return "ran again"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 minute")
+        assert (await entry_at(instance, "slow")).status == "cancelled"
+        assert await state_of(instance) == "waiting"
+        if crash:
+            await test.crash()
+        await test.advance("3 hours")
+        assert 'another name than "slow"' in await output_of(instance)
+        assert calls.names == ["begin"]
+
+    run(scenario, order)
+
+
+def test_a_step_whose_task_is_cancelled_is_not_tried_again():
+    peer = Flaky(failures=9)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        task = asyncio.create_task(step.do("call", peer, retries=Retry(limit=9, delay="1 hour")))
+        await step.sleep("meanwhile", "1 minute")
+        task.cancel()
+        await step.sleep("gap", "1 day")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("2 days")
+        assert await state_of(instance) == "complete"
+        assert (await entry_at(instance, "call")).status == "cancelled"
+        assert peer.calls == 1
 
     run(scenario, order)

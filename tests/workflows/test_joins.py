@@ -13,6 +13,7 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
+from processors.runs.limits import FAILURE_MESSAGE_MAX
 from tests.workflows.running import (
     Calls,
     Flaky,
@@ -328,21 +329,18 @@ def test_a_value_that_is_not_json_fails_its_join(crash: bool):
     run(scenario, order)
 
 
-def test_failures_that_are_too_large_to_record_fail_their_join_all_the_same():
+def test_failures_of_many_branches_are_cut_so_that_they_can_be_recorded():
     async def bad(step: Step) -> None:
-        raise ValueError("x" * 2**21)
+        raise ValueError("x" * FAILURE_MESSAGE_MAX)
 
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:
         try:
-            await step.join("fetch", bad=bad)
-        except UnserialisableError:
-            return "too large"
+            await step.join("fetch", **{f"b{n}": bad for n in range(70)})
+        except JoinError as error:
+            return [len(error.errors), *{each.message[-40:] for each in error.errors.values()}]
         return None
 
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await begin(test)
-        assert await output_of(instance) == "too large"
-        assert (await entry_at(instance, "fetch")).status == "errored"
-
-    run(scenario, order)
+    count, *messages = output(order)
+    assert count == 70
+    assert all("cut; it had 16384 characters" in each for each in messages)

@@ -1,7 +1,7 @@
 """`step.log`: lines that last, and say where and when they were written."""
 
 # The linter takes `step.log` for the standard library's logger.
-# ruff: noqa: G010, PLE1205
+# ruff: noqa: G004, G010, PLE1205
 
 import asyncio
 
@@ -247,5 +247,75 @@ def test_lines_between_results_that_came_meanwhile_are_new(how: str):
         new = [message for message, replayed in lines if not replayed]
         assert new == ["begun", "one", "two", "rested"]
         assert {message for message, replayed in lines if replayed} <= {"begun"}
+
+    run(scenario, order)
+
+
+async def a_checkpoint(step: Step) -> None:
+    await step.checkpoint("before money")
+    await step.log.info("1")
+    await step.sleep("nap", "1 minute")
+    await step.log.info("2")
+
+
+async def a_removed_entry(step: Step) -> None:
+    await step.log.info("1")
+    await step.removed("old", kind="step")
+    await step.log.info("2")
+    await step.sleep("nap", "1 minute")
+    await step.log.info("3")
+
+
+async def a_loop_that_is_over(step: Step) -> None:
+    async def body(step: Step, state: int) -> object:
+        await step.do("work", lambda: state)
+        await step.log.info(f"{state}a")
+        await step.log.info(f"{state}b")
+        return Continue(state + 1) if state < 2 else Break(state)
+
+    await step.loop("pages", body, state=0)
+    await step.sleep("nap", "1 minute")
+    await step.log.info("after")
+    await step.log.info("end")
+
+
+async def a_loop_that_commits(step: Step) -> None:
+    async def body(step: Step, state: int) -> object:
+        await step.log.info(f"{state} begins")
+        await step.sleep("nap", "1 minute")
+        await step.log.info(f"{state} ends")
+        return Continue(state + 1) if state < 3 else Break(state)
+
+    await step.loop("pages", body, state=0, commit_interval=1)
+    await step.log.info("after")
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        (a_checkpoint, ["1", "2"]),
+        (a_removed_entry, ["1", "2", "3"]),
+        (a_loop_that_is_over, ["0a", "0b", "1a", "1b", "2a", "2b", "after", "end"]),
+        (
+            a_loop_that_commits,
+            [*(f"{n} {at}" for n in range(4) for at in ("begins", "ends")), "after"],
+        ),
+    ],
+)
+def test_every_line_is_new_once_whatever_a_replay_passes_over(code: object, lines: list[str]):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await code(step)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in range(5):
+            await test.crash()
+            await test.run_until_idle()
+            await test.crash()
+            await test.advance("1 minute")
+        await output_of(instance)
+        found = await lines_of(instance, "message", "is_replay")
+        assert [message for message, replayed in found if not replayed] == lines
 
     run(scenario, order)

@@ -385,3 +385,51 @@ def test_a_winner_whose_value_is_not_json_fails_the_race_and_the_others_lose(cra
         assert await output_of(instance) == [["ended", entry.error.message], 1]
 
     run(scenario, order)
+
+
+@pytest.mark.parametrize(
+    ("sent_after", "winner"), [("10 seconds", "yes"), ("11 seconds", "too late")]
+)
+def test_while_paused_what_came_first_wins(sent_after: str, winner: str):
+    async def approval(step: Step) -> object:
+        return (await step.wait_for_event("approval", type="go", timeout="1 day")).payload
+
+    async def patience(step: Step) -> str:
+        await step.sleep("nap", "10 seconds")
+        return "too late"
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return (await step.race("either", patience=patience, approval=approval)).value
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await instance.pause()
+        await test.advance(sent_after)
+        await instance.send_event("go", "yes")
+        await test.advance("1 minute")
+        await instance.resume()
+        await test.run_until_idle()
+        assert await output_of(instance) == winner
+
+    run(scenario, order)
+
+
+def test_names_of_branches_are_parts_of_keys_whatever_is_in_them():
+    async def rests(step: Step) -> None:
+        await step.sleep("nap", "1 day")
+
+    async def wins(step: Step) -> object:
+        return await step.do("work", lambda: "B")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return (await step.race("either", **{"a": rests, "a/b": wins})).value
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await output_of(instance) == "B"
+        assert (await entry_at(instance, "either/a%2Fb/work")).status == "completed"
+        assert (await entry_at(instance, "either/a/nap")).status == "cancelled"
+
+    run(scenario, order)

@@ -312,3 +312,42 @@ def test_an_event_that_an_instance_sends_to_itself_reaches_its_later_wait():
         assert await output_of(instance) == {"n": 1}
 
     run(scenario, order)
+
+
+def test_a_line_says_that_an_instance_of_no_workflow_was_not_created():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        (line,) = (await instance.history()).logs
+        assert (line.level, line.category) == ("warn", "system")
+        assert line.message.startswith("nope/x was not created: expected one of the workflows")
+        await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) is None
+        assert len((await instance.history()).logs) == 1
+
+    run(scenario, order_that(lambda tx: tx.create_workflow("nope", id="x")))
+
+
+def test_of_an_instance_that_is_there_already_no_line_tells():
+    async def scenario(test: WorkflowTest) -> None:
+        await begin(test, "invoice", "inv-1")
+        assert (await (await begin(test)).history()).logs == []
+
+    creates = order_that(lambda tx: tx.create_workflow("invoice", id="inv-1"))
+    run(scenario, creates, invoice)
+
+
+def test_what_others_refuse_of_a_step_is_noted_also_when_the_run_has_ended():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        await step.do("tell", lambda tx: tx.send_event("order", "nobody", "paid", 1))
+        return "done"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await output_of(instance) == "done"
+        (line,) = (await instance.history()).logs
+        assert line.category == "system"
+        assert "nobody" in line.message
+
+    run(scenario, order)

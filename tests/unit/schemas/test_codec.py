@@ -19,7 +19,9 @@ from schemas.history import (
     Post,
     PostsQueued,
     RunPaused,
+    Sender,
     SendEvent,
+    StartRun,
     StepCompleted,
 )
 from schemas.records import RECORD_TYPES, Record, Stamp, WebhookReceived, WebhooksClaimed
@@ -88,6 +90,8 @@ def test_a_record_starts_with_a_zero_byte_and_its_schema_id():
 _STEP = StepCompleted("k", "n", 1, 2, 3, 4, 5, "{}")
 _WAITS = EntryOpened("k", "n", EntryKind.WAIT, 1, event_types=("t",), child=Child("w", "i"))
 _POST = Post(number=1, command=SendEvent("e", "t", "{}"))
+_SENT = Sender("w", "i", 0, 1)
+_STARTS = Post(number=2, command=StartRun("{}", sender=_SENT))
 _APPENDED = HistoryAppended(
     workflow="w", instance_id="i", run_number=0, sequence=1, epoch=2, cause=NO_CAUSE, at_ms=4,
     events=(RunPaused(), _STEP, _WAITS, PostsQueued((_POST,))),
@@ -107,17 +111,27 @@ def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
     no_start_no_topic_no_order = b"\x00\x00\x00\x00\x01"
     end_of_the_posts_and_the_events = b"\x00\x00"
     assert encode(_APPENDED) == (
-        b"\x00\x00\x00\x00\x0d"
+        b"\x00\x00\x00\x00\x0f"
         + _WRITTEN
         + no_start_no_topic_no_order
         + end_of_the_posts_and_the_events
     )
 
 
+def test_who_sent_a_start_is_written_behind_its_parent():
+    record = msgspec.structs.replace(_APPENDED, events=(PostsQueued((_STARTS,)),))
+    sent, no_topic_no_order = b"\x02\x02w\x02i\x00\x02", b"\x00\x00\x00\x01"
+    post = b"\x04\x00\x00\x02\x04{}\x00" + sent + no_topic_no_order
+    assert encode(record).endswith(b"\x02\x12\x02" + post + b"\x00\x00")
+    assert decode(encode(record), HistoryAppended) == record
+
+
 def test_what_an_older_version_wrote_is_read():
     no_topic, ends = b"\x00\x00\x00", b"\x00\x00"
     first = b"\x00\x00\x00\x00\x09" + _WRITTEN + no_topic + ends
     assert decode(first, HistoryAppended) == _APPENDED
+    second = b"\x00\x00\x00\x00\x0d" + _WRITTEN + b"\x00" + no_topic + b"\x01" + ends
+    assert decode(second, HistoryAppended) == _APPENDED
 
 
 def test_a_row_names_every_stamp_once():

@@ -51,6 +51,37 @@ _EVENT = SendEvent("evt-1", "line", "1")
 _SHOWN = f'{{"type":"line","payload":1,"timestamp":{NOW_MS}}}'
 
 
+_ENDED_WELL = "found o-1 complete; restart begins a new run of it"
+_FAILED = (
+    "found o-1 errored; retry begins a new run that keeps what was done, restart one from the "
+    "beginning"
+)
+
+
+@pytest.mark.parametrize(
+    "command", [PauseRun(), TerminateRun(), _EVENT], ids=lambda c: str(type(c))
+)
+@pytest.mark.parametrize(
+    ("status", "told"), [(_COMPLETE, _ENDED_WELL), (RunStatus.ERRORED, _FAILED)]
+)
+def test_of_what_has_ended_it_is_said_what_may_be_done(
+    command: Command, status: RunStatus, told: str
+):
+    refused = decide_command(
+        a_run(status), "o-1", command, sent_at_ms=NOW_MS, now_ms=NOW_MS, seed="seed"
+    )
+    assert isinstance(refused, Rejection)
+    assert refused.message.endswith(told)
+
+
+def test_of_what_has_ended_it_is_said_what_may_be_done_instead_of_a_resumption():
+    refused = decide_command(
+        a_run(_COMPLETE), "o-1", ResumeRun(), sent_at_ms=NOW_MS, now_ms=NOW_MS, seed="seed"
+    )
+    assert isinstance(refused, Rejection)
+    assert refused.message == "o-1 is not paused but complete; restart begins a new run of it"
+
+
 def _heard(number: int) -> SendEvent:
     return SendEvent(f"other/x#{number}", "line", "1", Sender("other", "x", 0, number))
 
@@ -107,6 +138,56 @@ ACCEPTED = {
             EntryCompleted("m", f"[{_SHOWN},{_SHOWN.replace(':1,', ':2,')}]", ("evt-1", "evt-2")),
             EntryCompleted("w", _SHOWN.replace(":1,", ":3,"), ("evt-3",)),
         ],
+    ),
+    "resume with what ended meanwhile, in the order of its times": (
+        a_run(
+            _PAUSED,
+            entries={
+                "late": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS - 1),
+                "w": _WAIT,
+                "early": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS - 9),
+                "not yet": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS + 1),
+            },
+            mailbox=[mail(1, sent_at_ms=NOW_MS - 5)],
+        ),
+        ResumeRun(),
+        [
+            RunResumed(),
+            EntryCompleted("early", "null"),
+            EntryCompleted("w", _SHOWN.replace(str(NOW_MS), str(NOW_MS - 5)), ("evt-1",)),
+            EntryCompleted("late", "null"),
+        ],
+    ),
+    "an event that was sent after a sleep had ended": (
+        a_run(
+            _WAITING,
+            entries={"w": _WAIT, "nap": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS - 1)},
+        ),
+        _EVENT,
+        [
+            EntryCompleted("nap", "null"),
+            EventReceived("evt-1", "line", "1", NOW_MS),
+            EntryCompleted("w", _SHOWN, ("evt-1",)),
+        ],
+    ),
+    "an event that was sent when a sleep ended": (
+        a_run(
+            _WAITING,
+            entries={"w": _WAIT, "nap": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS)},
+        ),
+        _EVENT,
+        [EventReceived("evt-1", "line", "1", NOW_MS), EntryCompleted("w", _SHOWN, ("evt-1",))],
+    ),
+    "a child that ended after a sleep had": (
+        a_run(
+            _WAITING,
+            entries={
+                "bill": an_entry(EntryKind.CHILD, child=CHILD),
+                "nap": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS - 1),
+            },
+        ),
+        FinishChild(0, "bill", output="5"),
+        [EntryCompleted("nap", "null"), EntryCompleted("bill", "5")],
     ),
     "an end": (a_run(), TerminateRun("why"), [RunTerminated("why")]),
     "an end with a child that runs": (_child(), TerminateRun(), [_CASCADE, RunTerminated("")]),
@@ -170,6 +251,9 @@ ACCEPTED = {
         _child(), FinishChild(0, "bill", failure=FAILURE), [EntryErrored("bill", FAILURE)],
     ),
     "a note": (a_run(), NoteRefusal(0, "no"), [LogWritten("warn", "system", "no")]),
+    "a note for a run that has ended": (
+        a_run(_COMPLETE), NoteRefusal(0, "no"), [LogWritten("warn", "system", "no")],
+    ),
 }  # fmt: skip
 
 REFUSED = {
@@ -241,7 +325,7 @@ REFUSED = {
     "a child's end for what is not there": (
         a_run(), FinishChild(0, "bill", output="5"), STALE.code,
     ),
-    "a note for a run that is over": (a_run(run_number=1), NoteRefusal(0, "no"), STALE.code),
+    "a note for an older run": (a_run(run_number=1), NoteRefusal(0, "no"), STALE.code),
 }  # fmt: skip
 
 

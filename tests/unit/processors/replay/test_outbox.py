@@ -1,7 +1,8 @@
 """What a run sends: the place of records among all that their partition publishes."""
 
-from processors.replay.outbox import in_order
-from schemas.history import Post, PostsQueued, RunResumed, StartRun
+from processors.replay.outbox import in_order, queue
+from schemas.history import Parent, Post, PostsQueued, RunResumed, Sender, StartRun
+from tests.unit.processors.replay.states import a_run
 
 
 def test_records_get_a_place_and_commands_none():
@@ -15,3 +16,16 @@ def test_records_get_a_place_and_commands_none():
 def test_events_without_posts_stay_the_same_list():
     events = [RunResumed()]
     assert in_order(events, 17) is events
+
+
+def test_who_starts_an_instance_without_waiting_for_it_is_named_in_the_command():
+    mine = Parent("order", "o-1", 0, "bill")
+    posts = [Post(0, "w", "i", StartRun("1")), Post(0, "w", "j", StartRun("2", mine))]
+    assert queue(a_run(posted=4), posts) == [
+        PostsQueued(
+            (
+                Post(4, "w", "i", StartRun("1", sender=Sender("order", "o-1", 0, 4))),
+                Post(5, "w", "j", StartRun("2", mine)),
+            )
+        )
+    ]

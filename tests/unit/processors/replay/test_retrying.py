@@ -7,7 +7,7 @@ import pytest
 from processors.replay.retrying import retry
 from processors.replay.state import UNRESOLVED, CodeRun, Entry, EntryStatus
 from processors.runs.decisions import Rejection
-from processors.runs.limits import LOG_MESSAGE_MAX
+from processors.runs.limits import LOG_MESSAGE_MAX, bounded
 from processors.runs.state import RunStatus
 from schemas.history import EntryKind, Failure, LogWritten, Reopened, RetryRun, RunStarted
 from tests.unit.processors.replay.states import FAILURE, a_run, an_entry, copy_of
@@ -15,6 +15,8 @@ from tests.unit.processors.replay.states import FAILURE, a_run, an_entry, copy_o
 _DO, _JOIN, _RACE, _LOOP = EntryKind.DO, EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP
 _OTHER = Failure("Other", "something else")
 _JOINED = Failure("JoinError", "branches failed")
+_LONG = Failure("JoinError", "a: " + "x" * 100_000)
+_CUT = Failure("JoinError", bounded(_LONG.message))
 
 
 def _entry(kind: EntryKind, status: EntryStatus, **more: object) -> Entry:
@@ -93,6 +95,13 @@ CASES: dict[str, tuple[CodeRun, str | None, list[Reopened], list[str]]] = {
             "l/~0/a": _bad(1), "l/~0/b": _done(2), "l/~1/a": _bad(3), "l/~1/b": _bad(4),
         }),
         None, [Reopened("l")], ["l/~0/a", "l/~0/b"],
+    ),
+    "a join whose message was cut where it ended the run": (
+        _run({
+            "met": _bad(1, failure=_OTHER), "j": _bad(5, _JOIN, _LONG), "j/x/a": _bad(3),
+            "b": _bad(8, failure=_OTHER),
+        }, _CUT),
+        None, [Reopened("j")], ["met"],
     ),
     "a step of an iteration behind a commit": (
         _run({

@@ -2,7 +2,13 @@
 
 import pytest
 
-from processors.runs.limits import VALUE_BYTES_MAX, name_fault, value_fault
+from processors.runs.limits import (
+    FAILURE_MESSAGE_MAX,
+    VALUE_BYTES_MAX,
+    bounded,
+    name_fault,
+    value_fault,
+)
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "_a", "9", "x" * 10])
@@ -37,3 +43,13 @@ def test_a_value_is_measured_in_bytes(text: str, *, fits: bool):
     told = value_fault("params", text)
     assert (told is None) == fits
     assert fits or f"found {len(text.encode())}" in str(told)
+
+
+def test_a_text_that_is_too_long_is_cut_once_and_says_so():
+    short = "x" * FAILURE_MESSAGE_MAX
+    assert bounded(short) is short
+    cut = bounded("x" * 12_000_000)
+    assert len(cut) == FAILURE_MESSAGE_MAX
+    assert cut.endswith("x… (cut; it had 12000000 characters)")
+    assert bounded(cut) is cut
+    assert bounded("x" * 100, 50) == "x" * 20 + "… (cut; it had 100 characters)"

@@ -1,0 +1,122 @@
+"""How large what is decided is in the log, where all events of a decision share one record.
+
+Each value has a limit of its own, and so has what a step sends; so what is decided of a few of them
+fits. The rest is checked here, before anything is applied: a record that Kafka would refuse would
+be decided again after every crash, and its partition would stand still for ever. It costs its run
+instead, or only the command, where there is no run that could end.
+"""
+
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, Final, get_args
+
+import msgspec
+
+from processors.replay.ends import ending
+from processors.replay.state import CodeRun
+from processors.runs.decisions import Decision, Rejection
+from processors.runs.limits import DECISION_BYTES_MAX, bounded
+from schemas.history import Failure, LogEvent, RunErrored, RunEvent, RunStarted
+
+RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
+
+#: What an event takes besides its texts and its parts: numbers of 10 bytes at most, lengths of 5.
+_EVENT_BYTES: Final = 128
+#: The same for a text, a number, or a list within it.
+_PART_BYTES: Final = 16
+
+
+def _at_most(text: str) -> int:
+    """The most bytes that a text has in UTF-8, without looking at it."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def _exactly(text: str) -> int:
+    return len(text.encode())
+
+
+def _names(kind: type[msgspec.Struct], *, texts: bool) -> list[str]:
+    """The fields of an event that hold text, or those that hold parts."""
+    found = []
+    for field in msgspec.structs.fields(kind):
+        members = set(get_args(field.type) or (field.type,)) - {type(None)}
+        if not members <= {int, bool} and (members == {str}) is texts:
+            found.append(field.name)
+    return found
+
+
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if not names:
+        return lambda _: ()
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda event: (get(event),)
+
+
+#: What may be large, by the type of an event: its texts, and its parts, which have texts again.
+_LARGE: Final = {
+    kind: (_getter(_names(kind, texts=True)), _getter(_names(kind, texts=False)))
+    for kind in get_args(LogEvent)
+}
+
+
+def bytes_max(events: Iterable[LogEvent], measure: Callable[[str], int] = _at_most) -> int:
+    """The most bytes that events take in a record. Cheap: every decision is measured."""
+    size = 0
+    for event in events:
+        texts, parts = _LARGE[type(event)]
+        size += _EVENT_BYTES
+        for text in texts(event):
+            if text is not None:
+                size += measure(text)
+        for part in parts(event):
+            if part is not None:
+                size += _part(part, measure)
+    return size
+
+
+def _part(part: object, measure: Callable[[str], int]) -> int:
+    match part:
+        case str():
+            return _PART_BYTES + measure(part)
+        case tuple():
+            return _PART_BYTES + sum(_part(each, measure) for each in part)
+        case msgspec.Struct():
+            fields = (getattr(part, name) for name in part.__struct_fields__)
+            return _PART_BYTES + sum(_part(each, measure) for each in fields)
+        case _:
+            return _PART_BYTES
+
+
+def fitting(run: CodeRun | None, decision: Decision) -> Decision:
+    """What is decided instead of what no record can hold; all else as it is.
+
+    Shape:  run is what the decision is about. A run that is under way ends with an error; a new run
+            does not begin, and one that has ended stays as it is: that is a rejection.
+    """
+    if isinstance(decision, Rejection):
+        return Rejection(decision.code, bounded(decision.message))
+    if bytes_max(decision) <= DECISION_BYTES_MAX:
+        return decision
+    size = bytes_max(decision, _exactly)
+    if size <= DECISION_BYTES_MAX:
+        return decision
+    fault = _fault(decision, size)
+    if run is None or run.ended or isinstance(decision[0], RunStarted):
+        return Rejection(RECORD_TOO_LARGE, fault)
+    end = RunErrored(Failure(RECORD_TOO_LARGE, fault))
+    ended = ending(run, end)
+    if bytes_max(ended, _exactly) <= DECISION_BYTES_MAX:
+        return ended
+    # It has so many children that to end them is too large: they go on, and nobody hears of them.
+    return ending(run, end, with_children=False)
+
+
+def _fault(events: list[RunEvent], size: int) -> str:
+    sizes = [(bytes_max((event,), _exactly), type(event).__name__) for event in events]
+    largest, name = max(sizes)
+    return (
+        f"expected what is decided at once to have at most {DECISION_BYTES_MAX} bytes, "
+        f"found {size} in {len(events)} events, the largest {name} with {largest}; store large "
+        "data elsewhere and keep a reference to it, or do less at once: fewer entries side by "
+        "side, fewer events that lie waiting"
+    )

@@ -1,0 +1,118 @@
+"""What no record can hold: given a state and a decision, what is decided instead."""
+
+import pytest
+
+from processors.replay.appliers import apply
+from processors.replay.decide import decide_command
+from processors.replay.sizes import RECORD_TOO_LARGE, bytes_max, fitting
+from processors.replay.state import CodeRun
+from processors.runs.decisions import Decision, Rejection
+from processors.runs.limits import DECISION_BYTES_MAX, FAILURE_MESSAGE_MAX
+from processors.runs.state import Received, RunStatus
+from schemas.history import (
+    EntryCompleted,
+    EntryKind,
+    FinishChild,
+    PostsQueued,
+    ResumeRun,
+    RunErrored,
+    RunEvent,
+    RunResumed,
+    RunStarted,
+    TerminateRun,
+)
+from tests.unit.processors.replay.states import CHILD, NOW_MS, PARENT, a_run, an_entry
+
+_LARGE = "x" * 1_000_000
+_MANY = [EntryCompleted(f"w{n}", _LARGE) for n in range(11)]
+
+
+def _resumed(waits: int) -> tuple[CodeRun, Decision]:
+    """A paused run with a large event for each of its waits, and what resuming it leads to."""
+    entries = {
+        f"w{n}": an_entry(EntryKind.WAIT, event_types=(f"t{n}",), wake_at_ms=NOW_MS)
+        for n in range(waits)
+    }
+    mailbox = [Received(f"evt-{n}", f"t{n}", f'"{_LARGE}"', NOW_MS - 1) for n in range(waits)]
+    run = a_run(RunStatus.PAUSED, entries=entries, mailbox=mailbox)
+    decision = decide_command(
+        run, "o-1", ResumeRun(), sent_at_ms=NOW_MS, now_ms=NOW_MS, seed="seed"
+    )
+    return run, decision
+
+
+def _end(events: Decision) -> RunErrored:
+    assert isinstance(events, list)
+    end = events[-1]
+    assert isinstance(end, RunErrored)
+    return end
+
+
+def test_what_fits_stays_as_it_is():
+    run, decision = _resumed(9)
+    assert fitting(run, decision) is decision
+
+
+def test_a_run_ends_that_would_lead_to_more_than_a_record_holds():
+    run, decision = _resumed(11)
+    events = fitting(run, decision)
+    end = _end(events)
+    assert (len(events), end.failure.name) == (1, RECORD_TOO_LARGE)
+    assert end.failure.message.startswith(
+        f"expected what is decided at once to have at most {DECISION_BYTES_MAX} bytes, found 110"
+    )
+    assert "in 12 events, the largest EntryCompleted with 1000" in end.failure.message
+    assert "store large data elsewhere" in end.failure.message
+    # What it was decided of is there all the same, for a retry.
+    apply(run, end, NOW_MS)
+    assert (run.status, len(run.mailbox)) == (RunStatus.ERRORED, 11)
+
+
+def test_its_children_end_with_it_and_its_parent_is_told():
+    entries = {"bill": an_entry(EntryKind.CHILD, child=CHILD)}
+    run = a_run(entries=entries, parent=PARENT)
+    events = fitting(run, _MANY)
+    end = _end(events)
+    (queued,) = events[:-1]
+    assert isinstance(queued, PostsQueued)
+    ended, told = (post.command for post in queued.posts)
+    assert isinstance(ended, TerminateRun)
+    assert isinstance(told, FinishChild)
+    assert told.failure == end.failure
+
+
+def test_children_that_are_too_many_to_be_ended_go_on():
+    entries = {
+        f"{n}/{'k' * 2_000}": an_entry(EntryKind.CHILD, child=CHILD, ordinal=n)
+        for n in range(DECISION_BYTES_MAX // 2_000)
+    }
+    run = a_run(entries=entries, parent=PARENT)
+    events = fitting(run, _MANY)
+    _end(events)
+    assert bytes_max(events) < 10_000
+    (queued,) = events[:-1]
+    assert isinstance(queued, PostsQueued)
+    assert [type(post.command) for post in queued.posts] == [FinishChild]
+
+
+@pytest.mark.parametrize("status", [RunStatus.ERRORED, RunStatus.COMPLETE, RunStatus.ACTIVE])
+def test_a_run_that_would_begin_too_large_does_not(status: RunStatus):
+    kept = tuple(f"{n}/{'k' * 2_000}" for n in range(6_000))
+    refused = fitting(a_run(status), [RunStarted("1", "seed", kept=kept)])
+    assert isinstance(refused, Rejection)
+    assert refused.code == RECORD_TOO_LARGE
+    assert "the largest RunStarted with 12" in refused.message
+
+
+def test_text_is_counted_as_utf_8_where_it_matters():
+    text = "é" * (DECISION_BYTES_MAX // 2 - 1_000)
+    event: list[RunEvent] = [EntryCompleted("w", text)]
+    assert bytes_max(event) > DECISION_BYTES_MAX
+    assert fitting(a_run(), event) is event
+    assert fitting(a_run(), [RunResumed(), EntryCompleted("w", text + "é" * 2_000)]) is not event
+
+
+def test_a_refusal_is_no_longer_than_an_error():
+    refused = fitting(None, Rejection("STEP_NOT_FOUND", "x" * 12_000_000))
+    assert isinstance(refused, Rejection)
+    assert (refused.code, len(refused.message)) == ("STEP_NOT_FOUND", FAILURE_MESSAGE_MAX)

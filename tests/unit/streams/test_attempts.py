@@ -1,0 +1,30 @@
+"""What is said of attempts that did not end by themselves."""
+
+import pytest
+
+from processors.replay.commands import Reached, RetryPolicy, RollbackRaised, StepRaised
+from streams.attempts import lost, timed_out
+from streams.code_host.protocol import Started
+
+_STEP = Reached("a", "a", 0, 0, 3, 600)
+_POLICY = RetryPolicy(2, 1_000, "constant")
+
+
+def test_an_attempt_that_took_too_long_has_failed():
+    assert timed_out(Started(1, _STEP, 2, _POLICY)) == StepRaised(
+        _STEP, 2, timed_out(Started(1, _STEP, 2, _POLICY)).failure, _POLICY
+    )
+    told = timed_out(Started(1, _STEP, 2, _POLICY)).failure.message
+    assert told == 'expected step "a" to end within 600 ms, found it still running in attempt 2'
+
+
+@pytest.mark.parametrize(("rollback", "kind"), [(False, StepRaised), (True, RollbackRaised)])
+def test_an_attempt_that_lost_its_host_is_told_whose_fault_it_may_be(rollback: bool, kind: type):
+    raised = lost(Started(1, _STEP, 2, _POLICY, rollback), "the code host stood still for 10 s")
+    assert isinstance(raised, kind)
+    assert raised.failure.name == "HostLostError"
+    assert raised.failure.message.startswith(
+        "the code host stood still for 10 s while the step was running. "
+        "That fails every step under way in the host"
+    )
+    assert "make one that does a plain function, which runs in a thread" in raised.failure.message

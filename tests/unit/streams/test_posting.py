@@ -1,0 +1,70 @@
+"""What stands in place of a command that Kafka would refuse for good."""
+
+import pytest
+
+from processors.replay.sizes import RECORD_TOO_LARGE
+from schemas.codec import decode, encode
+from schemas.history import (
+    Command,
+    CommandSent,
+    FinishChild,
+    NoteRefusal,
+    Parent,
+    Sender,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+)
+from schemas.topics import MAX_RECORD_BYTES
+from streams.posting import Posting
+
+_SENDER = Sender("other", "x", 2, 4)
+_LARGE = "x" * MAX_RECORD_BYTES
+
+
+def _sendable(command: Command) -> tuple[CommandSent | None, bytes, CommandSent]:
+    sent = CommandSent(
+        command_id="other/x#4",
+        workflow="order",
+        instance_id="o-1",
+        sent_at_ms=0,
+        reply_to=-1,
+        command=command,
+    )
+    posting = Posting(
+        bootstrap="nowhere:1", client_id="test", clock=lambda: 5, sent=lambda *_: None
+    )
+    return *posting._sendable(sent), sent
+
+
+def test_a_command_that_fits_is_sent():
+    found, value, sent = _sendable(StartRun("1", sender=_SENDER))
+    assert found is sent
+    assert value == encode(sent)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [StartRun(_LARGE, sender=_SENDER), SendEvent("e", "line", _LARGE, _SENDER)],
+    ids=lambda command: type(command).__name__,
+)
+def test_who_sends_what_is_too_large_is_told_so(command: Command):
+    found, value, _ = _sendable(command)
+    assert found is not None
+    assert decode(value, CommandSent) == found
+    assert (found.workflow, found.instance_id) == ("other", "x")
+    assert isinstance(found.command, NoteRefusal)
+    assert "expected a command of at most 11468800 bytes, found 115" in found.command.message
+
+
+def test_a_child_that_is_too_large_fails():
+    found, _, _ = _sendable(StartRun(_LARGE, Parent("other", "x", 2, "bill")))
+    assert found is not None
+    assert isinstance(found.command, FinishChild)
+    assert found.command.failure is not None
+
+
+def test_of_what_nobody_waits_for_only_the_log_tells(caplog: pytest.LogCaptureFixture):
+    assert _sendable(TerminateRun(_LARGE))[:2] == (None, b"")
+    assert RECORD_TOO_LARGE not in caplog.text
+    assert "what other/x#4 sends to order/o-1 is dropped" in caplog.text

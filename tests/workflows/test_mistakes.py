@@ -1,0 +1,324 @@
+"""Mistakes in calls: each is told at once, by the name of the entry and of the argument."""
+
+import asyncio
+import functools
+import gc
+import math
+from collections.abc import Callable
+
+import pytest
+
+from gateway.client.requests import path
+from headwater import (
+    Break,
+    InvalidEventTypeError,
+    InvalidInstanceIdError,
+    Retry,
+    Step,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
+from streams.batches import batch_of
+from tests.workflows.running import (
+    Calls,
+    begin,
+    error_of,
+    failure,
+    keys_of,
+    output,
+    output_of,
+    run,
+)
+
+Entry = Callable[[Step], object]
+
+
+def one(entry: Entry) -> object:
+    """A workflow of one entry, after a checkpoint."""
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        await step.checkpoint("from here")
+        return await entry(step)
+
+    return order
+
+
+def bad() -> None:
+    raise ValueError("out of order")
+
+
+@pytest.mark.parametrize("retries", [0, 3, False, {}, {"limit": 2}, "3", [], Retry])
+def test_retries_that_are_no_retry_are_refused(retries: object):
+    calls = Calls()
+    error = failure(one(lambda step: step.do("save", calls.of("save"), retries=retries)))
+    assert error.name == "TypeError"
+    assert error.message.startswith('expected the retries of the step "save" to be a Retry, found')
+    assert calls.names == []
+
+
+@pytest.mark.parametrize(
+    ("retries", "told"),
+    [
+        (Retry(limit="3"), "the limit of a Retry to be a whole number of retries, at most"),
+        (Retry(limit=True), "found True"),
+        (Retry(limit=None), "found None"),
+        (Retry(limit=-1), "found -1"),
+        (Retry(limit=1.5), "found 1.5"),
+        (Retry(limit=math.nan), "found nan"),
+        (Retry(delay="soon"), "found 'soon', as the delay of a Retry"),
+        (Retry(delay=None), "found None, as the delay of a Retry"),
+        (Retry(delay="1 moon"), "found 'moon' in the duration '1 moon', as the delay of a Retry"),
+        (Retry(backoff="cubic"), "the backoff of a Retry to be constant, linear or exponential"),
+        (Retry(backoff=["linear"]), "found ['linear']"),
+    ],
+)
+def test_a_retry_of_odd_values_says_which(retries: Retry, told: str):
+    error = failure(one(lambda step: step.do("save", bad, retries=retries)))
+    assert error.name == "ValueError"
+    assert told in error.message
+    assert error.message.endswith(', for the step "save"')
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (lambda step: step.sleep("nap", None), 'None, as the length of the sleep "nap"'),
+        (lambda step: step.sleep("nap", "soon"), 'as the length of the sleep "nap"'),
+        (lambda step: step.sleep("nap", "400 days"), 'the sleep "nap" to last at most 365 days'),
+        (lambda step: step.sleep_until("nap", None), 'found None, as the end of the sleep "nap"'),
+        (lambda step: step.sleep_until("nap", "now"), 'as the end of the sleep "nap"'),
+        (
+            lambda step: step.do("save", bad, timeout=None),
+            'found None, as the timeout of the step "save"',
+        ),
+        (
+            lambda step: step.wait_for_event("word", type="w", timeout="soon"),
+            "found 'soon', as the timeout of \"word\"",
+        ),
+        (
+            lambda step: step.run_workflow("bill", "order", timeout=-1),
+            'found -1, as the timeout of "bill"',
+        ),
+        (lambda step: step.wait_for_event("word", type=""), "found '', in the wait \"word\""),
+        (lambda step: step.wait_for_event("word", type=None), 'found None, in the wait "word"'),
+        (
+            lambda step: step.wait_for_events("word", types="approval"),
+            'the types of the wait "word" to be a list, as types=["approval"], found \'approval\'',
+        ),
+        (lambda step: step.wait_for_events("word", types=None), "to be a list"),
+        (lambda step: step.wait_for_events("word", types=["a", 5]), 'found 5, in the wait "word"'),
+    ],
+)
+def test_an_argument_that_says_nothing_is_refused_by_the_name_of_its_entry(entry: Entry, told: str):
+    assert told in failure(one(entry)).message
+
+
+def two(first: object, second: object) -> object:
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "callback", [two, lambda tx, other: 1, functools.partial(two), lambda tx, other, *, why: 1]
+)
+def test_a_callback_of_several_arguments_is_refused_at_once(callback: Callable):
+    error = failure(one(lambda step: step.do("save", callback)))
+    assert error.name == "TypeError"
+    assert 'the function of the step "save" to take no argument or one' in error.message
+    assert "found that it needs 2" in error.message
+
+
+def test_a_callback_that_needs_an_argument_by_name_is_refused_at_once():
+    error = failure(one(lambda step: step.do("save", lambda *, why: why)))
+    assert error.name == "TypeError"
+    assert "found that it needs 0, and why by name" in error.message
+
+
+@pytest.mark.parametrize(
+    ("handler", "told"),
+    [
+        ("undo", "to be a function of the result of the step, found 'undo'"),
+        (5, "to be a function of the result of the step, found 5"),
+        (lambda: None, "to take one argument, the result of the step, found: too many positional"),
+        (two, "found: missing a required argument: 'second'"),
+        (lambda result, *, why: None, "found: missing a required"),
+        (functools.partial(two, 1, 2), "found: too many positional arguments"),
+        (object, "found: too many positional arguments"),
+    ],
+)
+def test_a_rollback_that_cannot_be_called_is_refused_at_once(handler: object, told: str):
+    calls = Calls()
+    error = failure(one(lambda step: step.do("save", calls.of("save"), rollback=handler)))
+    assert error.name == "TypeError"
+    assert 'expected the rollback of the step "save"' in error.message
+    assert told in error.message
+    assert calls.names == []
+
+
+def test_a_rollback_that_was_called_already_is_refused():
+    async def undo(result: object) -> None:
+        """Never runs."""
+
+    error = failure(one(lambda step: step.do("save", lambda: 1, rollback=undo(1))))
+    assert "found <coroutine object" in error.message
+
+
+UNDONE: list[object] = []
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda result: UNDONE.append(result),  # noqa: PLW0108, its kind matters
+        lambda result, why=None: UNDONE.append(result),
+        lambda *results: UNDONE.extend(results),
+        lambda result=None, *, why=None: UNDONE.append(result),
+        UNDONE.append,
+        functools.partial(lambda where, result: where.append(result), UNDONE),
+    ],
+)
+def test_a_rollback_of_one_argument_in_any_form_is_taken(handler: Callable):
+    async def entry(step: Step) -> None:
+        await step.do("save", lambda: 5, rollback=handler)
+        raise ValueError("out of order")
+
+    UNDONE.clear()
+    assert failure(one(entry)).message == "out of order"
+    assert UNDONE == [5]
+
+
+def test_a_rollback_that_is_built_in_and_does_not_say_what_it_takes_is_taken():
+    async def entry(step: Step) -> None:
+        await step.do("save", lambda: "5", rollback=int)
+        raise ValueError("out of order")
+
+    assert failure(one(entry)).message == "out of order"
+
+
+def not_async(step: Step, state: object = None) -> Break:
+    return Break(1)
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (lambda step: step.loop("pages", not_async), 'the body of the loop "pages"'),
+        (lambda step: step.loop("pages", 5), 'the body of the loop "pages"'),
+        (lambda step: step.join("both", left=not_async), 'the branch "left"'),
+        (lambda step: step.race("first", left=not_async), 'the branch "left"'),
+    ],
+)
+def test_code_of_entries_that_is_not_async_is_refused(entry: Entry, told: str):
+    message = failure(one(entry)).message
+    assert f"expected {told} to be an async function, found" in message
+
+
+def test_a_body_or_branch_may_be_a_function_that_gives_something_to_await():
+    async def work(step: Step, state: object) -> Break:
+        return Break(state)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        looped = await step.loop("pages", lambda step, _: work(step, 1))
+        both = await step.join("both", left=lambda step: step.do("load", lambda: 2))
+        return [looped, both["left"]]
+
+    assert output(order) == [1, 2]
+
+
+# -- lines that nobody awaits
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warn", "error"])
+def test_a_line_that_is_not_awaited_fails_the_run(level: str):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        getattr(step.log, level)("charged")
+
+    error = failure(order)
+    assert error.name == "NotAwaitedError"
+    assert f"without awaiting log.{level}('charged')" in error.message
+    gc.collect()
+
+
+def test_a_line_that_a_branch_does_not_await_fails_the_branch():
+    async def branch(step: Step) -> int:
+        step.log.info("charged")
+        return 1
+
+    error = failure(one(lambda step: step.join("both", left=branch)))
+    assert "log.info('charged')" in error.message
+
+
+def test_lines_may_be_awaited_in_tasks_and_together_and_in_callbacks():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        async def callback() -> None:
+            await step.log.info("inside")
+
+        later = asyncio.create_task(step.log.info("in a task"))
+        await asyncio.gather(step.log.info("one"), step.log.info("two"))
+        await step.do("save", callback)
+        await step.do("lambda", lambda: step.log.info("given back"))
+        await later
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await output_of(instance)
+        lines = {line.message for line in (await instance.history()).logs}
+        assert lines == {"inside", "in a task", "one", "two", "given back"}
+        assert await keys_of(instance) == ["save", "lambda"]
+
+    run(scenario, order)
+
+
+# -- from outside
+
+
+def test_a_harness_is_given_workflows():
+    order = one(lambda step: step.do("save", lambda: 1))
+    for given in (order, None, "order"):
+        with pytest.raises(TypeError, match=r"expected workflows, as in WorkflowTest\(\[order\]\)"):
+            WorkflowTest(given)
+
+
+@pytest.mark.parametrize("found", [{"params": 1}, {}, "a", None, {"id": "a", "parameters": 1}])
+def test_a_batch_says_which_of_it_is_wrong(found: object):
+    with pytest.raises(ValueError, match=r'\{"id": …, "params": …\}, found .* as number 1'):
+        batch_of([{"id": "fine"}, found])
+
+    async def scenario(test: WorkflowTest) -> None:
+        with pytest.raises(ValueError, match="as number 0"):
+            await test.create_batch("order", [found])
+
+    run(scenario, one(lambda step: step.do("save", lambda: 1)))
+
+
+@pytest.mark.parametrize("name", [5, None, "no spaces", ""])
+def test_a_harness_refuses_ids_and_types_of_events_by_name(name: object):
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        with pytest.raises(InvalidEventTypeError, match="expected an event type of 1 to 100"):
+            await instance.send_event(name)
+        with pytest.raises(InvalidInstanceIdError, match="expected an instance id of 1 to 100"):
+            await test.create_batch("order", [{"id": name}])
+        if name is not None:
+            with pytest.raises(InvalidInstanceIdError, match="expected an instance id of 1 to 100"):
+                await test.create("order", id=name)
+
+    run(scenario, one(lambda step: step.wait_for_event("word", type="word")))
+
+
+def test_a_client_refuses_ids_that_are_no_text():
+    with pytest.raises(TypeError, match="the id of an instance to be text, found 5"):
+        path("workflows", "order", "instances", 5)
+
+
+def test_an_odd_argument_leaves_the_other_runs_alone():
+    async def scenario(test: WorkflowTest) -> None:
+        odd = await begin(test)
+        assert (await error_of(odd)).name == "TypeError"
+        assert (await odd.history()).steps[-1].step_key == "from here"
+
+    run(scenario, one(lambda step: step.do("save", bad, retries=0)))

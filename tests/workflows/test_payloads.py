@@ -1,0 +1,361 @@
+"""What a workflow is given of the outside cannot be changed, and is of the type it asks for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
+
+import attrs
+import msgspec
+import pytest
+
+from headwater import Step, WorkflowEvent, WorkflowTest, workflow
+from streams.code_host.apps import AppNotLoaded, load_app
+from streams.code_host.read_only import frozen
+from tests.workflows.running import begin, error_of, output_of, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+@dataclass
+class Line:
+    """A line of an order."""
+
+    sku: str
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Order:
+    """Params as a dataclass."""
+
+    number: int
+    lines: list[Line]
+    extra: dict[str, list[int]] = field(default_factory=dict)
+    colours: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Linked:
+    """A dataclass that is linked to itself."""
+
+    number: int
+    tags: list[str]
+    itself: object = None
+
+    def __post_init__(self) -> None:
+        """Links it."""
+        self.itself = self
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A dataclass that refuses to have its fields set by itself."""
+
+    number: int
+    tags: list[str]
+
+
+@dataclass
+class Paged(Generic[T]):
+    """A generic dataclass."""
+
+    number: int
+    tags: list[T]
+
+
+class Record(msgspec.Struct):
+    """Params as a Struct."""
+
+    number: int
+    tags: list[str]
+
+
+class FixedRecord(msgspec.Struct, frozen=True):
+    """A Struct that refuses to have its fields set by itself."""
+
+    number: int
+    tags: list[str]
+
+
+@attrs.define
+class Defined:
+    """Params as a class of attrs."""
+
+    number: int
+    tags: list[str]
+
+
+class Row(NamedTuple):
+    """Params as a named tuple."""
+
+    number: int
+    tags: list[str]
+
+
+KINDS = [Linked, Fixed, Paged[str], Record, FixedRecord, Defined, Row]
+
+
+def made(kind: type) -> object:
+    """A value of some type, as params of it are read."""
+    plain = [1, ["a"]] if kind is Row else {"number": 1, "tags": ["a"]}
+    value = msgspec.convert(plain, kind)
+    if kind is Linked:
+        value.itself = None
+    return value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_typed_payload_refuses_changes(kind: type):
+    value = frozen(made(kind))
+    for change in (
+        lambda: value.tags.append("b"),
+        lambda: setattr(value, "number", 2),
+        lambda: delattr(value, "number"),
+    ):
+        with pytest.raises((TypeError, AttributeError)):
+            change()
+    assert value == made(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_typed_payload_is_still_what_it_was(kind: type):
+    value = frozen(made(kind))
+    assert isinstance(value, getattr(kind, "__origin__", kind))
+    assert value == made(kind)
+    assert made(kind) == value
+    assert value == frozen(made(kind))
+    assert repr(value) == repr(made(kind))
+    assert msgspec.json.encode(value) == msgspec.json.encode(made(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_of_a_typed_payload_may_be_changed(kind: type):
+    value = frozen(made(kind))
+    shallow, deep = copy.copy(value), copy.deepcopy(value)
+    deep.tags.append("b")
+    if kind not in (Fixed, FixedRecord, Row):
+        shallow.number = deep.number = 2
+        assert shallow.number == deep.number == 2
+    assert value == made(kind)
+
+
+def test_a_dataclass_can_be_replaced_and_made_a_dict():
+    value = frozen(msgspec.convert({"number": 1, "lines": [{"sku": "tea"}]}, Order))
+    assert dataclasses.replace(value, number=2).number == 2
+    plain = dataclasses.asdict(value)
+    plain["lines"][0]["tags"].append("hot")
+    plain["extra"]["more"] = 1
+    assert plain["lines"] == [{"sku": "tea", "tags": ["hot"]}]
+    assert value.lines == [Line("tea")]
+
+
+def test_a_read_only_payload_can_be_read_as_a_type():
+    plain = {"number": 1, "lines": [{"sku": "tea", "tags": ["hot"]}]}
+    assert msgspec.convert(frozen(plain), Order) == msgspec.convert(plain, Order)
+
+
+def test_what_is_linked_to_itself_is_made_read_only_once():
+    value = frozen(msgspec.convert({"number": 1, "tags": ["a"]}, Linked))
+    assert value.itself is value
+    with pytest.raises(TypeError, match="read-only"):
+        value.itself.number = 2
+
+
+def test_a_class_that_minds_being_derived_from_is_not_derived_from():
+    derived: list[str] = []
+
+    @dataclass
+    class Known:
+        tags: list[str]
+
+        def __init_subclass__(cls) -> None:
+            derived.append(cls.__name__)
+
+    value = frozen(Known(["a"]))
+    assert derived == []
+    with pytest.raises(TypeError, match="read-only"):
+        value.tags.append("b")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda order: order.lines.append(1),
+        lambda order: order.lines[0].tags.append("b"),
+        lambda order: setattr(order, "number", 2),
+        lambda order: setattr(order.lines[0], "sku", "cake"),
+        lambda order: order.extra["a"].append(2),
+        lambda order: order.colours.add("red"),
+        lambda order: order.colours.update(["red"]),
+    ],
+)
+def test_a_run_that_changes_its_typed_payload_fails(change: object):
+    @workflow("order")
+    async def order(event: WorkflowEvent[Order], step: Step) -> None:
+        change(event.payload)
+
+    async def scenario(test: WorkflowTest) -> None:
+        params = {"number": 1, "lines": [{"sku": "tea"}], "extra": {"a": [1]}}
+        error = await error_of(await begin(test, params=params))
+        assert (error.name, "is read-only" in error.message) == ("TypeError", True)
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_the_payload_of_an_event_is_read_only(several: bool):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        if several:
+            (got,) = await step.wait_for_events("word", types=["word"])
+        else:
+            got = await step.wait_for_event("word", type="word")
+        try:
+            got.payload["lines"].append(2)
+        except TypeError as error:
+            return [str(error), got.payload, got.payload == {"lines": [1]}]
+        return None
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await instance.send_event("word", {"lines": [1]})
+        await test.run_until_idle()
+        told, payload, same = await output_of(instance)
+        assert "is read-only" in told
+        assert (payload, same) == ({"lines": [1]}, True)
+
+    run(scenario, order)
+
+
+def module(source: str, name: str = "shop_of_params") -> types.ModuleType:
+    """A module with this source."""
+    made = types.ModuleType(name)
+    sys.modules[name] = made
+    try:
+        exec(compile(source, f"{name}.py", "exec"), vars(made))  # noqa: S102, source of this test
+    finally:
+        del sys.modules[name]
+    return made
+
+
+FOR_TYPE_CHECKERS = """
+from __future__ import annotations
+import headwater as face
+from typing import TYPE_CHECKING
+{imports}
+@face.workflow("order")
+async def order(event: {annotation}, step: Step) -> str:
+    return "ran"
+{after}
+"""
+
+
+def order_of(annotation: str, imports: str = "", after: str = "") -> object:
+    """A workflow whose annotations are for type checkers."""
+    source = FOR_TYPE_CHECKERS.format(annotation=annotation, imports=imports, after=after)
+    return module(source).order
+
+
+IMPORTED = "if TYPE_CHECKING:\n    from headwater import Step, WorkflowEvent"
+WHOLE = "if TYPE_CHECKING:\n    import headwater"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "imports", "after"),
+    [
+        ("WorkflowEvent[int]", IMPORTED, ""),
+        ("headwater.WorkflowEvent[int]", WHOLE, ""),
+        ("face.WorkflowEvent[int]", "", ""),
+        ("WorkflowEvent['int']", IMPORTED, ""),
+        ("WorkflowEvent[Later]", IMPORTED, "Later = int"),
+    ],
+)
+def test_params_are_checked_also_when_types_are_for_type_checkers(
+    annotation: str, imports: str, after: str
+):
+    async def scenario(test: WorkflowTest) -> None:
+        error = await error_of(await begin(test, params="not an int"))
+        assert error.name == "WORKFLOW_PARAMS_INVALID"
+        assert await output_of(await begin(test, instance="i-2", params=5)) == "ran"
+
+    run(scenario, order_of(annotation, imports, after))
+
+
+def test_a_type_of_params_that_is_not_there_at_run_time_is_refused():
+    missing = order_of("WorkflowEvent[models.Order]", IMPORTED)
+    with pytest.raises(TypeError, match=r"order, WorkflowEvent.*'models'.*import it at run time"):
+        WorkflowTest([missing])
+
+
+@pytest.mark.parametrize("annotation", ["Event", "'any words'", "Missing[int]", "WorkflowEvent"])
+def test_a_workflow_that_declares_no_type_of_params_takes_any(annotation: str):
+    async def scenario(test: WorkflowTest) -> None:
+        assert await output_of(await begin(test, params=["anything"])) == "ran"
+
+    run(scenario, order_of(annotation))
+
+
+def test_the_type_of_params_may_be_local_to_where_the_workflow_is():
+    @dataclass
+    class Local:
+        number: int
+
+    def declared() -> object:
+        @workflow("order")
+        async def order(event: WorkflowEvent[Local], step: Step) -> int:
+            return event.payload.number
+
+        return order
+
+    async def scenario(test: WorkflowTest) -> None:
+        assert await output_of(await begin(test, params={"number": 5})) == 5
+        error = await error_of(await begin(test, instance="i-2", params={"number": "five"}))
+        assert error.message.startswith("expected the params of order to be Local, found: ")
+
+    run(scenario, declared())
+
+
+def test_the_type_of_params_is_named_plainly():
+    @workflow("order")
+    async def order(event: WorkflowEvent[dict[str, list[Order]] | None], step: Step) -> None:
+        await step.do("never", lambda: 1)
+
+    async def scenario(test: WorkflowTest) -> None:
+        error = await error_of(await begin(test, params=5))
+        assert "to be dict[str, list[Order]] | None, found" in error.message
+
+    run(scenario, order)
+
+
+def test_the_constraints_of_params_are_checked():
+    @workflow("order")
+    async def order(event: WorkflowEvent[Annotated[int, msgspec.Meta(gt=0)]], step: Step) -> int:
+        return event.payload
+
+    async def scenario(test: WorkflowTest) -> None:
+        assert await output_of(await begin(test, params=5)) == 5
+        error = await error_of(await begin(test, instance="i-2", params=-5))
+        assert error.name == "WORKFLOW_PARAMS_INVALID"
+
+    run(scenario, order)
+
+
+def test_an_app_whose_type_of_params_is_not_there_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = FOR_TYPE_CHECKERS.format(
+        annotation="WorkflowEvent[Amount]", imports=IMPORTED, after=""
+    )
+    (tmp_path / "shop_without_a_type.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AppNotLoaded, match="import it at run time"):
+        load_app("shop_without_a_type")
+    sys.modules.pop("shop_without_a_type", None)

@@ -1,0 +1,204 @@
+"""What a workflow's own code may not do to the process that runs it, nor ask the process for."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from headwater import NonDeterministicError, Step, WorkflowEvent, WorkflowTest, workflow
+from streams.code_host.loop import WorkflowLoop, is_interrupt
+from tests.workflows.running import begin, error_of, failure, output, output_of, run
+
+
+def protocol() -> asyncio.Protocol:
+    return asyncio.Protocol()
+
+
+#: How code asks for the world outside, and by what name the refusal knows it.
+ASKED = {
+    "create_connection": lambda: asyncio.open_connection("localhost", 1),
+    "create_server": lambda: asyncio.start_server(protocol, "localhost", 1),
+    "subprocess_exec": lambda: asyncio.create_subprocess_exec("true"),
+    "subprocess_shell": lambda: asyncio.create_subprocess_shell("true"),
+    "create_unix_connection": lambda: asyncio.open_unix_connection("nowhere"),
+    "getaddrinfo": lambda: asyncio.get_running_loop().getaddrinfo("localhost", 1),
+    "getnameinfo": lambda: asyncio.get_running_loop().getnameinfo(("127.0.0.1", 1)),
+    "add_reader": lambda: asyncio.get_running_loop().add_reader(0, print),
+    "add_signal_handler": lambda: asyncio.get_running_loop().add_signal_handler(2, print),
+    "sock_recv": lambda: asyncio.get_running_loop().sock_recv(None, 1),
+    "run_until_complete": lambda: asyncio.get_running_loop().run_until_complete(None),
+    "stop": lambda: asyncio.get_running_loop().stop(),
+    "a thread": lambda: asyncio.to_thread(print),
+    "timers": lambda: asyncio.sleep(1),
+    "the clock": lambda: asyncio.get_running_loop().time(),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_what_needs_the_world_outside_is_refused(what: str):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await ASKED[what]()
+
+    error = failure(order)
+    assert error.name == "NonDeterministicError"
+    assert what in error.message
+    assert "step." in error.message
+
+
+def test_no_method_of_an_event_loop_is_left_out():
+    loop = WorkflowLoop()
+    refused = []
+    for name in vars(asyncio.AbstractEventLoop):
+        if name.startswith("_"):
+            continue
+        method = getattr(loop, name)
+        assert method.__qualname__ != f"AbstractEventLoop.{name}"
+        try:
+            method()
+        except NonDeterministicError:
+            refused.append(name)
+        except TypeError:
+            assert name in vars(WorkflowLoop)
+    assert len(refused) > 40
+
+
+def test_a_step_may_use_the_world_outside():
+    async def ask() -> int:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        server.close()
+        await server.wait_closed()
+        return 5
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return await step.do("ask", ask)
+
+    assert output(order) == 5
+
+
+async def gathered(boom: Callable) -> None:
+    await asyncio.gather(boom())
+
+
+async def in_a_task(boom: Callable) -> None:
+    await asyncio.create_task(boom())
+
+
+async def in_a_task_of_a_task(boom: Callable) -> None:
+    await asyncio.create_task(in_a_task(boom))
+
+
+async def set_on_a_future(boom: Callable) -> None:
+    future = asyncio.get_running_loop().create_future()
+
+    async def fail() -> None:
+        try:
+            await boom()
+        except BaseException as error:  # noqa: BLE001, it is handed on
+            future.set_exception(type(error)("leaving"))
+
+    async def wait() -> None:
+        await future
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.create_task(fail())
+    await waiting
+
+
+async def waited_for(boom: Callable) -> None:
+    done, _ = await asyncio.wait([asyncio.create_task(boom())])
+    done.pop().result()
+
+
+@workflow("bystander")
+async def bystander(event: WorkflowEvent, step: Step) -> str:
+    await step.sleep("nap", "1 minute")
+    return "fine"
+
+
+@pytest.mark.parametrize(
+    "how", [gathered, in_a_task, in_a_task_of_a_task, waited_for, set_on_a_future]
+)
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_task_that_leaves_fails_its_run_only(kind: type[BaseException], how: Callable):
+    async def boom() -> None:
+        raise kind("leaving")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await how(boom)
+
+    async def scenario(test: WorkflowTest) -> None:
+        other = await test.create("bystander", id="other")
+        error = await error_of(await begin(test))
+        assert (error.name, error.message) == (kind.__name__, "leaving")
+        await test.advance("1 minute")
+        assert await output_of(other) == "fine"
+
+    run(scenario, order, bystander)
+
+
+def raise_it() -> None:
+    raise KeyboardInterrupt
+
+
+def raise_again() -> None:
+    try:
+        raise_it()
+    finally:
+        sys.getrecursionlimit()
+
+
+def strike() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def strike_a_handler() -> None:
+    def handle(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("act", "is_one"),
+    [(raise_it, False), (raise_again, False), (strike, True), (strike_a_handler, True)],
+)
+def test_an_interrupt_from_outside_is_told_from_one_that_code_raises(act: Callable, is_one: bool):
+    before = signal.getsignal(signal.SIGINT)
+    error = None
+    try:
+        act()
+        for _ in range(1_000_000):
+            pass
+    except KeyboardInterrupt as raised:
+        error = raised
+        told = is_interrupt(raised)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert error is not None
+    assert told == is_one
+
+
+def test_an_interrupt_from_outside_leaves_the_loop():
+    loop = WorkflowLoop()
+
+    async def work() -> None:
+        strike()
+        for _ in range(1_000_000):
+            pass
+
+    before = signal.getsignal(signal.SIGINT)
+    task = loop.create_task(work())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_ready()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert isinstance(task.exception(), KeyboardInterrupt)
