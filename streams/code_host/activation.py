@@ -33,6 +33,7 @@ from processors.replay.errors import (
 )
 from processors.replay.state import OPEN, UNRESOLVED, Entry, EntryStatus
 from processors.replay.trimming import trim
+from processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from schemas.history import EntryKind, Failure
 from streams.code_host.branches import end
 from streams.code_host.definition import Workflow, WorkflowEvent
@@ -333,6 +334,7 @@ class Activation:
             except UnserialisableError as why:
                 error = why
             else:
+                self._tell_of_failed_tasks()
                 self.outside.say(self, Return(output))
                 self.close()
                 return
@@ -350,6 +352,16 @@ class Activation:
             return
         self.outside.say(self, BeginRollback(failure))
         self._begin_rollback(failure)
+
+    def _tell_of_failed_tasks(self) -> None:
+        for task in self.loop.failed():
+            failure = failure_of(task.exception() or asyncio.CancelledError())
+            message = (
+                f"the task {task.get_name()} has failed, and nobody awaited it: "
+                f"{failure.name}: {failure.message}"
+            )
+            line = bounded(message, LOG_MESSAGE_MAX)
+            self.outside.say(self, Log("warn", SYSTEM, line, None, None, None, is_replay=False))
 
     def _begin_rollback(self, failure: Failure) -> None:
         self.calls.clear()

@@ -8,8 +8,6 @@ a thread or a socket raises and says what to use instead.
 
 import asyncio
 import contextvars
-import dis
-import signal
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn
@@ -20,27 +18,17 @@ from processors.replay.errors import NonDeterministicError
 
 #: A turn of workflow code is short; this many callbacks mean that it spins without an entry.
 TURNS_MAX: Final = 1_000_000
-#: Where code raises, or awaits what has failed. Python looks for signals at none of them.
-_OWN_RAISES: Final = frozenset(
-    {
-        "RAISE_VARARGS",
-        "RERAISE",
-        "SEND",
-        "YIELD_VALUE",
-        "JUMP_BACKWARD_NO_INTERRUPT",
-        "CLEANUP_THROW",
-    }
-)
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """The loop of one run."""
 
-    __slots__ = ("_ready", "tasks")
+    __slots__ = ("_failed", "_ready", "tasks")
 
     def __init__(self) -> None:
         self._ready: deque[asyncio.Handle] = deque()
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._failed: list[asyncio.Task[Any]] = []
 
     def run_ready(self) -> None:
         """Runs until nothing is ready.
@@ -57,12 +45,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             while ready:
                 handle = ready.popleft()
                 if not handle.cancelled():
-                    try:
+                    try:  # noqa: SIM105, a context manager costs more than the turn
                         handle._run()  # noqa: SLF001
-                    except (SystemExit, KeyboardInterrupt) as error:
+                    except (SystemExit, KeyboardInterrupt):
                         # Whoever awaits the task that raised it gets it too.
-                        if is_interrupt(error):
-                            raise
+                        pass
                 turns += 1
                 if turns > TURNS_MAX:
                     ready.clear()
@@ -76,6 +63,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Lets go of everything: nothing runs here any more."""
         self._ready.clear()
         self.tasks.clear()
+        self._failed.clear()
 
     @override
     def call_soon(  # type: ignore[override]
@@ -104,8 +92,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         # A run that is evicted leaves its tasks pending, which is what eviction means.
         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        # Asked for its exception, it would be one that somebody knows of.
+        if task._exception is not None:  # noqa: SLF001
+            self._failed = [*self.failed(), task]
+
+    def failed(self) -> list[asyncio.Task[Any]]:
+        """The tasks that have failed, and whose exceptions nobody has been given."""
+        return [task for task in self._failed if task._log_traceback]  # noqa: SLF001
 
     @override
     def get_debug(self) -> bool:
@@ -121,26 +119,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     @override
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Exceptions of tasks that nobody awaited: the run's end tells of such tasks."""
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether a signal has raised an error, as Ctrl-C does, and not the code that it struck.
-
-    What code raises comes from a `raise` or an `await`; a signal strikes elsewhere, or its handler
-    raises.
-    """
-    trace = error.__traceback__
-    if not isinstance(error, KeyboardInterrupt) or trace is None:
-        return False
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    handler = signal.getsignal(signal.SIGINT)
-    # That of asyncio.run is a method with arguments.
-    if code is getattr(getattr(handler, "func", handler), "__code__", None):
-        return True
-    return dis.opname[code.co_code[trace.tb_lasti]] not in _OWN_RAISES
+        """Exceptions of tasks that nobody awaited: the run's end tells of them."""
 
 
 _TIMER: Final = ("asyncio.sleep, timeouts and timers", "use step.sleep, or a timeout of the entry")

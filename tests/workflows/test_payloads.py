@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import sys
 import types
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -40,19 +39,6 @@ class Order:
     lines: list[Line]
     extra: dict[str, list[int]] = field(default_factory=dict)
     colours: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Linked:
-    """A dataclass that is linked to itself."""
-
-    number: int
-    tags: list[str]
-    itself: object = None
-
-    def __post_init__(self) -> None:
-        """Links it."""
-        self.itself = self
 
 
 @dataclass(frozen=True)
@@ -93,42 +79,26 @@ class Defined:
     tags: list[str]
 
 
-class Row(NamedTuple):
-    """Params as a named tuple."""
-
-    number: int
-    tags: list[str]
-
-
-KINDS = [Linked, Fixed, Paged[str], Record, FixedRecord, Defined, Row]
+KINDS = [Line, Fixed, Paged[str], Record, FixedRecord, Defined]
 
 
 def made(kind: type) -> object:
     """A value of some type, as params of it are read."""
-    plain = [1, ["a"]] if kind is Row else {"number": 1, "tags": ["a"]}
-    value = msgspec.convert(plain, kind)
-    if kind is Linked:
-        value.itself = None
-    return value
+    return msgspec.convert({"number": 1, "sku": "tea", "tags": ["a"]}, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_typed_payload_refuses_changes(kind: type):
+def test_what_a_typed_payload_holds_refuses_changes(kind: type):
     value = frozen(made(kind))
-    for change in (
-        lambda: value.tags.append("b"),
-        lambda: setattr(value, "number", 2),
-        lambda: delattr(value, "number"),
-    ):
-        with pytest.raises((TypeError, AttributeError)):
-            change()
+    with pytest.raises(TypeError, match="read-only"):
+        value.tags.append("b")
     assert value == made(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_typed_payload_is_still_what_it_was(kind: type):
     value = frozen(made(kind))
-    assert isinstance(value, getattr(kind, "__origin__", kind))
+    assert type(value) is getattr(kind, "__origin__", kind)
     assert value == made(kind)
     assert made(kind) == value
     assert value == frozen(made(kind))
@@ -139,22 +109,9 @@ def test_a_typed_payload_is_still_what_it_was(kind: type):
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_of_a_typed_payload_may_be_changed(kind: type):
     value = frozen(made(kind))
-    shallow, deep = copy.copy(value), copy.deepcopy(value)
-    deep.tags.append("b")
-    if kind not in (Fixed, FixedRecord, Row):
-        shallow.number = deep.number = 2
-        assert shallow.number == deep.number == 2
+    copy.deepcopy(value).tags.append("b")
+    copy.copy(value.tags).append("b")
     assert value == made(kind)
-
-
-def test_a_dataclass_can_be_replaced_and_made_a_dict():
-    value = frozen(msgspec.convert({"number": 1, "lines": [{"sku": "tea"}]}, Order))
-    assert dataclasses.replace(value, number=2).number == 2
-    plain = dataclasses.asdict(value)
-    plain["lines"][0]["tags"].append("hot")
-    plain["extra"]["more"] = 1
-    assert plain["lines"] == [{"sku": "tea", "tags": ["hot"]}]
-    assert value.lines == [Line("tea")]
 
 
 def test_a_read_only_payload_can_be_read_as_a_type():
@@ -162,39 +119,12 @@ def test_a_read_only_payload_can_be_read_as_a_type():
     assert msgspec.convert(frozen(plain), Order) == msgspec.convert(plain, Order)
 
 
-def test_what_is_linked_to_itself_is_made_read_only_once():
-    value = frozen(msgspec.convert({"number": 1, "tags": ["a"]}, Linked))
-    assert value.itself is value
-    with pytest.raises(TypeError, match="read-only"):
-        value.itself.number = 2
-
-
-def test_a_class_that_minds_being_derived_from_is_not_derived_from():
-    derived: list[str] = []
-
-    @dataclass
-    class Known:
-        tags: list[str]
-
-        def __init_subclass__(cls) -> None:
-            derived.append(cls.__name__)
-
-    value = frozen(Known(["a"]))
-    assert derived == []
-    with pytest.raises(TypeError, match="read-only"):
-        value.tags.append("b")
-
-
 @pytest.mark.parametrize(
     "change",
     [
         lambda order: order.lines.append(1),
         lambda order: order.lines[0].tags.append("b"),
-        lambda order: setattr(order, "number", 2),
-        lambda order: setattr(order.lines[0], "sku", "cake"),
         lambda order: order.extra["a"].append(2),
-        lambda order: order.colours.add("red"),
-        lambda order: order.colours.update(["red"]),
     ],
 )
 def test_a_run_that_changes_its_typed_payload_fails(change: object):

@@ -1,15 +1,13 @@
 """What a workflow's own code may not do to the process that runs it, nor ask the process for."""
 
 import asyncio
-import os
-import signal
-import sys
+import contextlib
 from collections.abc import Callable
 
 import pytest
 
 from headwater import NonDeterministicError, Step, WorkflowEvent, WorkflowTest, workflow
-from streams.code_host.loop import WorkflowLoop, is_interrupt
+from streams.code_host.loop import WorkflowLoop
 from tests.workflows.running import begin, error_of, failure, output, output_of, run
 
 
@@ -142,63 +140,24 @@ def test_a_task_that_leaves_fails_its_run_only(kind: type[BaseException], how: C
     run(scenario, order, bystander)
 
 
-def raise_it() -> None:
-    raise KeyboardInterrupt
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_a_task_that_fails_and_that_nobody_awaits_is_a_line_of_the_log(kind: type[BaseException]):
+    async def boom() -> None:
+        raise kind("unseen")
 
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        tasks = [asyncio.create_task(boom(), name="mail"), asyncio.create_task(boom())]
+        await step.do("work", lambda: 1)
+        with contextlib.suppress(kind):
+            await tasks[1]
+        return "done"
 
-def raise_again() -> None:
-    try:
-        raise_it()
-    finally:
-        sys.getrecursionlimit()
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await output_of(instance) == "done"
+        (line,) = (await instance.history()).logs
+        assert (line.level, line.category) == ("warn", "system")
+        assert f"mail has failed, and nobody awaited it: {kind.__name__}: unseen" in line.message
 
-
-def strike() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def strike_a_handler() -> None:
-    def handle(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, handle)
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-@pytest.mark.parametrize(
-    ("act", "is_one"),
-    [(raise_it, False), (raise_again, False), (strike, True), (strike_a_handler, True)],
-)
-def test_an_interrupt_from_outside_is_told_from_one_that_code_raises(act: Callable, is_one: bool):
-    before = signal.getsignal(signal.SIGINT)
-    error = None
-    try:
-        act()
-        for _ in range(1_000_000):
-            pass
-    except KeyboardInterrupt as raised:
-        error = raised
-        told = is_interrupt(raised)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert error is not None
-    assert told == is_one
-
-
-def test_an_interrupt_from_outside_leaves_the_loop():
-    loop = WorkflowLoop()
-
-    async def work() -> None:
-        strike()
-        for _ in range(1_000_000):
-            pass
-
-    before = signal.getsignal(signal.SIGINT)
-    task = loop.create_task(work())
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_ready()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert isinstance(task.exception(), KeyboardInterrupt)
+    run(scenario, order)
