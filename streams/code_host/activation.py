@@ -354,12 +354,12 @@ class Activation:
         self._begin_rollback(failure)
 
     def _tell_of_failed_tasks(self) -> None:
+        """Logs the failures of tasks that nobody has awaited."""
         for task in self.loop.failed():
             failure = failure_of(task.exception() or asyncio.CancelledError())
-            message = (
-                f"the task {task.get_name()} has failed, and nobody awaited it: "
-                f"{failure.name}: {failure.message}"
-            )
+            # Names of tasks are not the same on a replay.
+            name = getattr(task.get_coro(), "__qualname__", "a coroutine")
+            message = f"the task of {name} failed unseen: {failure.name}: {failure.message}"
             line = bounded(message, LOG_MESSAGE_MAX)
             self.outside.say(self, Log("warn", SYSTEM, line, None, None, None, is_replay=False))
 

@@ -117,6 +117,8 @@ class Branches:
 
 def end(task: asyncio.Task[Any]) -> None:
     """Ends a task without giving its code another turn."""
+    loop: Any = task.get_loop()
+    loop.let_go(task)
     coroutine: Any = task.get_coro()
     # An author's `finally` may do anything.
     with contextlib.suppress(BaseException):

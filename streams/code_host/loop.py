@@ -101,6 +101,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if task._exception is not None:  # noqa: SLF001
             self._failed = [*self.failed(), task]
 
+    def let_go(self, task: asyncio.Task[Any]) -> None:
+        """Hears no more of a task: how it ends is its owner's doing."""
+        self.tasks.discard(task)
+        task.remove_done_callback(self._done)
+
     def failed(self) -> list[asyncio.Task[Any]]:
         """The tasks that have failed, and whose exceptions nobody has been given."""
         return [task for task in self._failed if task._log_traceback]  # noqa: SLF001
