@@ -293,6 +293,8 @@ def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> Non
     for key in event.keys:
         entry = run.entries[key]
         entry.status = EntryStatus.CANCELLED
+        if entry.kind is EntryKind.DO:
+            entry.wake_at_ms = None
         entry.sequence = run.sequence
         entry.updated_at_ms = at_ms
         run.open.pop(key, None)

@@ -353,7 +353,8 @@ def test_a_step_whose_task_is_cancelled_is_not_tried_again():
         instance = await begin(test)
         await test.advance("2 days")
         assert await state_of(instance) == "complete"
-        assert (await entry_at(instance, "call")).status == "cancelled"
+        entry = await entry_at(instance, "call")
+        assert (entry.status, entry.next_retry_at) == ("cancelled", None)
         assert peer.calls == 1
 
     run(scenario, order)
