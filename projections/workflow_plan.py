@@ -53,6 +53,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 
 __all__ = ["plan_history"]
@@ -214,6 +215,14 @@ def _step_failed(patches: Patches, told: Told, event: StepFailed) -> None:
         patches.instance(told).move("active")
 
 
+def _steps_retried(patches: Patches, told: Told, event: StepsRetried) -> None:
+    for key in event.keys:
+        step = patches.step(told, key)
+        if step is not None:
+            step.become(PENDING, told.at_ms)
+    patches.instance(told).move("active")
+
+
 def _entry_opened(patches: Patches, told: Told, event: EntryOpened) -> None:
     if event.kind is EntryKind.NOW:
         patches.hide_step(told, event.key)
@@ -270,7 +279,7 @@ def _entries_cancelled(patches: Patches, told: Told, event: EntriesCancelled) ->
     for key in event.keys:
         step = patches.step(told, key)
         if step is not None:
-            step.resolve(CANCELLED, told.at_ms)
+            step.become(CANCELLED, told.at_ms)
 
 
 def _loop_advanced(patches: Patches, told: Told, event: LoopAdvanced) -> None:
@@ -336,6 +345,7 @@ _TELL: Final[dict[type, Callable[[Patches, Told, Any], None]]] = {
     RunErrored: _run_errored,
     StepCompleted: _step_completed,
     StepFailed: _step_failed,
+    StepsRetried: _steps_retried,
     EntryOpened: _entry_opened,
     EntryCompleted: _entry_completed,
     EntryErrored: _entry_errored,

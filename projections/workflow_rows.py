@@ -145,7 +145,7 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     def settle(self, status: str, result: Json | None, failure: Failure | None, at_ms: int) -> None:
         """Ends the step."""
-        self.resolve(status, at_ms)
+        self.become(status, at_ms)
         self.result = result
         self.fail(failure)
 
@@ -153,8 +153,8 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """Sets or takes away the error."""
         self.error_name, self.error_message, self.error_detail = _parts(failure)
 
-    def resolve(self, status: str, at_ms: int) -> None:
-        """Ends the step with the result or error that it has."""
+    def become(self, status: str, at_ms: int) -> None:
+        """Gives the step a status, beside the result or error that it has."""
         self.status = status
         self.updated_at_ms = at_ms
 
@@ -186,9 +186,9 @@ class StepRow(_Step, kw_only=True, omit_defaults=True, gc=False):
     created_at_ms: int
 
     @override
-    def resolve(self, status: str, at_ms: int) -> None:
-        """Ends the step with the result or error that it has; it is not tried again."""
-        super().resolve(status, at_ms)
+    def become(self, status: str, at_ms: int) -> None:
+        """Gives the step a status, beside the result or error that it has; no attempt waits."""
+        super().become(status, at_ms)
         self.next_retry_at_ms = None
 
 

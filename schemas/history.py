@@ -303,6 +303,12 @@ class StepFailed(Tagged, frozen=True):
     retry_at_ms: int | None = None
 
 
+class StepsRetried(Tagged, frozen=True):
+    """The next attempts of steps begin: the time of each has come."""
+
+    keys: tuple[str, ...]
+
+
 class EntryOpened(Tagged, frozen=True):
     """An entry other than a step begins."""
 
@@ -419,6 +425,7 @@ RunEvent: TypeAlias = (
     | EntryRolledBack
     | RollbackFailed
     | HostLost
+    | StepsRetried
 )
 LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected
 
@@ -474,24 +481,6 @@ class ReplySent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_number: int
     partition: int
     position: int
-
-
-class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The state of an instance (topic `workflow-snapshots`, key: the instance's key).
-
-    Shape:  state is the engine's own encoding of version `format`; a reader that does not know the
-            format folds the history instead. Position is the history's offset from which on events
-            are not yet in it; epoch and cause are those of the partition there. wake_at_ms is when
-            time moves it again, 0 at once, -1 never. Without a key and a state it is a checkpoint:
-            all instances of the partition have snapshots that hold what is before its position.
-    """
-
-    format: int
-    epoch: int
-    position: int
-    cause: int
-    wake_at_ms: int
-    state: bytes
 
 
 def instance_key(workflow: str, instance_id: str) -> str:

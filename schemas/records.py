@@ -10,7 +10,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from schemas.history import CommandSent, HistoryAppended, ReplySent, SnapshotTaken
+from schemas.history import CommandSent, HistoryAppended, ReplySent
+from schemas.snapshots import SnapshotTaken
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):

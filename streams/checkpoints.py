@@ -13,7 +13,7 @@ from typing import Final
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from schemas.errors import HeadwaterError
-from schemas.history import SnapshotTaken
+from schemas.snapshots import SnapshotTaken
 from schemas.topics import MAX_RECORD_BYTES
 from streams.instances import COMPRESSED, FORMAT, wake_at_ms
 from streams.ownership import OwnedPartition

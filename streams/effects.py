@@ -20,8 +20,9 @@ from schemas.history import (
     RunEvent,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
-from streams.code_host.protocol import Advanced, HandlerDone, Resolved, ToHost
+from streams.code_host.protocol import Advanced, Again, HandlerDone, Resolved, ToHost
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False):
@@ -108,28 +109,24 @@ def replied(
 
 
 def news(  # noqa: PLR0911, one for each event
-    event: RunEvent, activation: int, sequence: int
+    event: RunEvent, run: CodeRun, activation: int, sequence: int
 ) -> ToHost | None:
-    """What the code of a run is told of an event, if it has to see it."""
+    """What the code of a run is told of an event that was applied, if it has to see it."""
     match event:
-        case StepCompleted():
-            return Resolved(
-                activation,
-                event.key,
-                sequence,
-                event.attempt,
-                event.result,
-                rollback=event.rollback,
-            )
-        case StepFailed(retry_at_ms=None):
-            return Resolved(activation, event.key, sequence, event.attempt, None, event.failure)
-        case EntryCompleted():
-            return Resolved(activation, event.key, sequence, 0, event.result)
-        case EntryErrored():
-            return Resolved(activation, event.key, sequence, 0, None, event.failure)
-        case LoopAdvanced():
-            return Advanced(activation, event.key, sequence)
-        case EntryRolledBack():
-            return HandlerDone(activation, event.key, sequence)
+        case StepCompleted(key, attempt=attempt, result=result, rollback=rollback):
+            return Resolved(activation, key, sequence, attempt, result, rollback=rollback)
+        case StepFailed(key, attempt=attempt, failure=failure, retry_at_ms=None):
+            return Resolved(activation, key, sequence, attempt, None, failure)
+        case StepsRetried(keys):
+            attempts = {key: run.entries[key].attempts + 1 for key in keys}
+            return Again(activation, attempts, sequence)
+        case EntryCompleted(key, result):
+            return Resolved(activation, key, sequence, 0, result)
+        case EntryErrored(key, failure):
+            return Resolved(activation, key, sequence, 0, None, failure)
+        case LoopAdvanced(key):
+            return Advanced(activation, key, sequence)
+        case EntryRolledBack(key):
+            return HandlerDone(activation, key, sequence)
         case _:
             return None

@@ -208,8 +208,15 @@ class WorkflowTest:
         """Moves the clock, through every due time on its way, and runs what is due."""
         end_ms = self.now_ms + milliseconds(duration)
         await self._run(None)
-        while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms:
-            self.now_ms = max(self.now_ms, due_ms)
+        while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms + 1:
+            # Deadlines end when their moment is over: before the next, and behind all else in it.
+            self.now_ms = max(self.now_ms, due_ms - 1)
+            await self._run(None, heard=True)
+            if self._next_due_ms() != due_ms:
+                continue
+            if due_ms > end_ms:
+                break
+            self.now_ms = due_ms
             self._wake_sleepers()
             await self._run(None)
         self.now_ms = end_ms
@@ -324,19 +331,19 @@ class WorkflowTest:
         self._said.append(message)
         self._stirred.set()
 
-    def _turn(self, limit: int | None = 0) -> int:
+    def _turn(self, limit: int | None = 0, *, heard: bool = False) -> int:
         """Takes what came, decides, appends, and lets what follows happen."""
         owner = self._owner
         while self._read < len(self._commands):
             offset, self._read = self._read, self._read + 1
             owner.receive(offset, read(self._commands[offset], CommandSent), self.now_ms)
-        owner.wake(self.now_ms)
+        owner.wake(self.now_ms, heard=heard)
         encoder, decoder = _FROM_HOST
         said = [*self._said, *self._host.still_running()]
         self._said = []
         if said:
-            heard = decoder.decode(encoder.encode(said))
-            owner.hear([self._committed(each) for each in heard], self.now_ms)
+            messages = decoder.decode(encoder.encode(said))
+            owner.hear([self._committed(each) for each in messages], self.now_ms)
         count = owner.dispatch(self.now_ms, limit)
         batch = owner.take()
         self._append(batch)
@@ -403,10 +410,13 @@ class WorkflowTest:
                 )
         self._owner.posts_sent(queued.key, queued.posts[-1].number, self.now_ms)
 
-    async def _run(self, limit: int | None, *, once: bool = False) -> int:
-        """Turns until nothing moves; callbacks that wait for virtual time do not count."""
+    async def _run(self, limit: int | None, *, once: bool = False, heard: bool = False) -> int:
+        """Turns until nothing moves; callbacks that wait for virtual time do not count.
+
+        Shape:  heard if all that happens at this time has happened.
+        """
         host = self._host
-        count = self._turn(limit)
+        count = self._turn(limit, heard=heard)
         while self._host is host:
             self._stirred.clear()
             if self._moves(ready=not once):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from streams.code_host.protocol import Started, ToHost
 
 #: Version of the encoding of states: a change of CodeRun, Run, Entry or their parts is a new one.
-FORMAT: Final = 7
+FORMAT: Final = 9
 #: The same, compressed by zlib: what would be too large for a record otherwise.
-COMPRESSED: Final = 8
+COMPRESSED: Final = 10
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(CodeRun)

@@ -19,7 +19,7 @@ from processors.replay.decide import decide_asked, decide_command, is_stale
 from processors.replay.outbox import in_order
 from processors.replay.sizes import fitting
 from processors.replay.step_commits import StepCommit
-from processors.replay.waits import attempts_due
+from processors.replay.waits import handlers_due
 from processors.runs.claims import Claims
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.limits import ENTRIES_MAX
@@ -51,11 +51,12 @@ from schemas.history import (
 from streams.agenda import Agenda, Priority
 from streams.attempts import lost, timed_out
 from streams.code_host.protocol import (
+    Again,
     Ask,
-    Attempt,
     Drop,
     Forget,
     FromHost,
+    HandlerAgain,
     Started,
     ToHost,
     activate,
@@ -266,7 +267,7 @@ class Owner:
         if isinstance(event, StepFailed) and hand.activation is not None:
             # It may still be running, when it took too long, or believe that it has returned.
             self._staging.effect(Drop(hand.activation, event.key))
-        message = news(event, hand.activation or 0, sequence)
+        message = news(event, hand.run, hand.activation or 0, sequence)
         if message is not None:
             self._tell(hand, message)
         match event:
@@ -301,7 +302,8 @@ class Owner:
         if hand.activation is not None:
             hand.held.append(message)
         if not paused:
-            self._agenda.make_ready(hand, Priority.WAKE, hand.run.updated_at_ms)
+            priority = Priority.RETRY if isinstance(message, Again) else Priority.WAKE
+            self._agenda.make_ready(hand, priority, hand.run.updated_at_ms)
 
     def _let_go(self, hand: Hand) -> None:
         """Takes an instance out of its host's hands."""
@@ -336,7 +338,7 @@ class Owner:
                 self._staging.effect(*hand.held, Ask(hand.activation))
                 hand.held.clear()
             hand.resting = False
-            self._attempt_due(hand, now_ms)
+            self._roll_back_again(hand, now_ms)
             count += 1
         return count
 
@@ -348,33 +350,36 @@ class Owner:
         """When time next moves something, or None; may be early, never late."""
         return self._agenda.next_due_ms()
 
-    def wake(self, now_ms: int, reached_ms: int | None = None) -> None:
-        """Does what is due, up to the time until which all commands are known to be here."""
+    def wake(self, now_ms: int, reached_ms: int | None = None, *, heard: bool = False) -> None:
+        """Does what is due, up to the time before which all commands are known to be here.
+
+        Shape:  heard if those that were sent at that time are known, too.
+        """
         until_ms = now_ms if reached_ms is None else reached_ms
         for activation, key, attempt in self._agenda.overdue(until_ms):
             hand = self._by_activation.get(activation)
             started = hand.attempts.get(key) if hand else None
             if hand is not None and started is not None and started.attempt == attempt:
                 self._asked(hand, timed_out(started), now_ms)
-        for key in self._agenda.woken(until_ms):
+        for key in list(self._agenda.woken(until_ms + 1 if heard else until_ms)):
             hand = self._hand(key)
             if hand.run.ended or hand.run.status is RunStatus.PAUSED:
                 continue
-            self._asked(hand, Wake(until_ms), now_ms)
-            self._attempt_due(hand, until_ms)
+            self._asked(hand, Wake(until_ms, heard), now_ms)
+            self._roll_back_again(hand, until_ms)
             self._agenda.mind(hand, after_ms=until_ms)
 
-    def _attempt_due(self, hand: Hand, now_ms: int) -> None:
-        """Has steps and rollback handlers tried again whose time has come."""
+    def _roll_back_again(self, hand: Hand, now_ms: int) -> None:
+        """Has the run tried again that has lost its host, and rollback handlers that failed."""
         run = hand.run
-        due = [each for each in attempts_due(run, now_ms) if each[0] not in hand.attempts]
+        due = [key for key in handlers_due(run, now_ms) if key not in hand.attempts]
         back = 0 < run.back_at_ms <= now_ms
         if (due or back) and (hand.activation is None or hand.resting):
             self._agenda.make_ready(hand, Priority.RETRY, now_ms)
             return
-        for key, attempt, rollback in due:
+        for key in due:
             hand.attempts[key] = None
-            self._staging.effect(Attempt(hand.activation or 0, key, attempt, rollback))
+            self._staging.effect(HandlerAgain(hand.activation or 0, key))
 
     # -- the outbox
 
@@ -470,8 +475,6 @@ class Owner:
                 self._asked(hand, HostGone(reason), now_ms)
             elif hand.run.status is RunStatus.ACTIVE:
                 self._agenda.make_ready(hand, Priority.WAKE, now_ms)
-            else:
-                self._attempt_due(hand, now_ms)
 
 
 def _creates(command: Command, hand: Hand | None) -> bool:

@@ -9,12 +9,8 @@ import msgspec
 
 from processors.replay.appliers import fold
 from processors.runs.claims import Claims
-from schemas.history import (
-    CommandRejected,
-    HistoryAppended,
-    SnapshotTaken,
-    instance_key,
-)
+from schemas.history import CommandRejected, HistoryAppended, instance_key
+from schemas.snapshots import SnapshotTaken
 from streams.instances import COMPRESSED, FORMAT, Instances
 
 #: The key of a partition's checkpoint among its snapshots.

@@ -28,13 +28,8 @@ from aiokafka.errors import KafkaError
 from processors.runs.claims import UNCLAIMED
 from schemas.codec import decode, encode
 from schemas.errors import BrokerUnavailable, Disposition, HeadwaterError, InvariantViolation
-from schemas.history import (
-    NO_CAUSE,
-    HistoryAppended,
-    PartitionClaimed,
-    ReplySent,
-    SnapshotTaken,
-)
+from schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed, ReplySent
+from schemas.snapshots import SnapshotTaken
 from schemas.topics import (
     MAX_RECORD_BYTES,
     WORKFLOW_HISTORY,

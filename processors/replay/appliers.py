@@ -44,6 +44,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 
 #: Kinds that wait for something outside the code; the others wait for what is beneath them.
@@ -249,6 +250,18 @@ def _step_failed(run: CodeRun, event: StepFailed, at_ms: int) -> None:
         run.open[event.key] = None
 
 
+def _steps_retried(run: CodeRun, event: StepsRetried, at_ms: int) -> None:
+    for key in event.keys:
+        _meet(run, key, event, EntryStatus.PENDING)
+    runs.move(run, event)
+    for key in event.keys:
+        entry = run.entries[key]
+        entry.status = EntryStatus.PENDING
+        entry.wake_at_ms = None
+        entry.updated_at_ms = at_ms
+    run.retried = run.sequence
+
+
 def _entry_opened(run: CodeRun, event: EntryOpened, at_ms: int) -> None:
     status = EntryStatus.WAITING if event.kind in _WAITS else EntryStatus.PENDING
     _meet(run, event.key, event, status)
@@ -395,6 +408,7 @@ _APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {
     PostsSent: _posts_sent,
     StepCompleted: _step_completed,
     StepFailed: _step_failed,
+    StepsRetried: _steps_retried,
     EntryOpened: _entry_opened,
     EntryCompleted: _entry_completed,
     EntryErrored: _entry_errored,

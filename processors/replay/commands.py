@@ -190,9 +190,13 @@ class HostGone(Asked, frozen=True):
 
 
 class Wake(Asked, frozen=True):
-    """The owner's: what is due until this time is due."""
+    """The owner's: what is due until this time is due.
+
+    Shape:  heard if all that others have sent until then is known, that moment included.
+    """
 
     until_ms: int
+    heard: bool = False
 
 
 CodeCommand: TypeAlias = (

@@ -359,7 +359,7 @@ def _log(_: CodeRun, asked: Log, __: int) -> Decision:
 
 
 def _suspend(run: CodeRun, asked: Suspend, _: int) -> Decision:
-    if run.resolved > asked.seen or run.status is not RunStatus.ACTIVE:
+    if max(run.resolved, run.retried) > asked.seen or run.status is not RunStatus.ACTIVE:
         return STALE
     return [RunSuspended()]
 
@@ -420,7 +420,7 @@ def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
 def _wake(run: CodeRun, asked: Wake, _: int) -> Decision:
     if run.status is RunStatus.PAUSED:
         return STALE
-    events, late_children = due(run, asked.until_ms)
+    events, late_children = due(run, asked.until_ms, heard=asked.heard)
     if not events:
         return STALE
     return [*queue(run, end_children(run, late_children, "it took too long")), *events]

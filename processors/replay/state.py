@@ -75,15 +75,17 @@ class CodeRun(Run, kw_only=True):
     """A run of a code workflow.
 
     Shape:  `open` has the keys of the entries without a result, in the order of opening; resolved
-            is the sequence of the latest event that the code has to see; rollback why the run is
-            being rolled back; hosts_lost how often in a row its code took the host with it, and
-            back_at_ms when it is tried again; logged_at what `resolved` was when its code logged
-            last, and lines how many it has logged since it was that.
+            is the sequence of the latest event that the code has to see, and retried that of the
+            latest by which attempts began; rollback why the run is being rolled back; hosts_lost
+            how often in a row its code took the host with it, and back_at_ms when it is tried
+            again; logged_at what `resolved` was when its code logged last, and lines how many it
+            has logged since it was that.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
     open: dict[str, None] = msgspec.field(default_factory=dict)
     resolved: int = 0
+    retried: int = 0
     rollback: Failure | None = None
     hosts_lost: int = 0
     back_at_ms: int = 0

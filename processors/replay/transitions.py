@@ -1,7 +1,8 @@
 """The life of an entry: every move that its status makes.
 
 A step has no entry before its first attempt has ended; that is `None` here. To be read as: in this
-status, this event leads to one of those; which of several, the event's own fields say.
+status, this event leads to one of those; which of several, the event's own fields say. An attempt
+that was given up may have its result all the same, while the step waits for the next.
 """
 
 from typing import Final
@@ -14,14 +15,18 @@ from schemas.history import (
     EntryOpened,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 
 _PENDING, _WAITING = EntryStatus.PENDING, EntryStatus.WAITING
 
 TRANSITIONS: Final[dict[type, dict[EntryStatus | None, frozenset[EntryStatus]]]] = {
     EntryOpened: {None: frozenset({_PENDING, _WAITING})},
-    StepCompleted: dict.fromkeys((None, _WAITING), frozenset({EntryStatus.COMPLETED})),
-    StepFailed: dict.fromkeys((None, _WAITING), frozenset({_WAITING, EntryStatus.ERRORED})),
+    StepCompleted: dict.fromkeys((None, _PENDING, _WAITING), frozenset({EntryStatus.COMPLETED})),
+    StepFailed: dict.fromkeys(
+        (None, _PENDING, _WAITING), frozenset({_WAITING, EntryStatus.ERRORED})
+    ),
+    StepsRetried: {_WAITING: frozenset({_PENDING})},
     EntryCompleted: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.COMPLETED})),
     EntryErrored: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.ERRORED})),
     EntriesCancelled: dict.fromkeys((_PENDING, _WAITING), frozenset({EntryStatus.CANCELLED})),

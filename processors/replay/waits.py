@@ -3,11 +3,15 @@
 An event counts for a wait when it was sent at or before the wait's deadline, whenever it is
 handled. Events are taken in the order in which they came, by waits in the order of their opening.
 A sleep has ended before what was sent after its end, also when nobody was there to see it end.
+
+So a wait does not end with its deadline but with the moment after it, when all that was sent until
+then may be known; the same holds for children, which may end at their deadline.
 """
 
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Final
 
 from processors.replay.state import CodeRun, Entry
 from processors.runs.limits import VALUE_BYTES_MAX
@@ -20,7 +24,11 @@ from schemas.history import (
     EventReceived,
     Failure,
     RunEvent,
+    StepsRetried,
 )
+
+#: Kinds that others may end until their time is over; the others end as soon as it has come.
+_OTHERS_END: Final = frozenset({EntryKind.WAIT, EntryKind.CHILD})
 
 
 def met(run: CodeRun, event: EventReceived) -> list[RunEvent]:
@@ -80,20 +88,23 @@ def _taken(fitting: list[Received], limit: int) -> list[Received]:
     return taken
 
 
-def due(run: CodeRun, now_ms: int) -> tuple[list[RunEvent], list[str]]:
-    """What time has ended.
+def due(run: CodeRun, until_ms: int, *, heard: bool = False) -> tuple[list[RunEvent], list[str]]:
+    """What time has ended, and what it begins.
 
-    Shape:  (run, now) -> events in the order of their times, and the keys of children that took
-            too long. A step whose retry is due leads to no event: its attempt does.
+    Shape:  heard if all that was sent at `until_ms` is known. Gives events in the order of their
+            times, retries last, and the keys of children that took too long.
     """
     events: list[RunEvent] = []
     late: list[str] = []
+    retried: list[str] = []
+    until_over_ms = until_ms if heard else until_ms - 1
     passed = [
-        (entry.wake_at_ms, entry.ordinal, key, entry)
+        (entry.wake_at_ms, entry.kind in _OTHERS_END, entry.ordinal, key, entry)
         for key, entry in ((key, run.entries[key]) for key in run.open)
-        if entry.wake_at_ms is not None and entry.wake_at_ms <= now_ms
+        if entry.wake_at_ms is not None
+        and entry.wake_at_ms <= (until_over_ms if entry.kind in _OTHERS_END else until_ms)
     ]
-    for _, _, key, entry in sorted(passed, key=lambda each: each[:2]):
+    for *_, key, entry in sorted(passed, key=lambda each: each[:3]):
         match entry.kind:
             case EntryKind.SLEEP:
                 events.append(EntryCompleted(key, "null"))
@@ -102,25 +113,21 @@ def due(run: CodeRun, now_ms: int) -> tuple[list[RunEvent], list[str]]:
             case EntryKind.CHILD:
                 events.append(EntryErrored(key, _too_long(entry)))
                 late.append(key)
+            case EntryKind.DO if run.rollback is None:
+                retried.append(key)
             case _:
                 pass
+    if retried:
+        events.append(StepsRetried(tuple(retried)))
     return events, late
 
 
-def attempts_due(run: CodeRun, now_ms: int) -> list[tuple[str, int, bool]]:
-    """The attempts whose time has come.
-
-    Shape:  (key, number of the attempt, whether it is of the rollback handler).
-    """
-    steps = [
-        (key, run.entries[key].attempts + 1, False)
-        for key in run.open
-        if run.entries[key].kind is EntryKind.DO and (run.entries[key].wake_at_ms or 0) <= now_ms
-    ]
+def handlers_due(run: CodeRun, now_ms: int) -> list[str]:
+    """The keys of the steps whose rollback handlers are to be tried again."""
     if run.rollback is None:
-        return steps
-    return steps + [
-        (key, entry.rollback_attempts + 1, True)
+        return []
+    return [
+        key
         for key, entry in run.entries.items()
         if 0 < entry.rollback_at_ms <= now_ms and not entry.rolled_back
     ]
@@ -130,11 +137,17 @@ def next_wake_ms(run: CodeRun, after_ms: int = 0) -> int | None:
     """When, after a time, time next moves the run, or None."""
     if run.ended or not (run.open or run.back_at_ms or run.rollback):
         return None
-    times = [run.entries[key].wake_at_ms or 0 for key in run.open]
+    times = [_moves_at_ms(run.entries[key]) for key in run.open]
     times.append(run.back_at_ms)
     if run.rollback is not None:
         times += [e.rollback_at_ms for e in run.entries.values() if not e.rolled_back]
     return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
+
+
+def _moves_at_ms(entry: Entry) -> int:
+    if entry.wake_at_ms is None:
+        return 0
+    return entry.wake_at_ms + 1 if entry.kind in _OTHERS_END else entry.wake_at_ms
 
 
 def _waits(run: CodeRun) -> Iterator[tuple[str, Entry]]:

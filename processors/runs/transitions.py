@@ -21,6 +21,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 
 _ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
@@ -35,6 +36,7 @@ TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     RunErrored: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.ERRORED),
     # Only when no attempt is left: a retry resolves nothing.
     StepFailed: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    StepsRetried: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
     StepCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     EntryCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     EntryErrored: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},

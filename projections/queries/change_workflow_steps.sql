@@ -1,4 +1,4 @@
--- What has a new status is not tried again.
+-- What has a new status has no attempt that waits for its time.
 update workflow_step s
 set status = coalesce(r.status, s.status),
     next_retry_at = case when r.status is null then s.next_retry_at end,

@@ -69,7 +69,7 @@ class Activation:
         self._payload = payload
         self.outside = outside
         self._step_of = step_of
-        self.seen = begin.resolved
+        self.seen = begin.seen
         self.closed = False
         self.calls: dict[str, Call] = {}
         self._rollback = Rollback(self, begin.rollback) if begin.rollback else None
@@ -224,16 +224,22 @@ class Activation:
             call.started = call.returned = False
         self.ask()
 
-    def attempt(self, key: str, number: int, *, rollback: bool) -> None:
-        """Runs the next attempt of a step, if the code still waits for it, or of its rollback."""
-        if rollback:
-            if self._rollback is not None:
-                self._rollback.again(key)
+    def again(self, attempts: dict[str, int], sequence: int) -> None:
+        """Runs the next attempts of steps, by key, as far as the code still waits for them."""
+        self.seen = max(self.seen, sequence)
+        if self._outcome is not None or self.rolling_back:
             return
-        call = self.calls.get(key)
-        if call is not None and not call.started and self._outcome is None:
-            call.attempt = number
-            self.run_call(call)
+        for key, number in attempts.items():
+            call = self.calls.get(key)
+            if call is not None and not call.started:
+                call.attempt = number
+                self.run_call(call)
+        self._rest()
+
+    def roll_back_again(self, key: str) -> None:
+        """Runs the next attempt of a rollback handler."""
+        if self._rollback is not None:
+            self._rollback.again(key)
 
     def started(self, key: str) -> Started | None:
         """What is under way for a key, as the owner is told of it."""

@@ -33,11 +33,12 @@ from streams.code_host.outside import Call, failure_of
 from streams.code_host.protocol import (
     Activate,
     Advanced,
+    Again,
     Ask,
-    Attempt,
     Drop,
     Forget,
     FromHost,
+    HandlerAgain,
     HandlerDone,
     Resolved,
     Said,
@@ -138,8 +139,10 @@ class Host:
                 activation.pump()
             case HandlerDone():
                 activation.handler_done(message.key)
-            case Attempt():
-                activation.attempt(message.key, message.attempt, rollback=message.rollback)
+            case Again():
+                activation.again(message.attempts, message.sequence)
+            case HandlerAgain():
+                activation.roll_back_again(message.key)
             case Drop():
                 self.drop(activation, message.key)
                 activation.dropped(message.key)

@@ -30,7 +30,8 @@ class Activate(Message, frozen=True):
     params: Json
     seed: str
     started_at_ms: int
-    resolved: int
+    #: The latest event that it holds.
+    seen: int
     #: The latest event that the code had seen when it logged last, and its lines since then.
     logged_at: int
     lines: int
@@ -69,13 +70,19 @@ class HandlerDone(Message, frozen=True):
     sequence: int
 
 
-class Attempt(Message, frozen=True):
-    """Try a step again, or its rollback handler."""
+class Again(Message, frozen=True):
+    """Try steps again: the numbers of their attempts, by key."""
+
+    activation: int
+    attempts: dict[str, int]
+    sequence: int
+
+
+class HandlerAgain(Message, frozen=True):
+    """Try the rollback handler of a step again."""
 
     activation: int
     key: str
-    attempt: int
-    rollback: bool = False
 
 
 class Drop(Message, frozen=True):
@@ -97,7 +104,9 @@ class Forget(Message, frozen=True):
     activation: int
 
 
-ToHost: TypeAlias = Activate | Resolved | Advanced | HandlerDone | Attempt | Drop | Ask | Forget
+ToHost: TypeAlias = (
+    Activate | Resolved | Advanced | HandlerDone | Again | HandlerAgain | Drop | Ask | Forget
+)
 
 # -- host to owner
 
@@ -135,7 +144,7 @@ def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
         run.params,
         run.seed,
         run.started_at_ms,
-        run.resolved,
+        max(run.resolved, run.retried),
         run.logged_at,
         run.lines,
         {key: _copy(entry) for key, entry in run.entries.items()},

@@ -13,14 +13,8 @@ import pytest
 
 from processors.runs.claims import Claims
 from schemas.errors import InvariantViolation
-from schemas.history import (
-    NO_CAUSE,
-    HistoryAppended,
-    LogWritten,
-    PartitionClaimed,
-    ReplySent,
-    SnapshotTaken,
-)
+from schemas.history import NO_CAUSE, HistoryAppended, LogWritten, PartitionClaimed, ReplySent
+from schemas.snapshots import SnapshotTaken
 from schemas.topics import MAX_RECORD_BYTES
 from streams.workflow_log import OwnershipLost, WorkflowLog
 

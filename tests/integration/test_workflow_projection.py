@@ -44,6 +44,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 from schemas.topics import WORKFLOW_HISTORY
 from tests.unit.projections.histories import START_MS, Cutter, Log
@@ -166,6 +167,7 @@ EVENTS = st.one_of(
     st.builds(EntryCompleted, KEYS, VALUES, st.lists(EVENT_IDS, max_size=2).map(tuple)),
     st.builds(EntryErrored, KEYS, FAILURES),
     st.builds(EntriesCancelled, st.lists(KEYS, max_size=3).map(tuple)),
+    st.builds(StepsRetried, st.lists(KEYS, max_size=3).map(tuple)),
     st.builds(EntryRolledBack, KEYS),
     st.builds(
         LoopAdvanced,

@@ -23,11 +23,11 @@ from schemas.history import (
     ResumeRun,
     RunStarted,
     SendEvent,
-    SnapshotTaken,
     StartRun,
     TerminateRun,
     instance_key,
 )
+from schemas.snapshots import SnapshotTaken
 from schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
 from streams.clock import now_ms
 from streams.records import partition_of

@@ -7,10 +7,12 @@ from processors.replay.appliers import fold
 from processors.replay.state import CONTAINERS, CodeRun, EntryStatus
 from processors.runs.claims import Claims
 from processors.runs.limits import SYSTEM
+from processors.runs.state import RunStatus
 from schemas.codec import decode
 from schemas.history import (
     NO_CAUSE,
     CommandRejected,
+    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -24,11 +26,11 @@ from schemas.history import (
     RunErrored,
     RunStarted,
     RunTerminated,
-    SnapshotTaken,
     StepCompleted,
     StepFailed,
     instance_key,
 )
+from schemas.snapshots import SnapshotTaken
 from tests.simulation.shapes import Place
 
 _ENDS = (RunCompleted, RunErrored, RunTerminated)
@@ -81,6 +83,7 @@ class Reader:
         if after is not None:
             self.states[key] = after
             self._gapless(record, after)
+            _is_at_work(key, after)
         return True
 
     def _cause(self, record: HistoryAppended) -> None:
@@ -172,6 +175,14 @@ class Reader:
                     f"most {offset}, found {post}"
                 )
             self.published = post.order
+
+
+def _is_at_work(key: str, run: CodeRun) -> None:
+    """A run of which a step is under way does not wait."""
+    for place, entry in run.entries.items():
+        under_way = entry.kind is EntryKind.DO and entry.status is EntryStatus.PENDING
+        if run.status is RunStatus.WAITING and under_way:
+            raise Violation(f"{key} waits while {place} is under way")
 
 
 def _keeps_what_is_done(before: CodeRun, record: HistoryAppended) -> None:

@@ -23,9 +23,9 @@ from schemas.history import (
     HistoryAppended,
     PartitionClaimed,
     Post,
-    SnapshotTaken,
     instance_key,
 )
+from schemas.snapshots import SnapshotTaken
 from streams.code_host.host import Host
 from streams.code_host.loop import WorkflowLoop
 from streams.code_host.protocol import (

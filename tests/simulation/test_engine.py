@@ -14,10 +14,13 @@ import pytest
 from typing_extensions import override
 
 import processors.replay.decide as deciding
+from processors.replay.commands import Suspend
 from processors.replay.state import CodeRun
 from processors.runs.claims import Claims
+from processors.runs.decisions import Decision
+from processors.runs.state import RunStatus
 from schemas.errors import InvariantViolation
-from schemas.history import CommandSent, HistoryAppended, PartitionClaimed
+from schemas.history import CommandSent, HistoryAppended, PartitionClaimed, RunSuspended
 from streams.effects import Batch, Queued
 from streams.owner import Owner
 from tests.simulation.engine import expected, run
@@ -111,7 +114,7 @@ class ForgetsTime(Owner):
     """An owner that does not look at what waits for time."""
 
     @override
-    def wake(self, now_ms: int) -> None:
+    def wake(self, now_ms: int, reached_ms: int | None = None, *, heard: bool = False) -> None:
         pass
 
     @override
@@ -137,7 +140,7 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
     [
         (Rules(releases_early=True), [], range(20), "what the log does not say"),
         (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
-        (Rules(answers_again=False), ["children"], range(100, 200), "to end"),
+        (Rules(answers_again=False), ["children"], range(50), "to end"),
         (Rules(commits_after_backs=False), ["children"], range(150, 200), "to end"),
         (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),
         (Rules(owner=DecidesAgain), [], range(50), "outcome"),
@@ -168,3 +171,14 @@ def test_an_engine_that_takes_a_stale_result_is_found_out(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(deciding, "is_stale", fresh)
     assert fails(range(200), None, ["line", "even_race"])
+
+
+def test_an_engine_that_suspends_a_run_whose_step_is_tried_again_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def suspend(run: CodeRun, asked: Suspend, _: int) -> Decision:
+        late = run.resolved > asked.seen or run.status is not RunStatus.ACTIVE
+        return deciding.STALE if late else [RunSuspended()]
+
+    monkeypatch.setitem(deciding._DECIDERS, Suspend, suspend)
+    assert "is under way" in fails(range(200), None)

@@ -122,6 +122,22 @@ def test_a_child_that_takes_too_long_is_terminated_and_raises():
     run(scenario, impatient, invoice)
 
 
+def test_a_child_that_ends_at_the_very_end_of_its_timeout_has_ended():
+    @workflow("order")
+    async def patient(event: WorkflowEvent, step: Step) -> object:
+        params = {"wait": "1 hour"}
+        return await step.run_workflow(
+            "bill", "invoice", id="inv-1", params=params, timeout="1 hour"
+        )
+
+    async def scenario(test: WorkflowTest) -> None:
+        parent = await begin(test)
+        await test.advance("1 hour")
+        assert await state_of(parent) == "complete"
+
+    run(scenario, patient, invoice)
+
+
 def test_terminating_a_parent_ends_its_children_and_theirs():
     @workflow("basket")
     async def basket(event: WorkflowEvent, step: Step) -> object:

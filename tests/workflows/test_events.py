@@ -211,6 +211,58 @@ def test_an_event_counts_by_when_it_was_sent_whenever_it_is_handled(
     run(scenario, order_that_waits(timeout="1 minute"))
 
 
+def test_an_event_that_another_workflow_sends_at_the_very_deadline_counts():
+    @workflow("payer")
+    async def payer(event: WorkflowEvent, step: Step) -> None:
+        await step.sleep("nap", "1 minute")
+        await step.do("pay", lambda tx: tx.send_event("order", "i-1", "approval", 1))
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await begin(test, "payer", "p-1")
+        await test.advance("1 minute")
+        assert await output_of(instance) == {"payload": 1}
+
+    run(scenario, order_that_waits(timeout="1 minute"), payer)
+
+
+def test_a_wait_ends_with_its_deadline_not_before_and_not_later():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance(59_999)
+        assert await state_of(instance) == "waiting"
+        await test.advance(1)
+        assert await state_of(instance) == "complete"
+        other = await begin(test, instance="i-2")
+        await test.advance("1 hour")
+        ends = [(await entry_at(each, "approval")).updated_at for each in (instance, other)]
+        assert ends == [START + MINUTE, START + 2 * MINUTE]
+
+    run(scenario, order_that_waits(timeout="1 minute"))
+
+
+def test_of_a_sleep_and_a_wait_that_end_at_once_the_sleep_is_first():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        async def wait(step: Step) -> object:
+            return await step.wait_for_events("paid", types=["paid"], timeout="1 minute")
+
+        async def nap(step: Step) -> object:
+            return await step.sleep("nap", "1 minute")
+
+        return (await step.race("first", wait=wait, nap=nap)).winner
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance, later = await begin(test), await begin(test, instance="i-2")
+        await later.pause()
+        await test.advance("1 hour")
+        await later.resume()
+        await test.run_until_idle()
+        assert await output_of(instance) == await output_of(later) == "nap"
+
+    run(scenario, order)
+
+
 def test_a_wait_after_one_that_timed_out_still_gets_events():
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> object:

@@ -36,6 +36,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 from tests.unit.projections.histories import START_MS, WORKFLOW, Appended, Log
 
@@ -362,6 +363,7 @@ def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
         (EntryCompleted("a", "1"), {"status": "completed", "settled": True, "result": "1"}),
         (EntryErrored("a", FAILURE), {"status": "errored", "settled": True, **SHOWN}),
         (EntriesCancelled(("a",)), {"status": "cancelled"}),
+        (StepsRetried(("a",)), {"status": "pending"}),
         (EntryRolledBack("a"), {"rolled_back_at_ms": AT_MS}),
     ],
 )
@@ -381,6 +383,14 @@ def test_what_happens_to_an_entry_in_the_batch_that_opens_it_is_in_its_row():
         AT_MS,
     )
     assert "next_retry_at_ms" not in row
+
+
+def test_a_step_that_is_tried_again_waits_for_no_time_and_its_instance_moves():
+    plan = planned(RunSuspended(), failed(retry_at_ms=9), StepsRetried(("a",)))
+    row = the_row(plan, "workflow_step")
+    assert (row["status"], row["error_name"]) == ("pending", "Unreachable")
+    assert "next_retry_at_ms" not in row
+    assert the_row(plan, "workflow_instance_changes")["status"] == "active"
 
 
 def test_a_step_keeps_the_sequence_of_its_first_attempt_and_loses_the_error():

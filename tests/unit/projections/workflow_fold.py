@@ -34,6 +34,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 
 Row = dict[str, Any]
@@ -170,7 +171,13 @@ class Telling:
         match event:
             case RunSuspended() if instance["status"] == "active":
                 instance["status"] = "waiting"
-            case StepCompleted() | EntryCompleted() | EntryErrored() | StepFailed(retry_at_ms=None):
+            case (
+                StepCompleted()
+                | StepsRetried()
+                | EntryCompleted()
+                | EntryErrored()
+                | StepFailed(retry_at_ms=None)
+            ):
                 if instance["status"] == "waiting":
                     instance["status"] = "active"
             case RunPaused():
@@ -203,9 +210,10 @@ class Telling:
                 self.change(event.key, settled("completed", event.result, None))
             case EntryErrored():
                 self.change(event.key, settled("errored", None, event.failure))
-            case EntriesCancelled():
+            case EntriesCancelled() | StepsRetried():
+                status = "cancelled" if isinstance(event, EntriesCancelled) else "pending"
                 for key in event.keys:
-                    self.change(key, {"status": "cancelled", "next_retry_at": None})
+                    self.change(key, {"status": status, "next_retry_at": None})
             case EntryRolledBack():
                 self.change(event.key, {"rolled_back_at": self.at})
             case LoopAdvanced():

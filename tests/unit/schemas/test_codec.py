@@ -111,7 +111,7 @@ def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
     no_start_no_topic_no_order = b"\x00\x00\x00\x00\x01"
     end_of_the_posts_and_the_events = b"\x00\x00"
     assert encode(_APPENDED) == (
-        b"\x00\x00\x00\x00\x0f"
+        b"\x00\x00\x00\x00\x11"
         + _WRITTEN
         + no_start_no_topic_no_order
         + end_of_the_posts_and_the_events
@@ -132,6 +132,8 @@ def test_what_an_older_version_wrote_is_read():
     assert decode(first, HistoryAppended) == _APPENDED
     second = b"\x00\x00\x00\x00\x0d" + _WRITTEN + b"\x00" + no_topic + b"\x01" + ends
     assert decode(second, HistoryAppended) == _APPENDED
+    third = b"\x00\x00\x00\x00\x0f" + encode(_APPENDED)[5:]
+    assert decode(third, HistoryAppended) == _APPENDED
 
 
 def test_a_row_names_every_stamp_once():

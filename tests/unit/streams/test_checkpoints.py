@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from processors.runs.claims import Claims
-from schemas.history import CommandSent, SnapshotTaken, StartRun
+from schemas.history import CommandSent, StartRun
+from schemas.snapshots import SnapshotTaken
 from streams.checkpoints import Checkpoints
 from streams.instances import COMPRESSED, FORMAT, Instances
 from streams.owner import Owner

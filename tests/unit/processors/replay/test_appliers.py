@@ -34,6 +34,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 from tests.unit.processors.replay.states import (
     CHILD,
@@ -90,6 +91,16 @@ def test_a_step_that_succeeds_at_last_is_no_longer_open_and_has_no_error():
     )
     assert (entry.sequence, run.resolved, run.sequence) == (8, 8, 9)
     assert (list(run.open), run.hosts_lost, run.back_at_ms) == ([], 0, 0)
+
+
+def test_a_step_whose_next_attempt_has_begun_is_open_and_waits_for_no_time():
+    run = _applied(a_run(RunStatus.WAITING), StepFailed(*_STEP, FAILURE, NOW_MS + 9))
+    assert run.status is RunStatus.WAITING
+    _applied(run, StepsRetried(("k",)))
+    entry = run.entries["k"]
+    assert (entry.status, entry.wake_at_ms, entry.attempts) == (EntryStatus.PENDING, None, 2)
+    assert (entry.failure, list(run.open)) == (FAILURE, ["k"]), "its latest error is known"
+    assert (run.status, run.retried, run.resolved) == (RunStatus.ACTIVE, 8, 0)
 
 
 def test_an_entry_that_waits_keeps_its_time_when_it_ends():

@@ -53,6 +53,7 @@ from schemas.history import (
     StartRun,
     StepCompleted,
     StepFailed,
+    StepsRetried,
     TerminateRun,
 )
 from tests.unit.processors.replay.states import (
@@ -277,6 +278,7 @@ ENDS = {
     ),
     "nothing moves": (a_run(resolved=6), Suspend(6), [RunSuspended()]),
     "nothing moves, before the latest news": (a_run(resolved=6), Suspend(5), STALE),
+    "nothing moves, before an attempt begins": (a_run(retried=6), Suspend(5), STALE),
     "nothing moves in a run that is paused": (a_run(RunStatus.PAUSED), Suspend(9), STALE),
     "rollback begins": (a_run(), BeginRollback(FAILURE), [RollbackStarted(FAILURE)]),
     "rollback begins again": (_rolling(), BeginRollback(FAILURE), STALE),
@@ -351,10 +353,24 @@ TIME = {
         STALE,
     ),
     "a wait for several ends with none": (
-        _with("w", _KIND.WAIT, limit=5, **_WAIT), Wake(NOW_MS), [EntryCompleted("w", "[]")],
+        _with("w", _KIND.WAIT, limit=5, **_WAIT),
+        Wake(NOW_MS, heard=True),
+        [EntryCompleted("w", "[]")],
     ),
-    "a retry is due, which its attempt will say": (
-        _with("quote", _KIND.DO, wake_at_ms=1), Wake(NOW_MS), STALE,
+    "a retry is due": (
+        _with("quote", _KIND.DO, wake_at_ms=NOW_MS), Wake(NOW_MS), [StepsRetried(("quote",))],
+    ),
+    "a retry is under way": (_with("quote", _KIND.DO), Wake(NOW_MS), STALE),
+    "a retry is due of a run that is rolled back": (
+        a_run(entries={"quote": an_entry(wake_at_ms=1)}, rollback=FAILURE), Wake(NOW_MS), STALE,
+    ),
+    "a wait at its deadline, when more may come": (
+        _with("w", _KIND.WAIT, limit=5, **_WAIT), Wake(NOW_MS), STALE,
+    ),
+    "a wait behind its deadline": (
+        _with("w", _KIND.WAIT, limit=5, **_WAIT),
+        Wake(NOW_MS + 1),
+        [EntryCompleted("w", "[]")],
     ),
     "several end in the order of their times": (
         a_run(
@@ -362,10 +378,17 @@ TIME = {
                 "b": an_entry(_KIND.SLEEP, wake_at_ms=NOW_MS, ordinal=1),
                 "a": an_entry(_KIND.SLEEP, wake_at_ms=NOW_MS - 1, ordinal=2),
                 "c": an_entry(_KIND.SLEEP, wake_at_ms=NOW_MS, ordinal=0),
+                "again": an_entry(wake_at_ms=NOW_MS - 2),
+                "late": an_entry(_KIND.WAIT, limit=1, wake_at_ms=NOW_MS, ordinal=-1),
+                "at once": an_entry(wake_at_ms=NOW_MS),
             }
         ),
-        Wake(NOW_MS),
-        [EntryCompleted(key, "null") for key in ("a", "c", "b")],
+        Wake(NOW_MS + 1),
+        [
+            *(EntryCompleted(key, "null") for key in ("a", "c", "b")),
+            EntryCompleted("late", "[]"),
+            StepsRetried(("again", "at once")),
+        ],
     ),
 }  # fmt: skip
 
@@ -388,7 +411,7 @@ def test_nothing_is_decided_for_a_run_that_is_over(status: RunStatus):
 
 def test_a_wait_that_ends_without_its_event_says_what_it_waited_for():
     run = _with("w", _KIND.WAIT, event_types=("line", "end"), wake_at_ms=NOW_MS)
-    (event,) = _events(run, Wake(NOW_MS))
+    (event,) = _events(run, Wake(NOW_MS, heard=True))
     assert isinstance(event, EntryErrored)
     assert event.failure.name == "EventTimeoutError"
     assert event.failure.message == (
@@ -398,7 +421,7 @@ def test_a_wait_that_ends_without_its_event_says_what_it_waited_for():
 
 def test_a_child_that_takes_too_long_is_ended_and_fails_its_entry():
     run = _with("bill", _KIND.CHILD, child=CHILD, wake_at_ms=NOW_MS)
-    posts, event = _events(run, Wake(NOW_MS))
+    posts, event = _events(run, Wake(NOW_MS, heard=True))
     assert posts == PostsQueued(
         (Post(0, "invoice", "inv-1", TerminateRun("it took too long", _ME)),)
     )

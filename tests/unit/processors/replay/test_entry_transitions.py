@@ -25,6 +25,7 @@ from schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    StepsRetried,
 )
 from tests.unit.processors.replay.states import FAILURE, NOW_MS, a_run, an_entry, copy_of
 
@@ -40,6 +41,7 @@ ENTRY_MOVES: dict[type, dict[EntryStatus, RunEvent]] = {
         EntryStatus.WAITING: StepFailed(*_STEP, FAILURE, NOW_MS + 1),
         EntryStatus.ERRORED: StepFailed(*_STEP, FAILURE),
     },
+    StepsRetried: {EntryStatus.PENDING: StepsRetried(("k",))},
     EntryCompleted: {EntryStatus.COMPLETED: EntryCompleted("k", "1")},
     EntryErrored: {EntryStatus.ERRORED: EntryErrored("k", FAILURE)},
     EntriesCancelled: {EntryStatus.CANCELLED: EntriesCancelled(("k",))},
@@ -54,6 +56,7 @@ RUN_EVENTS: dict[type, RunEvent] = {
     RunStarted: RunStarted("1", "seed"),
     StepFailed: StepFailed(*_STEP, FAILURE),
     StepCompleted: StepCompleted(*_STEP, "1"),
+    StepsRetried: StepsRetried(("k",)),
     EntryCompleted: EntryCompleted("k", "1"),
     EntryErrored: EntryErrored("k", FAILURE),
 }
