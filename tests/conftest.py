@@ -1,5 +1,6 @@
 """The real parts, started once per session, in a directory that goes with the session."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -15,7 +16,10 @@ from psycopg import conninfo, sql
 
 from projections.embedded import EmbeddedPostgres
 from streams.embedded import EmbeddedKafka
+from streams.topics import create_topics
 
+#: Partitions of each topic on the broker that tests share.
+PARTITIONS = 4
 _DATABASES = itertools.count(1)
 
 
@@ -46,6 +50,13 @@ def kafka(scratch: Path) -> Iterator[str]:
         yield broker.start()
     finally:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def topics(kafka: str) -> str:
+    """The address of that broker, which has the topics of the catalogue."""
+    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
+    return kafka
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ import psycopg
 
 from schemas.history import Command, ReplySent, SendEvent, StartRun
 from streams.clock import now_ms
-from streams.topics import create_topics
 from streams.workflow_client import WorkflowClient
 from tests.e2e.house import free_port
 
@@ -172,13 +171,12 @@ def test_the_demo_shows_a_workflow_to_its_end(tmp_path: Path, scratch: Path):
     assert "user_amara on 2026-07-01: 11894 steps, resting heart rate 49" in workflow
 
 
-def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, kafka: str):
+def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: str):
     (tmp_path / "mine.py").write_text(APP)
-    asyncio.run(create_topics(kafka, partitions=4, replication=1))
     crash = (
         "from gateway.commands.work import run_workflows\n"
         "from gateway.settings import load_settings\n"
-        f"settings = load_settings(app='mine', kafka={kafka!r})\n"
+        f"settings = load_settings(app='mine', kafka={topics!r})\n"
         "try:\n"
         "    run_workflows(settings, clock=lambda: 1 // 0)\n"
         "except Exception as error:\n"

@@ -11,7 +11,6 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from schemas.topics import EVENTS
 from streams._aiokafka import mend
-from streams.topics import create_topics
 
 
 def test_writing_to_a_connection_that_has_ended_unseen_finds_it_broken(kafka: str):
@@ -31,13 +30,12 @@ def test_writing_to_a_connection_that_has_ended_unseen_finds_it_broken(kafka: st
     uvloop.run(scenario())
 
 
-def test_a_consumer_whose_fetch_has_just_failed_is_stopped_like_any_other(kafka: str):
+def test_a_consumer_whose_fetch_has_just_failed_is_stopped_like_any_other(topics: str):
     mend()
 
     async def scenario() -> None:
-        await create_topics(kafka, partitions=1, replication=1)
         where = TopicPartition(EVENTS, 0)
-        consumer = AIOKafkaConsumer(bootstrap_servers=kafka, retry_backoff_ms=60_000)
+        consumer = AIOKafkaConsumer(bootstrap_servers=topics, retry_backoff_ms=60_000)
         await consumer.start()
         consumer.assign([where])
         consumer.seek(where, 0)

@@ -18,20 +18,12 @@ from schemas.records import WebhookReceived
 from streams.client import DeadLetters, WebhookLog
 from streams.clock import now_ms
 from streams.restore import read_whole
-from streams.topics import create_topics
+from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
 
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"
 NO_POSTGRES = "postgresql://headwater@127.0.0.1:1/headwater"
-PARTITIONS = 4
-
-
-@pytest.fixture(scope="module")
-def topics(kafka: str) -> str:
-    """The address of a broker that has the topics of the catalogue."""
-    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
-    return kafka
 
 
 async def until(done: Callable[[], bool], within_s: float = 20.0) -> None:

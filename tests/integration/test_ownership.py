@@ -7,7 +7,6 @@ from typing import cast
 
 from streams.clock import now_ms
 from streams.ownership import OwnedPartition, Ownership
-from streams.topics import create_topics
 from streams.workflow_log import WorkflowLog
 
 
@@ -35,7 +34,7 @@ async def cancelled_from_within() -> None:
     await own
 
 
-def test_a_takeover_that_is_cancelled_from_within_is_tried_again(kafka: str):
+def test_a_takeover_that_is_cancelled_from_within_is_tried_again(topics: str):
     attempts: list[int] = []
 
     async def taken(number: int, replied: int) -> OwnedPartition:
@@ -45,9 +44,8 @@ def test_a_takeover_that_is_cancelled_from_within_is_tried_again(kafka: str):
         return cast("OwnedPartition", SimpleNamespace(number=number, replied=replied))
 
     async def scenario() -> None:
-        await create_topics(kafka, partitions=1, replication=1)
         stirred = asyncio.Event()
-        subject = ownership(kafka, taken, stirred)
+        subject = ownership(topics, taken, stirred)
         await subject.start()
         try:
             async with asyncio.timeout(20):
@@ -61,7 +59,7 @@ def test_a_takeover_that_is_cancelled_from_within_is_tried_again(kafka: str):
     asyncio.run(scenario())
 
 
-def test_a_takeover_that_is_given_up_ends(kafka: str):
+def test_a_takeover_that_is_given_up_ends(topics: str):
     begun = asyncio.Event()
 
     async def taken(_number: int, _replied: int) -> OwnedPartition:
@@ -70,8 +68,7 @@ def test_a_takeover_that_is_given_up_ends(kafka: str):
         raise AssertionError("expected to be cancelled before")
 
     async def scenario() -> None:
-        await create_topics(kafka, partitions=1, replication=1)
-        subject = ownership(kafka, taken, asyncio.Event())
+        subject = ownership(topics, taken, asyncio.Event())
         await subject.start()
         async with asyncio.timeout(20):
             await begun.wait()

@@ -16,17 +16,9 @@ from aiokafka.errors import KafkaError
 
 from schemas.history import Post
 from streams.publishing import Publisher, Publishing
-from streams.topics import create_topics
 
 PARTITIONS = 2
 _NAMES = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def topics(kafka: str) -> str:
-    """The address of a broker that has the topics of the catalogue."""
-    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
-    return kafka
 
 
 async def a_topic(bootstrap: str) -> str:

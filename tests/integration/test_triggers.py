@@ -27,11 +27,10 @@ from streams.clock import now_ms
 from streams.dead_letters import REASON, REPLAY_OF, original, text_header
 from streams.records import Incoming, Outgoing, partition_of
 from streams.restore import read_whole
-from streams.topics import create_topics
 from streams.triggers import RULE, Triggers
 from streams.workflow_client import Addressed, OutcomeUnknown
+from tests.conftest import PARTITIONS
 
-PARTITIONS = 4
 RULES = """
 [[rule]]
 name = "start"
@@ -51,12 +50,6 @@ event = "delivery"
 params = 'null'
 payload = 'event.body.n'
 """
-
-
-@pytest.fixture(scope="module")
-def broker(kafka: str) -> str:
-    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
-    return kafka
 
 
 class Workflows:
@@ -208,9 +201,9 @@ class Scene:
         ]
 
 
-def play(broker: str, source: str, act: Callable[[Scene], Awaitable[None]]) -> None:
+def play(bootstrap: str, source: str, act: Callable[[Scene], Awaitable[None]]) -> None:
     async def acts() -> None:
-        scene = Scene(broker, source)
+        scene = Scene(bootstrap, source)
         try:
             await act(scene)
         finally:
@@ -222,7 +215,7 @@ def play(broker: str, source: str, act: Callable[[Scene], Awaitable[None]]) -> N
 USERS = ("user_a", "user_b", "user_c")
 
 
-def test_each_delivery_starts_and_signals_once_in_order(broker: str):
+def test_each_delivery_starts_and_signals_once_in_order(topics: str):
     async def act(scene: Scene) -> None:
         async with scene.following():
             for n in range(30):
@@ -235,10 +228,10 @@ def test_each_delivery_starts_and_signals_once_in_order(broker: str):
         starts = [each for each in scene.workflows.taken if each.workflow == "review"]
         assert len(starts) == len({each.instance_id for each in starts}) == 90
 
-    play(broker, "once", act)
+    play(topics, "once", act)
 
 
-def test_what_was_sent_and_not_committed_is_sent_again(broker: str):
+def test_what_was_sent_and_not_committed_is_sent_again(topics: str):
     async def act(scene: Scene) -> None:
         answered = len(scene.workflows.taken)
         for round_ in range(4):
@@ -253,10 +246,10 @@ def test_what_was_sent_and_not_committed_is_sent_again(broker: str):
         assert len(scene.workflows.taken) > answered + 2 * 40
         assert await scene.letters() == []
 
-    play(broker, "again", act)
+    play(topics, "again", act)
 
 
-def test_a_copy_is_known_to_who_takes_over(broker: str):
+def test_a_copy_is_known_to_who_takes_over(topics: str):
     async def act(scene: Scene) -> None:
         async with scene.following():
             await scene.post(*(scene.delivery("user_a", n) for n in range(5)))
@@ -266,10 +259,10 @@ def test_a_copy_is_known_to_who_takes_over(broker: str):
             await scene.settled()
         assert scene.workflows.signals("user_a") == list(range(7))
 
-    play(broker, "copies", act)
+    play(topics, "copies", act)
 
 
-def test_commands_without_an_outcome_are_sent_until_they_have_one(broker: str):
+def test_commands_without_an_outcome_are_sent_until_they_have_one(topics: str):
     async def act(scene: Scene) -> None:
         def unknown() -> Exception:
             first = scene.workflows.taken[0]
@@ -287,10 +280,10 @@ def test_commands_without_an_outcome_are_sent_until_they_have_one(broker: str):
         assert times.count(times[1]) == 3
         assert scene.workflows.signals("user_a") == [0, 1, 2]
 
-    play(broker, "unknown", act)
+    play(topics, "unknown", act)
 
 
-def test_deliveries_from_before_the_rules_are_let_be(broker: str, monkeypatch: pytest.MonkeyPatch):
+def test_deliveries_from_before_the_rules_are_let_be(topics: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("streams.triggers.LEAD_MS", 0)
 
     async def act(scene: Scene) -> None:
@@ -302,10 +295,10 @@ def test_deliveries_from_before_the_rules_are_let_be(broker: str, monkeypatch: p
             await scene.settled()
         assert scene.workflows.signals("user_a") == [1]
 
-    play(broker, "before", act)
+    play(topics, "before", act)
 
 
-def test_what_fails_is_a_dead_letter_and_the_others_go_on(broker: str):
+def test_what_fails_is_a_dead_letter_and_the_others_go_on(topics: str):
     rules = RULES.replace("event.body.n'", "event.body.n + 0'")
 
     async def act(scene: Scene) -> None:
@@ -329,10 +322,10 @@ def test_what_fails_is_a_dead_letter_and_the_others_go_on(broker: str):
         assert told.startswith("rule tell: expected payload to give a JSON value, found: ")
         assert told.endswith("\n  event.body.n + 0")
 
-    play(broker, "fails", act)
+    play(topics, "fails", act)
 
 
-def test_a_dead_letter_that_is_replayed_is_followed_by_its_rule_alone(broker: str):
+def test_a_dead_letter_that_is_replayed_is_followed_by_its_rule_alone(topics: str):
     async def act(scene: Scene) -> None:
         scene.workflows.codes["user_a"] = "MAILBOX_FULL"
         async with scene.following():
@@ -352,10 +345,10 @@ def test_a_dead_letter_that_is_replayed_is_followed_by_its_rule_alone(broker: st
         starts = [each for each in scene.workflows.taken if each.workflow == "review"]
         assert [each.instance_id for each in starts] == [f"review-{scene.source}-user_a-1"]
 
-    play(broker, "replay", act)
+    play(topics, "replay", act)
 
 
-def test_a_replay_of_another_stages_dead_letter_signals_nobody_again(broker: str):
+def test_a_replay_of_another_stages_dead_letter_signals_nobody_again(topics: str):
     async def act(scene: Scene) -> None:
         event = scene.delivery("user_a", 0)
         async with scene.following():
@@ -367,10 +360,10 @@ def test_a_replay_of_another_stages_dead_letter_signals_nobody_again(broker: str
             await scene.settled()
         assert scene.workflows.signals("user_a") == [0]
 
-    play(broker, "others", act)
+    play(topics, "others", act)
 
 
-def test_a_record_that_cannot_be_read_is_a_dead_letter(broker: str):
+def test_a_record_that_cannot_be_read_is_a_dead_letter(topics: str):
     async def act(scene: Scene) -> None:
         async with scene.following():
             value = b"unreadable of " + scene.source.encode()
@@ -383,4 +376,4 @@ def test_a_record_that_cannot_be_read_is_a_dead_letter(broker: str):
         assert text_header(letter, RULE) == "*"
         assert original(letter) == [(RULE, b"*")]
 
-    play(broker, "unreadable", act)
+    play(topics, "unreadable", act)

@@ -3,9 +3,6 @@
 import subprocess
 import sys
 
-import uvloop
-
-from streams.topics import create_topics
 from streams.worker import EXIT_CRASHED
 
 PATIENCE_S = 60
@@ -23,10 +20,9 @@ worker.run_worker(bootstrap=sys.argv[1], app_id="crash", user_prefix="hw_", park
 """
 
 
-def test_a_failure_of_faust_ends_the_worker_as_a_crash(kafka: str):
-    uvloop.run(create_topics(kafka, partitions=1, replication=1))
+def test_a_failure_of_faust_ends_the_worker_as_a_crash(topics: str):
     worker = subprocess.run(
-        [sys.executable, "-c", WORKER, kafka],
+        [sys.executable, "-c", WORKER, topics],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
