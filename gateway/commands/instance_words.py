@@ -140,7 +140,9 @@ def waiting_for(step: "CurrentStep", now: datetime) -> str:
 
 def _doing(step: "CurrentStep", now: datetime) -> str:
     if step.next_retry_at is None:
-        return f"running, attempt {_attempts(step)}" if step.attempts else "running"
+        number = _of(step.attempts + 1, step.max_attempts)
+        failed = f", after {_error(step.error)}" if step.error else ""
+        return f"running, attempt {number}{failed}"
     failed = f": {_error(step.error)}" if step.error else ""
     when = relative(step.next_retry_at, now)
     return f"waiting to be tried again {when}, attempt {_attempts(step)} failed{failed}"
@@ -225,7 +227,11 @@ def _child(step: "CurrentStep | Step") -> str:
 def _attempts(step: "CurrentStep") -> str:
     if kind(step.type) != "do" or not step.attempts:
         return ""
-    return f"{step.attempts} of {step.max_attempts}" if step.max_attempts else str(step.attempts)
+    return _of(step.attempts, step.max_attempts)
+
+
+def _of(number: int, at_most: int | None) -> str:
+    return f"{number} of {at_most}" if at_most else str(number)
 
 
 def _outcome(details: "InstanceStatus", longest: int) -> str | None:

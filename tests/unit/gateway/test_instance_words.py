@@ -43,8 +43,11 @@ def current(type_: str, status: str = "waiting", **more: object) -> CurrentStep:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (current("do", "pending"), "running"),
-        (current("do", "pending", attempts=2, max_attempts=6), "running, attempt 2 of 6"),
+        (current("do", "pending"), "running, attempt 1"),
+        (
+            current("do", "pending", attempts=1, max_attempts=6, error=ERROR),
+            "running, attempt 2 of 6, after CardError: declined",
+        ),
         (
             current("do", attempts=2, max_attempts=6, error=ERROR,
                     next_retry_at=NOW + timedelta(seconds=8)),
