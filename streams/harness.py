@@ -209,14 +209,15 @@ class WorkflowTest:
         end_ms = self.now_ms + milliseconds(duration)
         await self._run(None)
         while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms + 1:
-            # Deadlines end when their moment is over: before the next, and behind all else in it.
-            self.now_ms = max(self.now_ms, due_ms - 1)
-            await self._run(None, heard=True)
-            if self._next_due_ms() != due_ms:
-                continue
-            if due_ms > end_ms:
-                break
-            self.now_ms = due_ms
+            if due_ms > self.now_ms:
+                # Deadlines end when their moment is over: before the next, behind all else in it.
+                self.now_ms = due_ms - 1
+                await self._run(None, heard=True)
+                if self._next_due_ms() != due_ms:
+                    continue
+                if due_ms > end_ms:
+                    break
+                self.now_ms = due_ms
             self._wake_sleepers()
             await self._run(None)
         self.now_ms = end_ms
@@ -231,8 +232,8 @@ class WorkflowTest:
         await future
 
     def _next_due_ms(self) -> int | None:
-        self._sleepers = [each for each in self._sleepers if not each[2].done()]
-        heapq.heapify(self._sleepers)
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
         times = [self._sleepers[0][0]] if self._sleepers else []
         owner = self._owner.next_due_ms()
         return min([*times, *([] if owner is None else [owner])], default=None)
@@ -427,8 +428,15 @@ class WorkflowTest:
         return count
 
     def _moves(self, *, ready: bool) -> bool:
-        waiting = bool(self._said) or self._read < len(self._commands)
-        return waiting or self._owner.has_work(ready=ready)
+        owner = self._owner
+        due_ms = owner.next_due_ms()
+        return (
+            bool(self._said)
+            or self._read < len(self._commands)
+            or owner.has_work(ready=ready)
+            or (due_ms is not None and due_ms <= self.now_ms)
+            or bool(self._host.starting())
+        )
 
     async def _callbacks_moved(self) -> bool:
         """Lets callbacks go on; False when all of them wait for virtual time, or none is left."""

@@ -379,7 +379,8 @@ class Owner:
             return
         for key in due:
             hand.attempts[key] = None
-            self._staging.effect(HandlerAgain(hand.activation or 0, key))
+            number = run.entries[key].rollback_attempts + 1
+            self._staging.effect(HandlerAgain(hand.activation or 0, key, number))
 
     # -- the outbox
 

@@ -41,8 +41,10 @@ class StepSql:
         hand = owned.owner.activation(activation)
         if hand is None:
             return
-        owned.owner.attempt_returned(hand, returned.step.key)
         commit = StepCommit(hand.key, hand.run.run_number, returned)
+        if not owned.owner.expects(commit):
+            return
+        owned.owner.attempt_returned(hand, returned.step.key)
         if self._database is None:
             self._settled(owned, activation, commit, failed(returned, unavailable()))
             return

@@ -35,7 +35,7 @@ from processors.replay.outbox import end_children, queue
 from processors.replay.retries import retry_at_ms
 from processors.replay.retrying import retry
 from processors.replay.state import OPEN, CodeRun
-from processors.replay.waits import caught_up, due, met, settle, slept
+from processors.replay.waits import caught_up, due, met, settle, slept, too_long
 from processors.runs import decide as runs
 from processors.runs.decisions import Decision, Rejection
 from processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
@@ -138,7 +138,7 @@ def _decide_of(  # noqa: PLR0911, one for each command
         case RetryRun():
             return retry(run, command)
         case FinishChild():
-            return _child_finished(run, command, reached_ms)
+            return _child_finished(run, command, sent_at_ms, reached_ms)
         case NoteRefusal():
             return runs.note_refusal(run, command)
 
@@ -173,13 +173,17 @@ def _slept(run: CodeRun, reached_ms: int) -> list[RunEvent]:
     return [event for _, event in slept(run, reached_ms)]
 
 
-def _child_finished(run: CodeRun, command: FinishChild, reached_ms: int) -> Decision:
+def _child_finished(
+    run: CodeRun, command: FinishChild, sent_at_ms: int, reached_ms: int
+) -> Decision:
     entry = run.entries.get(command.key)
     if run.ended or command.run_number != run.run_number:
         return STALE
     if entry is None or entry.kind is not EntryKind.CHILD or entry.status not in OPEN:
         return STALE
     before = [] if run.status is RunStatus.PAUSED else _slept(run, reached_ms)
+    if entry.wake_at_ms is not None and sent_at_ms > entry.wake_at_ms:
+        return [*before, EntryErrored(command.key, too_long(entry))]
     if command.failure is None:
         return [*before, EntryCompleted(command.key, command.output or "null")]
     return [*before, EntryErrored(command.key, command.failure)]

@@ -111,7 +111,7 @@ def due(run: CodeRun, until_ms: int, *, heard: bool = False) -> tuple[list[RunEv
             case EntryKind.WAIT:
                 events.append(_timed_out(key, entry))
             case EntryKind.CHILD:
-                events.append(EntryErrored(key, _too_long(entry)))
+                events.append(EntryErrored(key, too_long(entry)))
                 late.append(key)
             case EntryKind.DO if run.rollback is None:
                 retried.append(key)
@@ -185,8 +185,9 @@ def _timed_out(key: str, entry: Entry) -> EntryCompleted | EntryErrored:
     return EntryErrored(key, Failure("EventTimeoutError", message))
 
 
-def _too_long(entry: Entry) -> Failure:
+def too_long(entry: Entry) -> Failure:
+    """The error of a child that has not ended within its timeout."""
     child = entry.child
     name = f"{child.workflow}/{child.instance_id}" if child else entry.name
-    message = f"expected {name} to end within its timeout, found it still running; it was ended"
+    message = f"expected {name} to end within its timeout, found it still running"
     return Failure("ChildWorkflowError", message)

@@ -72,6 +72,8 @@ class Activation:
         self.seen = begin.seen
         self.closed = False
         self.calls: dict[str, Call] = {}
+        #: Attempts after the first that are run when all that is recorded has been given.
+        self._deferred: list[Call] = []
         self._rollback = Rollback(self, begin.rollback) if begin.rollback else None
         #: What the owner will answer soon: while something is owed, the run is not suspended.
         self.owed: set[str] = set()
@@ -159,12 +161,19 @@ class Activation:
             self._outcome = (None, error)
         self._replaying = False
         self._lines_again = 0
+        self._run_deferred()
         if self._rollback is not None:
             self._rollback.rests()
         elif self._outcome is not None:
             self._finish(*self._outcome)
         else:
             self._rest()
+
+    def _run_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for call in deferred:
+            if self.calls.get(call.reached.key) is call and self._outcome is None:
+                self.run_call(call)
 
     def close(self) -> None:
         """Lets the run go: its code never runs again, not even to clean up, and says no more."""
@@ -202,7 +211,10 @@ class Activation:
         """An entry has its result."""
         self.entries[key] = entry
         self.seen = max(self.seen, entry.sequence)
-        self.calls.pop(key, None)
+        call = self.calls.pop(key, None)
+        if call is not None and call.started:
+            # It is another attempt's: one that was under way in a host that is gone.
+            self.outside.drop(self, key)
         self.owed.discard(key)
         future = self._pending.pop(key, None)
         if future is not None and not future.done():
@@ -225,8 +237,12 @@ class Activation:
         self.ask()
 
     def again(self, attempts: dict[str, int], sequence: int) -> None:
-        """Runs the next attempts of steps, by key, as far as the code still waits for them."""
+        """Runs the next attempts of steps, by key, as soon as the code has come to them."""
         self.seen = max(self.seen, sequence)
+        for key, number in attempts.items():
+            entry = self.entries.get(key)
+            if entry is not None:
+                entry.wake_at_ms, entry.attempts = None, number - 1
         if self._outcome is not None or self.rolling_back:
             return
         for key, number in attempts.items():
@@ -236,9 +252,10 @@ class Activation:
                 self.run_call(call)
         self._rest()
 
-    def roll_back_again(self, key: str) -> None:
+    def roll_back_again(self, key: str, number: int) -> None:
         """Runs the next attempt of a rollback handler."""
         if self._rollback is not None:
+            self.entries[key].rollback_attempts = number - 1
             self._rollback.again(key)
 
     def started(self, key: str) -> Started | None:
@@ -285,6 +302,10 @@ class Activation:
         if owed is not None:
             self.owed.add(owed)
         self.outside.say(self, asked)
+
+    def run_again(self, call: Call) -> None:
+        """Runs an attempt that was under way, behind what was recorded before it began."""
+        self._deferred.append(call)
 
     def run_call(self, call: Call) -> None:
         """Runs an attempt of a step."""

@@ -142,7 +142,7 @@ class Host:
             case Again():
                 activation.again(message.attempts, message.sequence)
             case HandlerAgain():
-                activation.roll_back_again(message.key)
+                activation.roll_back_again(message.key, message.attempt)
             case Drop():
                 self.drop(activation, message.key)
                 activation.dropped(message.key)

@@ -83,6 +83,7 @@ class HandlerAgain(Message, frozen=True):
 
     activation: int
     key: str
+    attempt: int
 
 
 class Drop(Message, frozen=True):

@@ -142,7 +142,7 @@ class Step(Drawn):
             run.run_call(call)
         elif entry.wake_at_ms is None:
             call.attempt = entry.attempts + 1
-            run.run_call(call)
+            run.run_again(call)
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """Sleeps durably; at most 365 days."""

@@ -138,6 +138,29 @@ def test_a_child_that_ends_at_the_very_end_of_its_timeout_has_ended():
     run(scenario, patient, invoice)
 
 
+@pytest.mark.parametrize("pauses", [False, True])
+def test_a_child_that_ends_too_late_raises_also_if_its_parent_was_paused(pauses: bool):
+    @workflow("order")
+    async def impatient(event: WorkflowEvent, step: Step) -> object:
+        params = {"wait": "2 hours"}
+        return await step.run_workflow(
+            "bill", "invoice", id="inv-1", params=params, timeout="1 hour"
+        )
+
+    async def scenario(test: WorkflowTest) -> None:
+        parent = await begin(test)
+        if pauses:
+            await parent.pause()
+        await test.advance("3 hours")
+        if pauses:
+            assert await state_of(await find(test, "invoice", "inv-1")) == "complete"
+            await parent.resume()
+            await test.run_until_idle()
+        assert (await error_of(parent)).name == "ChildWorkflowError"
+
+    run(scenario, impatient, invoice)
+
+
 def test_terminating_a_parent_ends_its_children_and_theirs():
     @workflow("basket")
     async def basket(event: WorkflowEvent, step: Step) -> object:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from headwater import EventTimeoutError, Step, WorkflowEvent, WorkflowTest, workflow
+from headwater import EventTimeoutError, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import (
     HOUR,
     MINUTE,
@@ -18,6 +18,7 @@ from tests.workflows.running import (
     keys_of,
     output,
     output_of,
+    pass_time,
     run,
     state_of,
 )
@@ -211,11 +212,17 @@ def test_an_event_counts_by_when_it_was_sent_whenever_it_is_handled(
     run(scenario, order_that_waits(timeout="1 minute"))
 
 
-def test_an_event_that_another_workflow_sends_at_the_very_deadline_counts():
+@pytest.mark.parametrize("turns", [0, 3])
+def test_an_event_that_another_workflow_sends_at_the_very_deadline_counts(turns: int):
+    async def pay(tx: StepTx) -> None:
+        for _ in range(turns):
+            await pass_time(0)
+        tx.send_event("order", "i-1", "approval", 1)
+
     @workflow("payer")
     async def payer(event: WorkflowEvent, step: Step) -> None:
         await step.sleep("nap", "1 minute")
-        await step.do("pay", lambda tx: tx.send_event("order", "i-1", "approval", 1))
+        await step.do("pay", pay)
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)

@@ -367,7 +367,7 @@ def test_new_entries_come_behind_those_of_iterations_that_a_replay_passes_over(
 
     async def naps(step: Step, state: dict) -> object:
         if state["n"] == 2:
-            await step.do("wait", lambda: pass_time("1 hour"))
+            await step.do("wait", lambda: pass_time("5 minutes"))
         return await turn(step, state)
 
     async def scenario(test: WorkflowTest) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.workflows.running import (
     MINUTE,
     START,
     Calls,
-    Deployed,
     Flaky,
     Unreachable,
     begin,
@@ -182,116 +180,6 @@ def test_the_number_of_attempts_and_the_time_of_the_next_survive_a_crash():
         assert (await entry_at(instance, "charge")).attempts == 3
 
     run(scenario, order_that(flaky, retries=retries))
-
-
-def test_while_a_later_attempt_runs_its_step_is_under_way_and_its_instance_active():
-    peer = Flaky(failures=1)
-
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await begin(test)
-        for _ in range(2):
-            await test.advance("10 seconds")
-            entry = await entry_at(instance, "charge")
-            assert await state_of(instance) == "active"
-            assert (entry.status, entry.attempts, entry.next_retry_at) == ("pending", 1, None)
-            assert entry.error is not None, "that of the attempt before"
-            await test.crash()
-        assert peer.calls == 3, "a crash costs a call, no attempt"
-        await test.advance("1 minute")
-        assert await output_of(instance) == "ok"
-        assert (await entry_at(instance, "charge")).attempts == 2
-
-    async def call() -> object:
-        value = peer()
-        await pass_time("30 seconds")
-        return value
-
-    run(scenario, order_that(call))
-
-
-def test_an_instance_waits_again_when_no_attempt_of_several_runs():
-    @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> object:
-        again = Retry(limit=3, delay="1 minute", backoff="constant")
-        steps = [step.do(name, of(name), retries=again) for name in ("short", "long")]
-        return await asyncio.gather(*steps)
-
-    def of(name: str) -> Callable[[], Awaitable[object]]:
-        peer = Flaky(failures=2, value=name)
-
-        async def call() -> object:
-            await pass_time({"short": "5 seconds", "long": "20 seconds"}[name])
-            return peer()
-
-        return call
-
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await begin(test)
-        seen = []
-        for at_s in (10, 30, 67, 72, 87, 102):
-            await test.advance((at_s - (seen[-1][0] if seen else 0)) * 1_000)
-            entries = [entry.status for entry in (await instance.history()).steps]
-            seen.append((at_s, await state_of(instance), *entries))
-        assert seen == [
-            (10, "active", "waiting"),
-            (30, "waiting", "waiting", "waiting"),
-            (67, "active", "pending", "waiting"),
-            (72, "waiting", "waiting", "waiting"),
-            (87, "active", "waiting", "pending"),
-            (102, "waiting", "waiting", "waiting"),
-        ]
-        await test.advance("2 minutes")
-        assert await output_of(instance) == ["short", "long"]
-
-    run(scenario, order)
-
-
-def test_an_instance_waits_although_new_code_no_longer_has_the_step_that_is_tried_again():
-    code = Deployed()
-
-    @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> object:
-        if code.version == 1:
-            first = step.do("charge", Flaky(9))
-            await asyncio.gather(first, step.wait_for_event("paid", type="paid"))
-        return (await step.wait_for_event("paid", type="paid")).payload
-
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await begin(test)
-        await test.crash()
-        code.version = 2
-        await test.advance("10 seconds")
-        assert await state_of(instance) == "waiting"
-        assert (await entry_at(instance, "charge")).status == "pending"
-        await instance.send_event("paid", 5)
-        await test.run_until_idle()
-        assert await output_of(instance) == 5
-
-    run(scenario, order)
-
-
-def test_an_attempt_that_runs_while_its_instance_is_paused_has_its_result():
-    peer = Flaky(failures=1)
-
-    async def call() -> object:
-        value = peer()
-        await pass_time("30 seconds")
-        return value
-
-    async def scenario(test: WorkflowTest) -> None:
-        instance = await begin(test)
-        await test.advance("20 seconds")
-        await instance.pause()
-        await test.advance("10 seconds")
-        assert (await entry_at(instance, "charge")).status == "pending"
-        await test.advance("1 minute")
-        entry = await entry_at(instance, "charge")
-        assert (await state_of(instance), entry.status) == ("paused", "completed")
-        await instance.resume()
-        await test.run_until_idle()
-        assert (await output_of(instance), peer.calls) == ("ok", 2)
-
-    run(scenario, order_that(call))
 
 
 def test_an_exhausted_step_tells_the_workflow_its_name_attempts_and_last_error():

@@ -268,6 +268,32 @@ def test_a_handler_that_raises_is_tried_again():
     run(scenario, order)
 
 
+def test_lines_of_a_handler_say_which_attempt_they_are_of():
+    refunds = Flaky(failures=3)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        async def refund(result: str) -> None:
+            await step.log.info("refunding")
+            refunds()
+
+        await step.checkpoint("before money")
+        await step.do("pay", lambda: "paid", rollback=refund)
+        fail()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("11 seconds")
+        await test.crash()
+        await test.advance("10 minutes")
+        logs = (await instance.history()).logs
+        assert [(line.step_key, line.attempt) for line in logs] == [
+            ("pay", number) for number in (1, 2, 3, 4)
+        ]
+
+    run(scenario, order)
+
+
 def test_a_handler_that_never_succeeds_is_logged_and_the_next_one_runs():
     attempts: list[str] = []
 

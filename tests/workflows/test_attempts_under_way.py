@@ -1,0 +1,276 @@
+"""Attempts after the first: how it stands while they run, and that each runs once, and in time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headwater import Retry, Step, StepFailedError, WorkflowEvent, WorkflowTest, workflow
+from processors.replay.commands import StepReturned
+from processors.replay.step_commits import StepCommit
+from streams.code_host.host import Host
+from tests.workflows.running import (
+    Deployed,
+    Flaky,
+    begin,
+    entry_at,
+    error_of,
+    output_of,
+    pass_time,
+    run,
+    state_of,
+)
+
+
+def order_that(callback: object, **options: object) -> object:
+    """A workflow of one step."""
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return await step.do("charge", callback, **options)
+
+    return order
+
+
+def test_while_a_later_attempt_runs_its_step_is_under_way_and_its_instance_active():
+    peer = Flaky(failures=1)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for _ in range(2):
+            await test.advance("10 seconds")
+            entry = await entry_at(instance, "charge")
+            assert await state_of(instance) == "active"
+            assert (entry.status, entry.attempts, entry.next_retry_at) == ("pending", 1, None)
+            assert entry.error is not None, "that of the attempt before"
+            await test.crash()
+        assert peer.calls == 3, "a crash costs a call, no attempt"
+        await test.advance("1 minute")
+        assert await output_of(instance) == "ok"
+        assert (await entry_at(instance, "charge")).attempts == 2
+
+    async def call() -> object:
+        value = peer()
+        await pass_time("30 seconds")
+        return value
+
+    run(scenario, order_that(call))
+
+
+def test_an_instance_waits_again_when_no_attempt_of_several_runs():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        again = Retry(limit=3, delay="1 minute", backoff="constant")
+        steps = [step.do(name, of(name), retries=again) for name in ("short", "long")]
+        return await asyncio.gather(*steps)
+
+    def of(name: str) -> Callable[[], Awaitable[object]]:
+        peer = Flaky(failures=2, value=name)
+
+        async def call() -> object:
+            await pass_time({"short": "5 seconds", "long": "20 seconds"}[name])
+            return peer()
+
+        return call
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        seen = []
+        for at_s in (10, 30, 67, 72, 87, 102):
+            await test.advance((at_s - (seen[-1][0] if seen else 0)) * 1_000)
+            entries = [entry.status for entry in (await instance.history()).steps]
+            seen.append((at_s, await state_of(instance), *entries))
+        assert seen == [
+            (10, "active", "waiting"),
+            (30, "waiting", "waiting", "waiting"),
+            (67, "active", "pending", "waiting"),
+            (72, "waiting", "waiting", "waiting"),
+            (87, "active", "waiting", "pending"),
+            (102, "waiting", "waiting", "waiting"),
+        ]
+        await test.advance("2 minutes")
+        assert await output_of(instance) == ["short", "long"]
+
+    run(scenario, order)
+
+
+def test_an_instance_waits_although_new_code_no_longer_has_the_step_that_is_tried_again():
+    code = Deployed()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        if code.version == 1:
+            first = step.do("charge", Flaky(9))
+            await asyncio.gather(first, step.wait_for_event("paid", type="paid"))
+        return (await step.wait_for_event("paid", type="paid")).payload
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        code.version = 2
+        await test.advance("10 seconds")
+        assert await state_of(instance) == "waiting"
+        assert (await entry_at(instance, "charge")).status == "pending"
+        await instance.send_event("paid", 5)
+        await test.run_until_idle()
+        assert await output_of(instance) == 5
+
+    run(scenario, order)
+
+
+def test_an_attempt_that_runs_while_its_instance_is_paused_has_its_result():
+    peer = Flaky(failures=1)
+
+    async def call() -> object:
+        value = peer()
+        await pass_time("30 seconds")
+        return value
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("20 seconds")
+        await instance.pause()
+        await test.advance("10 seconds")
+        assert (await entry_at(instance, "charge")).status == "pending"
+        await test.advance("1 minute")
+        entry = await entry_at(instance, "charge")
+        assert (await state_of(instance), entry.status) == ("paused", "completed")
+        await instance.resume()
+        await test.run_until_idle()
+        assert (await output_of(instance), peer.calls) == ("ok", 2)
+
+    run(scenario, order_that(call))
+
+
+def test_a_step_is_tried_again_although_new_code_comes_to_it_only_when_its_time_is_over():
+    code, peer = Deployed(), Flaky(failures=1)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        if code.version == 2:
+            await step.do("new", lambda: pass_time("1 minute"))
+        return await asyncio.gather(step.do("charge", peer), step.do("other", other))
+
+    async def other() -> None:
+        await pass_time("3 seconds")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 second")
+        code.version = 2
+        await test.crash()
+        await test.advance("2 minutes")
+        assert await output_of(instance) == ["ok", None]
+        assert peer.calls == 2
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("first", ["sleep", "failure"])
+@pytest.mark.parametrize("advances", [["3 hours"], ["7 minutes", "30 minutes"]])
+def test_an_attempt_that_begins_while_time_passes_has_its_timeout(first: str, advances: list[str]):
+    peer = Flaky(failures=first == "failure")
+
+    async def slow() -> None:
+        peer()
+        await pass_time("1 hour")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        if first == "sleep":
+            await step.sleep("nap", "1 second")
+        limit = 1 if first == "failure" else 0
+        try:
+            await step.do("charge", slow, timeout="10 minutes", retries=Retry(limit, "1 second"))
+        except StepFailedError as failed:
+            now = await step.now()
+            ended = (now - event.timestamp).total_seconds()
+            raise RuntimeError(f"{failed.error.name} after {ended:.0f} s") from failed
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        for each in advances:
+            await test.advance(each)
+        assert (await error_of(instance)).message == "StepTimeoutError after 601 s"
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_ended_before_a_later_attempt_began_comes_first_on_a_replay_too(crashes: bool):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        async def sleeper(step: Step) -> object:
+            await step.sleep("nap", "2 seconds")
+            return await step.do("load", lambda: "slept")
+
+        async def caller(step: Step) -> object:
+            again = Retry(limit=1, delay="2 seconds")
+            return await step.do("call", peer, retries=again)
+
+        return (await step.race("first", sleeper=sleeper, caller=caller)).value
+
+    peer = Flaky(failures=1, value="tried again")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        if crashes:
+            await test.crash()
+        await test.advance("1 minute")
+        assert await output_of(instance) == "slept"
+
+    run(scenario, order)
+
+
+def test_an_attempt_without_a_delay_is_at_once_also_beside_one_that_takes_long():
+    peer = Flaky(failures=2)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        again = Retry(limit=5, delay=0)
+        slow = step.do("slow", lambda: pass_time("9 minutes"))
+        return await asyncio.gather(step.do("charge", peer, retries=again), slow)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert peer.calls == 3
+        assert (await entry_at(instance, "charge")).status == "completed"
+
+    run(scenario, order)
+
+
+def test_an_attempt_ends_when_the_one_before_it_turns_out_to_have_had_its_result():
+    """The SQL of an attempt takes effect while its host is lost, and another has begun it again."""
+    calls = []
+
+    async def slow() -> None:
+        calls.append("begun")
+        await pass_time("5 seconds")
+        calls.append("ended")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.do("charge", slow)
+        await step.wait_for_event("paid", type="paid")
+        raise LookupError("nothing is here")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        owner = test._owner
+        hand = owner.instances.find("order/i-1")
+        started = hand.attempts["charge"]
+        owner.attempt_returned(hand, "charge")
+        test._stop()
+        test._host = Host(test._workflows, emit=test._heard, now_ms=lambda: test.now_ms)
+        owner.host_gone("it ended", test.now_ms)
+        await test.run_until_idle()
+        returned = StepReturned(started.step, 1, started.policy, "1")
+        owner.recover(StepCommit("order/i-1", 0, returned), test.now_ms)
+        await test.advance("10 seconds")
+        assert calls == ["begun", "begun"]
+        assert await state_of(instance) == "waiting"
+        await instance.send_event("paid")
+        await test.run_until_idle()
+        assert (await error_of(instance)).name == "LookupError"
+
+    run(scenario, order)
