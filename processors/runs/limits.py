@@ -58,11 +58,8 @@ def name_fault(what: str, name: object, longest: int) -> str | None:
 
 def value_fault(what: str, text: str) -> str | None:
     """Says whether the JSON text of a value is too large."""
-    # Four bytes is the most that a character takes: most texts need not be encoded to be measured.
-    if len(text) * 4 <= VALUE_BYTES_MAX:
-        return None
-    size = len(text.encode())
-    if size <= VALUE_BYTES_MAX:
+    size = _size_beyond(text, VALUE_BYTES_MAX)
+    if size is None:
         return None
     return (
         f"expected at most {VALUE_BYTES_MAX} bytes of JSON as {what}, found {size}; "
@@ -70,12 +67,19 @@ def value_fault(what: str, text: str) -> str | None:
     )
 
 
+def _size_beyond(text: str, most: int) -> int | None:
+    """How many bytes a text has, if these are more than it may have."""
+    # Four bytes is the most that a character takes: most texts need not be encoded to be measured.
+    if len(text) * 4 <= most:
+        return None
+    size = len(text.encode())
+    return size if size > most else None
+
+
 def key_fault(key: str) -> str | None:
     """Says whether the key of an entry is too large."""
-    if len(key) * 4 <= KEY_BYTES_MAX:
-        return None
-    size = len(key.encode())
-    if size <= KEY_BYTES_MAX:
+    size = _size_beyond(key, KEY_BYTES_MAX)
+    if size is None:
         return None
     return (
         "expected the names of an entry and of all that it lies in to have at most "

@@ -215,8 +215,10 @@ class WorkflowLogContract:
             log, twin, partition = place.log(), place.log(), place.partition
             epoch = await log.claim(partition, "worker-1")
             # What is left of an attempt to claim that was given up: the same name, another offset.
-            await twin.claim(partition, "worker-1")
-            await lost(log.append({partition: some(epoch, 1)}))
+            late = await twin.claim(partition, "worker-1")
+            error = await lost(log.append({partition: some(epoch, 1)}))
+            assert error.partitions == {partition}
+            assert await counted(log, partition, epoch, late + 1) == []
 
         run(scenario)
 

@@ -4,6 +4,7 @@ and time that passes while it does not.
 
 import asyncio
 import signal
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from processors.replay.sizes import RECORD_TOO_LARGE
 from processors.runs.limits import FAILURE_MESSAGE_MAX
 from processors.runs.state import RunStatus
 from schemas.history import PauseRun, ResumeRun, RetryRun
-from tests.e2e.workflow_house import WorkflowHouse, opened
-from tests.integration.test_workflow_worker import Scene, play, work
+from schemas.topics import MAX_RECORD_BYTES
+from streams.instances import COMPRESSED
+from streams.records import partition_of
+from tests.e2e.workflow_house import PARTITIONS, WorkflowHouse, opened
+from tests.integration.test_workflow_worker import Scene, play, snapshots, work
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +69,17 @@ def test_an_event_that_was_sent_in_time_counts_though_the_worker_was_suspended(
     play(house, act)
 
 
-def test_a_state_that_is_too_large_for_a_snapshot_spoils_no_checkpoint(house: WorkflowHouse):
+def test_a_state_that_is_larger_than_a_record_is_compressed_and_spoils_no_checkpoint(
+    house: WorkflowHouse,
+):
     async def act(scene: Scene) -> None:
         key = await scene.create("hoarder", "large")
         await scene.status(key, RunStatus.WAITING)
         await scene.written_down(key)
+        taken = await snapshots(house, partition_of(key.encode(), PARTITIONS))
+        state = taken[key.encode()]
+        assert state.format == COMPRESSED
+        assert len(state.state) < MAX_RECORD_BYTES < len(zlib.decompress(state.state))
 
     work(house)
     play(house, act)

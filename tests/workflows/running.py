@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from headwater import WorkflowTest
+import pytest
+
+from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -106,6 +108,20 @@ class Flaky:
         if self.calls <= self.failures:
             raise self.error(f"call {self.calls}")
         return self.value
+
+
+#: Plays a test once as it is, and once with a crash.
+CRASH = pytest.mark.parametrize("crash", [False, True])
+
+
+def order_that(callback: object, **options: object) -> object:
+    """A workflow of one step, `charge`."""
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        return await step.do("charge", callback, **options)
+
+    return order
 
 
 class Deployed:

@@ -15,21 +15,12 @@ from tests.workflows.running import (
     begin,
     entry_at,
     error_of,
+    order_that,
     output_of,
     pass_time,
     run,
     state_of,
 )
-
-
-def order_that(callback: object, **options: object) -> object:
-    """A workflow of one step."""
-
-    @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> object:
-        return await step.do("charge", callback, **options)
-
-    return order
 
 
 def test_while_a_later_attempt_runs_its_step_is_under_way_and_its_instance_active():

@@ -38,6 +38,19 @@ async def order(event: WorkflowEvent, step: Step) -> object:
     return await step.run_workflow("bill", "invoice", id="inv-1", params=event.payload)
 
 
+def order_of(wait: str) -> object:
+    """An order that gives its invoice, which waits so long, an hour."""
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        params = {"wait": wait}
+        return await step.run_workflow(
+            "bill", "invoice", id="inv-1", params=params, timeout="1 hour"
+        )
+
+    return order
+
+
 def test_a_child_is_an_instance_of_its_own_whose_output_the_parent_gets():
     async def scenario(test: WorkflowTest) -> None:
         parent = await begin(test, params={"wait": "1 hour", "sku": "x"})
@@ -104,13 +117,6 @@ def test_a_child_that_errors_raises_its_message_into_the_parent():
 
 
 def test_a_child_that_takes_too_long_is_terminated_and_raises():
-    @workflow("order")
-    async def impatient(event: WorkflowEvent, step: Step) -> object:
-        params = {"wait": "2 hours"}
-        return await step.run_workflow(
-            "bill", "invoice", id="inv-1", params=params, timeout="1 hour"
-        )
-
     async def scenario(test: WorkflowTest) -> None:
         parent = await begin(test)
         await test.advance(60 * 60 * 1000 - 1)
@@ -119,34 +125,20 @@ def test_a_child_that_takes_too_long_is_terminated_and_raises():
         await error_of(parent)
         assert await state_of(await find(test, "invoice", "inv-1")) == "terminated"
 
-    run(scenario, impatient, invoice)
+    run(scenario, order_of("2 hours"), invoice)
 
 
 def test_a_child_that_ends_at_the_very_end_of_its_timeout_has_ended():
-    @workflow("order")
-    async def patient(event: WorkflowEvent, step: Step) -> object:
-        params = {"wait": "1 hour"}
-        return await step.run_workflow(
-            "bill", "invoice", id="inv-1", params=params, timeout="1 hour"
-        )
-
     async def scenario(test: WorkflowTest) -> None:
         parent = await begin(test)
         await test.advance("1 hour")
         assert await state_of(parent) == "complete"
 
-    run(scenario, patient, invoice)
+    run(scenario, order_of("1 hour"), invoice)
 
 
 @pytest.mark.parametrize("pauses", [False, True])
 def test_a_child_that_ends_too_late_raises_also_if_its_parent_was_paused(pauses: bool):
-    @workflow("order")
-    async def impatient(event: WorkflowEvent, step: Step) -> object:
-        params = {"wait": "2 hours"}
-        return await step.run_workflow(
-            "bill", "invoice", id="inv-1", params=params, timeout="1 hour"
-        )
-
     async def scenario(test: WorkflowTest) -> None:
         parent = await begin(test)
         if pauses:
@@ -158,7 +150,7 @@ def test_a_child_that_ends_too_late_raises_also_if_its_parent_was_paused(pauses:
             await test.run_until_idle()
         assert (await error_of(parent)).name == "ChildWorkflowError"
 
-    run(scenario, impatient, invoice)
+    run(scenario, order_of("2 hours"), invoice)
 
 
 def test_terminating_a_parent_ends_its_children_and_theirs():

@@ -17,6 +17,7 @@ from headwater import (
     workflow,
 )
 from tests.workflows.running import (
+    CRASH,
     Calls,
     begin,
     entry_at,
@@ -29,8 +30,6 @@ from tests.workflows.running import (
     run,
     state_of,
 )
-
-CRASH = pytest.mark.parametrize("crash", [False, True])
 
 
 def refuse() -> None:

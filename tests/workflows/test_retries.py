@@ -24,6 +24,7 @@ from tests.workflows.running import (
     entry_at,
     error_of,
     failure,
+    order_that,
     output,
     output_of,
     pass_time,
@@ -32,16 +33,6 @@ from tests.workflows.running import (
 )
 
 SECOND = MINUTE / 60
-
-
-def order_that(callback: object, **options: object) -> object:
-    """A workflow of one step."""
-
-    @workflow("order")
-    async def order(event: WorkflowEvent, step: Step) -> object:
-        return await step.do("charge", callback, **options)
-
-    return order
 
 
 def test_a_failed_attempt_is_recorded_with_the_time_of_the_next():
