@@ -10,7 +10,8 @@ ENV PATH=/opt/headwater/bin:$PATH
 COPY requirements.txt /src/
 RUN pip install --require-hashes --only-binary :all: -r /src/requirements.txt
 
-COPY pyproject.toml README.md headwater.py /src/
+COPY pyproject.toml README.md /src/
+COPY src /src/src
 COPY schemas /src/schemas
 COPY processors /src/processors
 COPY streams /src/streams

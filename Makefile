@@ -39,7 +39,7 @@ lock: ## Pin the Python packages anew, from pyproject.toml (needs uv)
 		--output-file requirements-dev.txt
 
 lock-jars: setup ## Pin Kafka's jars anew
-	@$(BIN)/python -m streams.kafka_jars --lock
+	@$(BIN)/python -m headwater.streams.kafka.jars --lock
 
 clean: ## Remove .venv and what was built; the data in .headwater stays
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

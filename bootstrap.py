@@ -24,7 +24,7 @@ HOME = VENV / "headwater.home"
 LOG = VENV / "setup.log"
 LOCK = ROOT / "requirements-dev.txt"
 #: What an installation depends on; a change of any of them makes the stamp stale.
-SOURCES = (LOCK, ROOT / "pyproject.toml", ROOT / "streams" / "jgo.lock.toml")
+SOURCES = (LOCK, ROOT / "pyproject.toml", ROOT / "streams" / "kafka" / "jgo.lock.toml")
 
 OLDEST = (3, 11)
 #: Newest first; the locks are made for these. A later `python3` is tried when none of them is here.
@@ -151,7 +151,7 @@ def install() -> None:
 
 def prepare_kafka() -> None:
     """Lets the project prepare Kafka; it reports its own progress and says why it failed."""
-    command = [str(PYTHON), "-m", "streams.kafka_aot"]
+    command = [str(PYTHON), "-m", "headwater.streams.kafka.aot_cache"]
     done = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603 (our own module)
     if done.returncode:
         sys.exit(done.returncode)

@@ -15,10 +15,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.children import Child
 from benchmarks.meter import Reading
-from projections.embedded import EmbeddedPostgres
-from projections.migrate import migrate
-from streams.embedded import EmbeddedKafka
-from streams.topics import create_topics
+from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.projections.postgres.migrate import migrate
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.topics import create_topics
 
 #: As many as `headwater up` makes by default.
 PARTITIONS: Final = 4

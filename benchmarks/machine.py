@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from streams.kafka_jars import KAFKA_VERSION
+from headwater.streams.kafka.jars import KAFKA_VERSION
 
 _PACKAGES: Final = (
     "aiokafka",

@@ -23,8 +23,8 @@ from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.house import House, opened, say
 from benchmarks.profiles import Profiler
 from benchmarks.results import Comparison, Round, Target, turns
-from schemas.tables import DAILY_SUMMARY
-from schemas.topics import OUTCOMES, WEBHOOKS
+from headwater.schemas.tables import DAILY_SUMMARY
+from headwater.schemas.topics import OUTCOMES, WEBHOOKS
 
 #: A worker that is held longer than this would lose its partitions (10 s) when it is let go.
 _HELD_MAX_S: Final = 7.0

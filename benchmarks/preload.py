@@ -11,9 +11,9 @@ from typing import Final
 
 from benchmarks.raw import ours, plain
 from benchmarks.reporting import report
-from schemas.topics import WEBHOOKS
-from streams.appender import Appender
-from streams.records import Outgoing
+from headwater.schemas.topics import WEBHOOKS
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.records import Outgoing
 
 #: Records of one append: a few megabytes, so that the broker works while the next are packed.
 _AT_ONCE: Final = 2_000

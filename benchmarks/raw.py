@@ -10,11 +10,11 @@ import msgspec
 import orjson
 
 from benchmarks.payloads import delivery
-from processors.envelope import event_id
-from schemas.codec import encode
-from schemas.records import WebhookReceived
-from schemas.topics import WEBHOOKS
-from streams.records import Outgoing, partition_of
+from headwater.processors.providers.terra.envelope import event_id
+from headwater.schemas.codec import encode
+from headwater.schemas.records import WebhookReceived
+from headwater.schemas.topics import WEBHOOKS
+from headwater.streams.kafka.records import Outgoing, partition_of
 
 #: The raw topics of the hand-written loop and of stock Faust, and where each puts its rows.
 BY_HAND: Final = "bench-by-hand"

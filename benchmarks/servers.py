@@ -18,7 +18,7 @@ from litestar import Litestar, asgi
 from litestar.datastructures import State
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.server import serve
+from headwater.gateway.http.server import serve
 
 PATH: Final = "/webhooks/terra"
 TOPIC: Final = "bench-bare"

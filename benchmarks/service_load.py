@@ -27,8 +27,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from benchmarks.house import PARTITIONS
 from benchmarks.http_client import Connection
 from benchmarks.reporting import report
-from schemas.codec import decode
-from schemas.history import (
+from headwater.schemas.codec import decode
+from headwater.schemas.history import (
     Command,
     EntryCompleted,
     EntryOpened,
@@ -38,9 +38,9 @@ from schemas.history import (
     StartRun,
     instance_key,
 )
-from schemas.topics import WORKFLOW_HISTORY
-from streams.clock import now_ms
-from streams.workflow_client import WorkflowClient
+from headwater.schemas.topics import WORKFLOW_HISTORY
+from headwater.streams.clock import now_ms
+from headwater.streams.workflows.client import WorkflowClient
 
 #: A workflow of as many steps as its params say, and one that waits behind them for an event.
 _STEPS: Final = "many"

@@ -24,13 +24,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.reporting import report
 from benchmarks.workflow_app import ENDED, TEN
-from schemas.history import Command, StartRun, TerminateRun, instance_key
-from schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY, WORKFLOW_SNAPSHOTS
-from streams.appender import Appender
-from streams.clock import now_ms
-from streams.records import partition_of
-from streams.takeover import CHECKPOINT
-from streams.workflow_client import WorkflowClient
+from headwater.schemas.history import Command, StartRun, TerminateRun, instance_key
+from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY, WORKFLOW_SNAPSHOTS
+from headwater.streams.clock import now_ms
+from headwater.streams.engine.restore import CHECKPOINT
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.records import partition_of
+from headwater.streams.workflows.client import WorkflowClient
 
 #: Longer than any takeover that is measured, and bounded: a worker that is stuck fails the run.
 _PATIENCE_S: Final = 120.0

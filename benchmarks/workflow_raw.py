@@ -20,7 +20,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.reporting import report
 from benchmarks.workflow_load import percentiles
-from schemas.topics import WORKFLOW_HISTORY
+from headwater.schemas.topics import WORKFLOW_HISTORY
 
 _PATIENCE_S: Final = 120.0
 #: Long enough that no single stall of the machine decides.

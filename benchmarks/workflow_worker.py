@@ -13,8 +13,8 @@ from typing import Final
 
 import uvloop
 
-from streams.clock import now_ms
-from streams.workflow_worker import Pace, WorkflowWorker
+from headwater.streams.clock import now_ms
+from headwater.streams.workflows.worker import Pace, WorkflowWorker
 
 _PACES: Final = {
     "often": Pace(checkpoint_records=1),

@@ -1,5 +1,5 @@
 """`python -m gateway`: the command line, for a part that starts another."""
 
-from gateway.cli import main
+from headwater.gateway.cli import main
 
 main()

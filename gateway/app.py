@@ -15,21 +15,21 @@ from litestar.openapi.spec import Components
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import admin_routes
-from gateway.bodies import BodyReader
-from gateway.health import health_routes
-from gateway.metrics import Metrics
-from gateway.ports import DeliveryLog, Replays
-from gateway.problems import HANDLERS, Problem, ProblemDocument
-from gateway.reads import read_routes
-from gateway.registry import registry
-from gateway.request_scope import STATE_NAME, request_id_of
-from gateway.settings import Settings
-from gateway.webhooks import PATHS, Accepted, Receiver
-from gateway.workflows.description import SECURITY
-from gateway.workflows.routes import WorkflowPorts, WorkflowService
-from gateway.workflows.swagger import SwaggerPage
-from projections.queries import Reader
+from headwater.gateway.http.admin import admin_routes
+from headwater.gateway.http.bodies import BodyReader
+from headwater.gateway.http.health import health_routes
+from headwater.gateway.http.metrics import Metrics
+from headwater.gateway.http.ports import DeliveryLog, Replays
+from headwater.gateway.http.problems import HANDLERS, Problem, ProblemDocument
+from headwater.gateway.http.reads import read_routes
+from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
+from headwater.gateway.http.schema_registry import registry
+from headwater.gateway.http.webhooks import PATHS, Accepted, Receiver
+from headwater.gateway.settings import Settings
+from headwater.gateway.workflows.description import SECURITY
+from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
+from headwater.gateway.workflows.swagger import SwaggerPage
+from headwater.projections.deliveries.queries import Reader
 
 _RECEIVERS: Final = "receivers"
 _SERVICE: Final = "workflow_service"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gateway.commands.on_demand import OnDemand, OnDemandGroup
-from gateway.commands.options import (
+from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
+from headwater.gateway.commands.options import (
     app_option,
     bootstrap_of,
     data_dir_option,
@@ -28,14 +28,14 @@ from gateway.commands.options import (
     postgres_option,
     settings_from,
 )
-from gateway.output import print_rows, say
-from gateway.request_ids import ulid_source
-from schemas.errors import HeadwaterError, PartUnavailable
-from schemas.topics import TOPICS
-from streams.clock import now_ms
+from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.request_ids import ulid_source
+from headwater.schemas.errors import HeadwaterError, PartUnavailable
+from headwater.schemas.topics import TOPICS
+from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from gateway.settings import Settings
+    from headwater.gateway.settings import Settings
 
 _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
@@ -88,7 +88,7 @@ def up(demo: bool, no_demo: bool, **flags: str | int | Path | None) -> None:
     run here; then stays up until Ctrl-C. With --app, runs the workflows of that app in place of
     the demo's.
     """
-    from gateway.commands.up import run_up  # noqa: PLC0415 (see above)
+    from headwater.gateway.commands.up import run_up  # noqa: PLC0415 (see above)
 
     if demo and no_demo:
         raise click.UsageError("expected --demo or --no-demo, found both")
@@ -113,14 +113,14 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 
 
 async def _serve(settings: "Settings") -> None:
-    from gateway.app import create_app  # noqa: PLC0415 (see above)
-    from gateway.server import serve as serve_app  # noqa: PLC0415 (see above)
-    from gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
-    from gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
-    from projections.queries import Reader  # noqa: PLC0415 (see above)
-    from projections.workflow_queries import Workflows  # noqa: PLC0415 (see above)
-    from streams.client import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
-    from streams.workflow_client import WorkflowClient  # noqa: PLC0415 (see above)
+    from headwater.gateway.app import create_app  # noqa: PLC0415 (see above)
+    from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
+    from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
+    from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
+    from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
+    from headwater.projections.workflows.queries import Workflows  # noqa: PLC0415 (see above)
+    from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
+    from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
 
     bootstrap = bootstrap_of(settings)
     reader = Reader(dsn_of(settings))
@@ -178,11 +178,11 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
         raise click.UsageError("--tick: expected --app and HEADWATER_TICK_URL, found one missing")
     _prepare(settings)
     if settings.app:
-        from gateway.commands.work import run_workflows  # noqa: PLC0415 (see above)
+        from headwater.gateway.commands.work import run_workflows  # noqa: PLC0415 (see above)
 
         run_workflows(settings, clock=now_ms, ticked=tick)
         return
-    from streams.worker import run_worker  # noqa: PLC0415 (see above)
+    from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
     run_worker(
         bootstrap=bootstrap_of(settings),
@@ -208,7 +208,7 @@ def project(kafka: str | None, postgres: str | None) -> None:
 async def _project(settings: "Settings") -> None:
     import asyncio  # noqa: PLC0415 (see above)
 
-    from projections.projector import run_projector  # noqa: PLC0415 (see above)
+    from headwater.projections.projector.projector import run_projector  # noqa: PLC0415 (see above)
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -226,7 +226,7 @@ async def _project(settings: "Settings") -> None:
 @postgres_option
 def migrate(postgres: str | None) -> None:
     """Bring Postgres' tables up to this release."""
-    from projections.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
+    from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
 
     applied = migrate_database(dsn_of(settings_from(postgres=postgres)), say)
     say(f"{len(applied)} migrations applied." if applied else "Nothing to do.")
@@ -263,7 +263,7 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     import asyncio  # noqa: PLC0415 (see above)
 
-    from streams.topics import create_topics  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.topics import create_topics  # noqa: PLC0415 (see above)
 
     made = asyncio.run(
         create_topics(
@@ -278,35 +278,37 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
 for _command in (
     OnDemand(
         "dlq",
-        "gateway.commands.operate:dlq",
+        "headwater.gateway.commands.operate:dlq",
         "Look at dead letters and put them back into their topics.",
     ),
     OnDemand(
         "instances",
-        "gateway.commands.instances:instances",
+        "headwater.gateway.commands.instances:instances",
         "Look at instances of workflows, create, steer and signal them.",
     ),
     OnDemand(
         "settings",
-        "gateway.commands.local:settings",
+        "headwater.gateway.commands.local:settings",
         "Show every setting: its variable, value, default and meaning.",
     ),
     OnDemand(
         "sign",
-        "gateway.commands.local:sign",
+        "headwater.gateway.commands.local:sign",
         "Print the terra-signature of a file, as Terra would send it now.",
     ),
     OnDemand(
         "sync",
-        "gateway.commands.sync:sync",
+        "headwater.gateway.commands.sync:sync",
         "Copy the rows into a SQLite file: everything at first, then what changed.",
     ),
     OnDemand(
         "trace",
-        "gateway.commands.operate:trace",
+        "headwater.gateway.commands.operate:trace",
         "Show the journey of a delivery: every stage, when, and what was decided there.",
     ),
-    OnDemand("workflows", "gateway.commands.workflows:workflows", "See which workflows exist."),
+    OnDemand(
+        "workflows", "headwater.gateway.commands.workflows:workflows", "See which workflows exist."
+    ),
 ):
     cli.add_command(_command)
 
@@ -354,7 +356,7 @@ def _in_words(error: Exception) -> str:
 
 def _prepare(settings: "Settings") -> None:
     """Makes a process ready that serves until it is stopped: its log, and its connections."""
-    from streams._aiokafka import mend  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.aiokafka_patches import mend  # noqa: PLC0415 (see above)
 
     mend()
     logging.basicConfig(

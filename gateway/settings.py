@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
+from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 
 __all__ = [
     "DEVELOPMENT_SECRETS",

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from schemas.records import Stamp
-from schemas.tables import Row, Table, Value
+from headwater.schemas.records import Stamp
+from headwater.schemas.tables import Row, Table, Value
 
 
 class RowUpdate(msgspec.Struct, frozen=True):

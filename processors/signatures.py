@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
+from headwater.processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
 
 __all__ = ["SCHEMES", "RefusalReason", "Refused", "SignatureScheme", "Verified", "verify"]
 

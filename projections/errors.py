@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 from psycopg_pool import PoolTimeout, TooManyRequests
 
-from schemas.errors import Disposition, HeadwaterError, StoreUnavailable
+from headwater.schemas.errors import Disposition, HeadwaterError, StoreUnavailable
 
 #: SQLSTATE classes that blame what a statement was given: bad data, a violated constraint, a value
 #: beyond the server's limits. The same statement without that value may well succeed.

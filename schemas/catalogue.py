@@ -8,7 +8,7 @@ import json
 from importlib.resources import files
 from typing import Final
 
-_AVRO: Final = files("schemas").joinpath("avro")
+_AVRO: Final = files("headwater.schemas").joinpath("avro")
 
 #: Schema id by version, for example `daily_summary.1`.
 IDS: Final[dict[str, int]] = json.loads(_AVRO.joinpath("ids.json").read_text(encoding="utf-8"))

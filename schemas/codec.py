@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar, cast
 import fastavro
 import msgspec
 
-from schemas.catalogue import IDS, NEWEST, schema_text
-from schemas.conversions import Conversion, from_plain, to_plain
-from schemas.errors import UndecodableRecord, UnknownSchema
-from schemas.records import RECORD_TYPES, Record, Stamp
-from schemas.tables import TABLES, UNSET, Row, Table
-from schemas.writers import Writer, writer_of
+from headwater.schemas.catalogue import IDS, NEWEST, schema_text
+from headwater.schemas.conversions import Conversion, from_plain, to_plain
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.schemas.records import RECORD_TYPES, Record, Stamp
+from headwater.schemas.tables import TABLES, UNSET, Row, Table
+from headwater.schemas.writers import Writer, writer_of
 
 R = TypeVar("R", bound=Record)
 

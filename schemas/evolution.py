@@ -112,7 +112,7 @@ def check(catalogue: Mapping[str, Schema]) -> tuple[str, ...]:
 
 def read_catalogue() -> dict[str, Schema]:
     """The schemas that are checked in, by name and version."""
-    folder = files("schemas").joinpath("avro")
+    folder = files("headwater.schemas").joinpath("avro")
     return {
         file.name.removesuffix(".avsc"): json.loads(file.read_text(encoding="utf-8"))
         for file in folder.iterdir()

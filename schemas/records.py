@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from schemas.history import CommandSent, HistoryAppended, ReplySent
-from schemas.snapshots import SnapshotTaken
+from headwater.schemas.history import CommandSent, HistoryAppended, ReplySent
+from headwater.schemas.snapshots import SnapshotTaken
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from schemas.catalogue import NEWEST, schema_text
-from schemas.records import Stamp
+from headwater.schemas.catalogue import NEWEST, schema_text
+from headwater.schemas.records import Stamp
 
 Value: TypeAlias = str | int | float | bool | None
 

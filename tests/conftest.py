@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from projections.embedded import EmbeddedPostgres
-from streams.embedded import EmbeddedKafka
-from streams.topics import create_topics
+from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.topics import create_topics
 
 #: Partitions of each topic on the broker that tests share.
 PARTITIONS = 4

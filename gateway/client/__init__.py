@@ -1,6 +1,6 @@
 """The client of workflows: everything that a program outside does with them, over HTTP alone."""
 
-from gateway.client.answers import (
+from headwater.gateway.client.answers import (
     CurrentStep,
     Described,
     Event,
@@ -15,8 +15,8 @@ from gateway.client.answers import (
     Step,
     StreamItem,
 )
-from gateway.client.client import Client, WorkflowListed, World
-from gateway.client.errors import (
+from headwater.gateway.client.client import Client, WorkflowListed, World
+from headwater.gateway.client.errors import (
     ClientError,
     ConnectionFailedError,
     InstanceFailedError,
@@ -26,7 +26,7 @@ from gateway.client.errors import (
     UnavailableError,
     UnexpectedAnswerError,
 )
-from gateway.client.handles import InstanceHandle, WorkflowHandle
+from headwater.gateway.client.handles import InstanceHandle, WorkflowHandle
 
 __all__ = (
     "Client",

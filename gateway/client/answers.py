@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from gateway.client.errors import UnexpectedAnswerError
+from headwater.gateway.client.errors import UnexpectedAnswerError
 
 T = TypeVar("T")
 

@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gateway.client.handles import WorkflowHandle
-from gateway.client.retries import Policy
-from gateway.request_ids import ulid_source
-from processors.runs.durations import Duration, milliseconds
-from streams.clock import now_ms
+from headwater.gateway.client.handles import WorkflowHandle
+from headwater.gateway.client.retries import Policy
+from headwater.gateway.request_ids import ulid_source
+from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     import httpx
 
-    from gateway.client.session import Session
+    from headwater.gateway.client.session import Session
 
 
 _new_ulid: Final = ulid_source(now_ms, os.urandom)
@@ -93,8 +93,8 @@ class Client:
         # code import this module without ever needing them.
         import httpx  # noqa: PLC0415
 
-        from gateway.client.session import Session  # noqa: PLC0415
-        from gateway.client.transport import Transport  # noqa: PLC0415
+        from headwater.gateway.client.session import Session  # noqa: PLC0415
+        from headwater.gateway.client.transport import Transport  # noqa: PLC0415
 
         self._http = httpx.AsyncClient(
             base_url=self._base_url,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from typing_extensions import override
 
-from streams import refusals
+from headwater.streams.authoring import refusals
 
 
 class ClientError(Exception):

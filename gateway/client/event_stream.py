@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from gateway.client.errors import UnexpectedAnswerError
+from headwater.gateway.client.errors import UnexpectedAnswerError
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 #: A message holds a step with its result, of which the largest is 1 MiB; in JSON a character may

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 from typing_extensions import override
 
-from gateway.client.answers import (
+from headwater.gateway.client.answers import (
     Described,
     History,
     HistoryPage,
@@ -20,22 +20,22 @@ from gateway.client.answers import (
     StreamItem,
     read,
 )
-from gateway.client.errors import (
+from headwater.gateway.client.errors import (
     InstanceExistsError,
     InstanceFailedError,
     InstanceNotFoundError,
     InstanceTerminalError,
     OutcomeUnknownError,
 )
-from gateway.client.requests import Query, members, path
-from gateway.client.retries import Repeat
-from processors.runs.durations import Duration, milliseconds
-from streams.batches import batch_of
-from streams.code_host.values import encode
+from headwater.gateway.client.requests import Query, members, path
+from headwater.gateway.client.retries import Repeat
+from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.values import encode
 
 if TYPE_CHECKING:
-    from gateway.client.requests import Answered
-    from gateway.client.session import Session
+    from headwater.gateway.client.requests import Answered
+    from headwater.gateway.client.session import Session
 
 #: Rows that a request asks for: enough that most histories are one request.
 _PAGE_SIZE: Final = 100

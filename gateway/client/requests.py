@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import quote
 
-from gateway.client.retries import Repeat
+from headwater.gateway.client.retries import Repeat
 
 #: Parameters by name; those that are None are not asked for.
 Query: TypeAlias = dict[str, str | int | bool | None]

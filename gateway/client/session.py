@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from gateway.client.answers import (
+from headwater.gateway.client.answers import (
     Answer,
     Event,
     InstanceStatus,
@@ -14,12 +14,12 @@ from gateway.client.answers import (
     StreamItem,
     read,
 )
-from gateway.client.errors import ClientError, RefusedError, UnavailableError
-from gateway.client.event_stream import EventStream, Message
-from gateway.client.positions import Positions
-from gateway.client.requests import Answered, Query, Request, asked_for
-from gateway.client.retries import Repeat
-from gateway.client.transport import Transport, unreached
+from headwater.gateway.client.errors import ClientError, RefusedError, UnavailableError
+from headwater.gateway.client.event_stream import EventStream, Message
+from headwater.gateway.client.positions import Positions
+from headwater.gateway.client.requests import Answered, Query, Request, asked_for
+from headwater.gateway.client.retries import Repeat
+from headwater.gateway.client.transport import Transport, unreached
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import httpx
 
-from gateway.client.errors import (
+from headwater.gateway.client.errors import (
     ClientError,
     ConnectionFailedError,
     OutcomeUnknownError,
@@ -17,8 +17,15 @@ from gateway.client.errors import (
     UnexpectedAnswerError,
     refused,
 )
-from gateway.client.requests import Answered, Request
-from gateway.client.retries import Failure, Policy, Repeat, delay_s, failure_of, may_repeat
+from headwater.gateway.client.requests import Answered, Request
+from headwater.gateway.client.retries import (
+    Failure,
+    Policy,
+    Repeat,
+    delay_s,
+    failure_of,
+    may_repeat,
+)
 
 #: How much of an answer that nobody expected is shown.
 _SHOWN: Final = 120

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gateway.commands.json_arguments import Given, JsonArgument
-from gateway.commands.options import examples
-from gateway.commands.workflow_service import (
+from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.output import say
+from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
     id_option,
     service_options,
     workflow_option,
 )
-from gateway.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from gateway.client import Client, InstanceHandle, InstanceStatus
+    from headwater.gateway.client import Client, InstanceHandle, InstanceStatus
 
 _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gateway.commands.instance_words import LEVEL_STYLES, LOG_WIDTHS, log_row
-from gateway.commands.options import examples
-from gateway.commands.workflow_service import (
+from headwater.gateway.commands.instance_words import LEVEL_STYLES, LOG_WIDTHS, log_row
+from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.output import at_terminal, print_line, say
+from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
     id_option,
     service_options,
     workflow_option,
 )
-from gateway.output import at_terminal, print_line, say
 
 if TYPE_CHECKING:
-    from gateway.client import Client, InstanceHandle, LogLine
+    from headwater.gateway.client import Client, InstanceHandle, LogLine
 
 _LEVELS: Final = ("debug", "info", "warn", "error")
 

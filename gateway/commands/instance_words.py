@@ -4,10 +4,10 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gateway.commands.times import both, moment, relative, span, span_ms
+from headwater.gateway.commands.times import both, moment, relative, span, span_ms
 
 if TYPE_CHECKING:
-    from gateway.client import (
+    from headwater.gateway.client import (
         CurrentStep,
         Described,
         Event,

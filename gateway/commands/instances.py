@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gateway.commands.instance_changes import CHANGES
-from gateway.commands.instance_logs import log_options, show_logs
-from gateway.commands.instance_words import (
+from headwater.gateway.commands.instance_changes import CHANGES
+from headwater.gateway.commands.instance_logs import log_options, show_logs
+from headwater.gateway.commands.instance_words import (
     LEVEL_STYLES,
     LOG_WIDTHS,
     STATE_STYLES,
@@ -17,18 +17,18 @@ from gateway.commands.instance_words import (
     step_rows,
     summary_rows,
 )
-from gateway.commands.options import examples
-from gateway.commands.workflow_service import (
+from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
     id_option,
     service_options,
     workflow_option,
 )
-from gateway.output import print_rows, say
 
 if TYPE_CHECKING:
-    from gateway.client import Client, Described, History, Listed
+    from headwater.gateway.client import Client, Described, History, Listed
 
 _STATUSES: Final = ("active", "waiting", "paused", "complete", "errored", "terminated")
 _STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")

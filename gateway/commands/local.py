@@ -4,16 +4,16 @@ import sys
 
 import click
 
-from gateway.commands.options import examples, json_option, settings_from
-from gateway.output import print_rows
-from streams.clock import now_ms
+from headwater.gateway.commands.options import examples, json_option, settings_from
+from headwater.gateway.commands.output import print_rows
+from headwater.streams.clock import now_ms
 
 
 @click.command(epilog=examples("headwater settings", "headwater settings --json"))
 @json_option
 def settings(as_json: bool) -> None:
     """Show every setting: its variable, value, default and meaning. Secrets stay hidden."""
-    from gateway.settings import describe  # noqa: PLC0415 (loads more than --help needs)
+    from headwater.gateway.settings import describe  # noqa: PLC0415 (loads more than --help needs)
 
     rows = [described._asdict() for described in describe(settings_from())]
     print_rows(rows, ("variable", "value", "default", "meaning"), as_json=as_json)
@@ -34,7 +34,7 @@ def sign(file: click.utils.LazyFile, secret: str | None) -> None:
 
     FILE is the body, byte for byte; - reads standard input. A signature holds for 5 minutes.
     """
-    from gateway.demo_day import terra_signature  # noqa: PLC0415 (loads more than --help needs)
+    from headwater.gateway.local.demo_day import terra_signature  # noqa: PLC0415 (loads more than --help needs)
 
     key = secret or settings_from().terra_keys[0]
     sys.stdout.write(terra_signature(key, file.read(), now_ms() // 1000) + "\n")

@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from gateway.commands.api import Api
-from gateway.commands.options import (
+from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.options import (
     admin_options,
     examples,
     json_option,
     settings_from,
     url_of,
 )
-from gateway.output import print_json, print_rows, say
-from schemas.errors import UndecodableRecord, UnknownSchema
-from schemas.records import WebhookAdmitted, WebhookReceived
+from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 
 _LETTER_COLUMNS = (
     "partition",
@@ -108,7 +108,7 @@ def _body(value: str | None) -> str:
     """The delivery in a dead letter as text; the bytes in base64 if there is none."""
     if value is None:
         return ""
-    from schemas.codec import decode  # noqa: PLC0415 (loads slowly, and only dead letters need it)
+    from headwater.schemas.codec import decode  # noqa: PLC0415 (loads slowly, and only dead letters need it)
 
     data = base64.b64decode(value)
     with contextlib.suppress(UndecodableRecord, UnknownSchema):

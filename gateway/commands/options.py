@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from gateway.settings import Settings
+    from headwater.gateway.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +30,7 @@ def settings_from(**flags: object) -> "Settings":
 
     Errors: SettingsWrong.
     """
-    from gateway.settings import SettingsInvalid, load_settings  # noqa: PLC0415 (see above)
+    from headwater.gateway.settings import SettingsInvalid, load_settings  # noqa: PLC0415 (see above)
 
     try:
         return load_settings(**flags)

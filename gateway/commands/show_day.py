@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import click
 
-from gateway.commands.api import Api
-from gateway.commands.options import url_of
-from gateway.demo_day import (
+from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.options import url_of
+from headwater.gateway.commands.output import print_rows, print_sideways, say
+from headwater.gateway.local.demo_day import (
     CONNECTS_LATE,
     TOO_EARLY,
     Posted,
@@ -16,9 +17,8 @@ from gateway.demo_day import (
     demo_deliveries,
     post,
 )
-from gateway.output import print_rows, print_sideways, say
-from gateway.settings import DEVELOPMENT_SECRETS, Settings
-from schemas.tables import DAILY_SUMMARY
+from headwater.gateway.settings import DEVELOPMENT_SECRETS, Settings
+from headwater.schemas.tables import DAILY_SUMMARY
 
 #: A cold start of the pipeline takes some 10 s on a small machine.
 _OUTCOMES_WITHIN_S: Final = 60.0

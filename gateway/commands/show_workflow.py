@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from gateway.commands.options import url_of
-from gateway.commands.show_day import DayFailed
-from gateway.output import print_rows
-from gateway.settings import Settings
-from projections.queries import Reader
-from projections.workflow_queries import Instance, RunKey, Step, Workflows
-from schemas.errors import HeadwaterError
-from schemas.history import Command, SendEvent, StartRun
-from streams.workflow_client import WorkflowClient
+from headwater.gateway.commands.options import url_of
+from headwater.gateway.commands.output import print_rows
+from headwater.gateway.commands.show_day import DayFailed
+from headwater.gateway.settings import Settings
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.workflows.queries import Instance, RunKey, Step, Workflows
+from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.history import Command, SendEvent, StartRun
+from headwater.streams.workflows.client import WorkflowClient
 
 #: The app of the demo, as `--app` names it, and its workflow.
-DEMO_APP: Final = "gateway.demo.workflows"
+DEMO_APP: Final = "headwater.gateway.local.demo.workflows"
 DEMO_WORKFLOW: Final = "day-report"
 
 #: As for the demo day's outcomes; all of it takes a few seconds once the workers are up.

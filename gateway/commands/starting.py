@@ -7,13 +7,13 @@ from typing import Final
 
 import click
 
-from gateway.commands.options import bootstrap_of
-from gateway.settings import PREFIX, Settings
-from processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
-from streams.code_host.apps import Declarations
-from streams.schedules import declare
-from streams.triggers import Triggers
-from streams.workflow_client import WorkflowClient
+from headwater.gateway.commands.options import bootstrap_of
+from headwater.gateway.settings import PREFIX, Settings
+from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
+from headwater.streams.code_host.apps import Declarations
+from headwater.streams.starters.schedule_declarer import declare
+from headwater.streams.starters.webhook_rules import Triggers
+from headwater.streams.workflows.client import WorkflowClient
 
 #: Longer than a partition takes to change its owner; what has no outcome then is sent again.
 _OUTCOME_WITHIN_S: Final = 15.0

@@ -5,10 +5,16 @@ from pathlib import Path
 
 import click
 
-from gateway.commands.api import Api
-from gateway.commands.options import examples, json_option, settings_from, url_of, url_option
-from gateway.mirror import Mirror, SyncFailed
-from gateway.output import print_rows, say
+from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.mirror import Mirror, SyncFailed
+from headwater.gateway.commands.options import (
+    examples,
+    json_option,
+    settings_from,
+    url_of,
+    url_option,
+)
+from headwater.gateway.commands.output import print_rows, say
 
 
 @click.command(

@@ -15,20 +15,20 @@ from typing import Final
 
 import httpx
 
-from gateway.commands.options import SettingsWrong, url_of
-from gateway.commands.show_day import DayFailed, DayShow
-from gateway.commands.show_workflow import DEMO_APP, WorkflowShow
-from gateway.commands.starting import check_rules, rules_of
-from gateway.commands.work import declared_by
-from gateway.output import say
-from gateway.request_ids import ulid_source
-from gateway.server import refuse_taken_port
-from gateway.settings import Settings, environment
-from gateway.supervisor import Part, Supervisor
-from projections.embedded import EmbeddedPostgres
-from projections.migrate import migrate
-from streams.embedded import EmbeddedKafka
-from streams.topics import create_topics
+from headwater.gateway.commands.options import SettingsWrong, url_of
+from headwater.gateway.commands.output import say
+from headwater.gateway.commands.show_day import DayFailed, DayShow
+from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
+from headwater.gateway.commands.starting import check_rules, rules_of
+from headwater.gateway.commands.work import declared_by
+from headwater.gateway.http.server import refuse_taken_port
+from headwater.gateway.local.supervisor import Part, Supervisor
+from headwater.gateway.request_ids import ulid_source
+from headwater.gateway.settings import Settings, environment
+from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.projections.postgres.migrate import migrate
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.topics import create_topics
 
 _HEALTH_TIMEOUT_S: Final = 2.0
 

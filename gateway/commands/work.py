@@ -14,17 +14,17 @@ from typing import Final
 import click
 import uvloop
 
-from gateway.commands.options import bootstrap_of, dsn_of
-from gateway.commands.starting import rules_of, start_workflows, together
-from gateway.request_ids import ulid_source
-from gateway.settings import Settings
-from processors.triggers.rules import Rule
-from projections.step_commits import StepCommits
-from schemas.errors import PartUnavailable
-from streams.code_host.apps import AppNotLoaded, Declarations
-from streams.code_host.process import HostKilled, declarations_of
-from streams.scheduling import run_as_batch
-from streams.workflow_worker import WorkflowWorker
+from headwater.gateway.commands.options import bootstrap_of, dsn_of
+from headwater.gateway.commands.starting import rules_of, start_workflows, together
+from headwater.gateway.request_ids import ulid_source
+from headwater.gateway.settings import Settings
+from headwater.processors.triggers.rules import Rule
+from headwater.projections.workflows.step_commits import StepCommits
+from headwater.schemas.errors import PartUnavailable
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations
+from headwater.streams.scheduling import run_as_batch
+from headwater.streams.workflows.host_process import HostKilled, declarations_of
+from headwater.streams.workflows.worker import WorkflowWorker
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ async def _work(
         )
         if ticked:
             # Brings the web framework, which other workers do without.
-            from gateway.ticking import ticks_heard  # noqa: PLC0415
+            from headwater.gateway.workflows.tick_client import ticks_heard  # noqa: PLC0415
 
             await exits.enter_async_context(ticks_heard(settings.tick_url, worker.tick, new_id))
         starts = start_workflows(

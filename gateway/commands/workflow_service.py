@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 import click
 from typing_extensions import override
 
-from gateway.commands.options import settings_from, url_of
-from gateway.commands.times import at
-from gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
-from streams.clock import now_ms
+from headwater.gateway.commands.options import settings_from, url_of
+from headwater.gateway.commands.times import at
+from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
+from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     import httpx
 
-    from gateway.client import Client
+    from headwater.gateway.client import Client
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Service:
 
     @asynccontextmanager
     async def _client(self) -> "AsyncIterator[Client]":
-        from gateway.client import Client, ClientError  # noqa: PLC0415 (as above)
+        from headwater.gateway.client import Client, ClientError  # noqa: PLC0415 (as above)
 
         try:
             client = Client(

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.commands.options import examples
-from gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
-from gateway.output import print_rows, say
+from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 
 if TYPE_CHECKING:
-    from gateway.client import Client, WorkflowListed
+    from headwater.gateway.client import Client, WorkflowListed
 
 
 @click.group(

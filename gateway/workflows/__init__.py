@@ -4,7 +4,7 @@ For those who decide who may do what with them: an object with some of the hooks
 named by the setting HEADWATER_WORKFLOW_HOOKS.
 """
 
-from gateway.workflows.authorization import (
+from headwater.gateway.workflows.authorization import (
     Denied,
     Hook,
     Policy,

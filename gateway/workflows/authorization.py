@@ -18,9 +18,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from gateway.keys import has_key
-from gateway.problems import Problem
-from schemas.errors import Disposition, HeadwaterError
+from headwater.gateway.http.keys import has_key
+from headwater.gateway.http.problems import Problem
+from headwater.schemas.errors import Disposition, HeadwaterError
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 

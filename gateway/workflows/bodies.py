@@ -13,15 +13,15 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
-from gateway.problems import Problem
-from processors.runs.limits import (
+from headwater.gateway.http.problems import Problem
+from headwater.processors.runs.limits import (
     BATCH_MAX,
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     name_fault,
     value_fault,
 )
-from schemas.history import Json
+from headwater.schemas.history import Json
 
 #: Levels of lists and objects in a body, its own included. JSON of services has a few, and parsers
 #: give up at some hundred, each at another.

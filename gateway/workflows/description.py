@@ -20,12 +20,12 @@ from litestar.openapi.spec import (
 )
 from litestar.openapi.spec.enums import OpenAPIType
 
-from gateway.problems import CODES, MEDIA_TYPE, ProblemDocument
-from gateway.workflows import bodies
-from gateway.workflows.entrance import INSTANCE, WORKFLOW
-from gateway.workflows.parameters import LEVELS, ORDERS, PAGE_DEFAULT, PAGE_MAX, STATUSES
-from gateway.workflows.positions import PARAMETER
-from processors.runs.limits import (
+from headwater.gateway.http.problems import CODES, MEDIA_TYPE, ProblemDocument
+from headwater.gateway.workflows import bodies
+from headwater.gateway.workflows.entrance import INSTANCE, WORKFLOW
+from headwater.gateway.workflows.parameters import LEVELS, ORDERS, PAGE_DEFAULT, PAGE_MAX, STATUSES
+from headwater.gateway.workflows.positions import PARAMETER
+from headwater.processors.runs.limits import (
     BATCH_MAX,
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,

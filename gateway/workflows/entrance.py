@@ -8,11 +8,11 @@ from typing import Any, Final, TypeAlias
 
 from litestar import Request
 
-from gateway.bodies import BodyReader, Hold, Refusal
-from gateway.problems import Problem
-from gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
-from gateway.workflows.bodies import is_json, wrong_type
-from gateway.workflows.parameters import Query
+from headwater.gateway.http.bodies import BodyReader, Hold, Refusal
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
+from headwater.gateway.workflows.bodies import is_json, wrong_type
+from headwater.gateway.workflows.parameters import Query
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from gateway.workflows.positions import Positions
-from schemas.errors import HeadwaterError, StoreUnavailable
+from headwater.gateway.workflows.positions import Positions
+from headwater.schemas.errors import HeadwaterError, StoreUnavailable
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from gateway.workflows import description as say
-from gateway.workflows import examples, shapes
-from gateway.workflows.description import described
+from headwater.gateway.workflows import description as say
+from headwater.gateway.workflows import examples, shapes
+from headwater.gateway.workflows.description import described
 
 _LAGS: Final = (
     "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait."

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from gateway.problems import Problem
-from gateway.workflows.positions import PARAMETER, read_positions
-from processors.runs.limits import LOG_CATEGORY_MAX
-from processors.runs.state import RunStatus
-from projections.workflow_queries import Order
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.positions import PARAMETER, read_positions
+from headwater.processors.runs.limits import LOG_CATEGORY_MAX
+from headwater.processors.runs.state import RunStatus
+from headwater.projections.workflows.queries import Order
 
 #: Every value that a query gives to a name.
 Query: TypeAlias = Mapping[str, Sequence[str]]

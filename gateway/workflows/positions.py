@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
-from gateway.problems import Problem
-from schemas.topics import WORKFLOW_HISTORY
+from headwater.gateway.http.problems import Problem
+from headwater.schemas.topics import WORKFLOW_HISTORY
 
 #: Partition to offset: what lies there is applied, or has to be.
 Positions: TypeAlias = Mapping[int, int]

@@ -7,19 +7,19 @@ from typing import Final
 import msgspec
 from litestar import Response
 
-from gateway.problems import Problem
-from gateway.workflows import shapes
-from gateway.workflows.freshness import Freshness
-from gateway.workflows.parameters import (
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import shapes
+from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.parameters import (
     HistoryAsked,
     Query,
     read_history,
     read_listing,
     read_min_position,
 )
-from gateway.workflows.positions import HEADER, stated
-from projections.errors import InvalidCursor
-from projections.workflow_queries import Instance, RunKey, Workflows
+from headwater.gateway.workflows.positions import HEADER, stated
+from headwater.projections.errors import InvalidCursor
+from headwater.projections.workflows.queries import Instance, RunKey, Workflows
 
 #: Seconds that a reader waits for the position that it asks for.
 _REACHED_WITHIN_S: Final = 10.0

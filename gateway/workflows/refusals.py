@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.problems import CODES, Problem
-from gateway.workflows.positions import HEADER, furthest, stated
-from processors.runs.decide import ALREADY_PAUSED, NOT_PAUSED
-from schemas.history import ReplySent
+from headwater.gateway.http.problems import CODES, Problem
+from headwater.gateway.workflows.positions import HEADER, furthest, stated
+from headwater.processors.runs.decide import ALREADY_PAUSED, NOT_PAUSED
+from headwater.schemas.history import ReplySent
 
 #: What was asked for is so already.
 _AS_ASKED: Final = frozenset({"", ALREADY_PAUSED, NOT_PAUSED})

@@ -8,19 +8,24 @@ from typing import Final
 from litestar import Response, Router, get, post, route
 from litestar.handlers import HTTPRouteHandler
 
-from gateway.bodies import BodyReader
-from gateway.ports import Commands
-from gateway.workflows import bodies, operations
-from gateway.workflows.authorization import Gatekeeper, Policy, RequestContext, WorkflowHooks
-from gateway.workflows.entrance import INSTANCE, WORKFLOW, AnyRequest, Entrance, query_of
-from gateway.workflows.freshness import Freshness
-from gateway.workflows.parameters import read_last_event_id
-from gateway.workflows.reading import Reading, answer
-from gateway.workflows.tail import TailResponse, Tails
-from gateway.workflows.tick import Ticks
-from gateway.workflows.writing import Writing
-from projections.workflow_queries import Workflows
-from schemas.history import (
+from headwater.gateway.http.bodies import BodyReader
+from headwater.gateway.http.ports import Commands
+from headwater.gateway.workflows import bodies, operations
+from headwater.gateway.workflows.authorization import (
+    Gatekeeper,
+    Policy,
+    RequestContext,
+    WorkflowHooks,
+)
+from headwater.gateway.workflows.entrance import INSTANCE, WORKFLOW, AnyRequest, Entrance, query_of
+from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.parameters import read_last_event_id
+from headwater.gateway.workflows.reading import Reading, answer
+from headwater.gateway.workflows.tail import TailResponse, Tails
+from headwater.gateway.workflows.tick import Ticks
+from headwater.gateway.workflows.writing import Writing
+from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.history import (
     Command,
     Json,
     PauseRun,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from projections.workflow_queries import (
+from headwater.projections.workflows.queries import (
     CurrentStep,
     Event,
     Instance,
@@ -18,7 +18,7 @@ from projections.workflow_queries import (
     Run,
     Step,
 )
-from schemas.history import Json, ReplySent
+from headwater.schemas.history import Json, ReplySent
 
 #: What a list of event types begins with, where a step waits for several.
 _LIST: Final = "["

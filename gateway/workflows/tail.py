@@ -16,12 +16,12 @@ from litestar.response.streaming import ASGIStreamingResponse
 from litestar.types import Send
 from typing_extensions import override
 
-from gateway.problems import Problem
-from gateway.workflows import shapes
-from gateway.workflows.freshness import Freshness
-from gateway.workflows.positions import HEADER, stated
-from processors.runs.state import ENDED
-from projections.workflow_queries import (
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import shapes
+from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.positions import HEADER, stated
+from headwater.processors.runs.state import ENDED
+from headwater.projections.workflows.queries import (
     Changed,
     Changes,
     Event,
@@ -31,7 +31,7 @@ from projections.workflow_queries import (
     Step,
     Workflows,
 )
-from schemas.errors import StoreUnavailable
+from headwater.schemas.errors import StoreUnavailable
 
 #: Seconds of silence after which a comment is sent: proxies cut what is silent for 30 to 60 s.
 HEARTBEAT_S: Final = 15.0

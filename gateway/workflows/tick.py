@@ -5,9 +5,9 @@ from typing import Final
 import httpx
 import msgspec
 
-from gateway.problems import Problem
-from gateway.workflows.bodies import Tick
-from gateway.workflows.shapes import Ticked
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.bodies import Tick
+from headwater.gateway.workflows.shapes import Ticked
 
 #: Seconds for all that a tick may do; a worker that needs longer goes on without anybody waiting.
 _TIMEOUT_S: Final = 60.0

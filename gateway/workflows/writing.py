@@ -12,20 +12,20 @@ from typing import Final, NamedTuple
 import msgspec
 from litestar import Response
 
-from gateway.ports import Commands
-from gateway.problems import Problem
-from gateway.workflows import shapes
-from gateway.workflows.bodies import NewEvent
-from gateway.workflows.freshness import Freshness
-from gateway.workflows.parameters import prefers_async
-from gateway.workflows.positions import furthest
-from gateway.workflows.reading import answer
-from gateway.workflows.refusals import accepted, refusal
-from processors.runs.decide import INSTANCE_EXISTS
-from processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
-from projections.workflow_queries import Workflows
-from schemas.errors import BrokerUnavailable, StoreUnavailable
-from schemas.history import (
+from headwater.gateway.http.ports import Commands
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import shapes
+from headwater.gateway.workflows.bodies import NewEvent
+from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.parameters import prefers_async
+from headwater.gateway.workflows.positions import furthest
+from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.refusals import accepted, refusal
+from headwater.processors.runs.decide import INSTANCE_EXISTS
+from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
+from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.errors import BrokerUnavailable, StoreUnavailable
+from headwater.schemas.history import (
     Command,
     Json,
     ReplySent,
@@ -34,7 +34,7 @@ from schemas.history import (
     SendEvent,
     StartRun,
 )
-from streams.workflow_client import Addressed
+from headwater.streams.workflows.client import Addressed
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
 _APPLIED_WITHIN_S: Final = 5.0

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from processors.replay.state import OPEN, UNRESOLVED, CodeRun, Entry, EntryStatus
-from processors.replay.transitions import TRANSITIONS
-from processors.replay.trimming import trim
-from processors.runs import appliers as runs
-from processors.runs.limits import SYSTEM
-from processors.runs.state import RunStatus
-from schemas.errors import InvariantViolation
-from schemas.history import (
+from headwater.processors.replay.state import OPEN, UNRESOLVED, CodeRun, Entry, EntryStatus
+from headwater.processors.replay.transitions import TRANSITIONS
+from headwater.processors.replay.trimming import trim
+from headwater.processors.runs import appliers as runs
+from headwater.processors.runs.limits import SYSTEM
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from schemas.history import EntryKind, Failure, Json, Post
+from headwater.schemas.history import EntryKind, Failure, Json, Post
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=True, gc=False):

@@ -8,7 +8,7 @@ branch that was cancelled) is rejected as STALE and changes nothing.
 from collections.abc import Callable
 from typing import Any, Final
 
-from processors.replay.commands import (
+from headwater.processors.replay.commands import (
     Advance,
     BeginRollback,
     Cancel,
@@ -30,17 +30,17 @@ from processors.replay.commands import (
     Suspend,
     Wake,
 )
-from processors.replay.ends import ending, started_again
-from processors.replay.outbox import end_children, queue
-from processors.replay.retries import retry_at_ms
-from processors.replay.retrying import retry
-from processors.replay.state import OPEN, CodeRun
-from processors.replay.waits import caught_up, due, met, settle, slept, too_long
-from processors.runs import decide as runs
-from processors.runs.decisions import Decision, Rejection
-from processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
-from processors.runs.state import RunStatus
-from schemas.history import (
+from headwater.processors.replay.ends import ending, started_again
+from headwater.processors.replay.outbox import end_children, queue
+from headwater.processors.replay.retries import retry_at_ms
+from headwater.processors.replay.retrying import retry
+from headwater.processors.replay.state import OPEN, CodeRun
+from headwater.processors.replay.waits import caught_up, due, met, settle, slept, too_long
+from headwater.processors.runs import decide as runs
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import (
     Child,
     Command,
     EntriesCancelled,

@@ -1,9 +1,9 @@
 """How runs end and begin again: their children end with them, and their parent is told."""
 
-from processors.replay.outbox import end_children, queue
-from processors.replay.state import CodeRun
-from processors.runs.decisions import Decision, Rejection
-from schemas.history import (
+from headwater.processors.replay.outbox import end_children, queue
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.schemas.history import (
     Failure,
     FinishChild,
     Parent,

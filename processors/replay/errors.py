@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from schemas.history import Failure
+from headwater.schemas.history import Failure
 
 
 class NonRetryableError(Exception):

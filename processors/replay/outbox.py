@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from processors.replay.state import CodeRun
-from schemas.history import (
+from headwater.processors.replay.state import CodeRun
+from headwater.schemas.history import (
     Parent,
     Post,
     PostsQueued,

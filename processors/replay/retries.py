@@ -1,6 +1,6 @@
 """When a failed attempt is tried again."""
 
-from processors.replay.commands import RetryPolicy
+from headwater.processors.replay.commands import RetryPolicy
 
 #: Attempts are counted from 1; a policy without a limit has this many.
 ANY_NUMBER = -1

@@ -25,12 +25,12 @@ from typing import Final
 
 import msgspec
 
-from processors.replay.state import CONTAINERS, OPEN, CodeRun, Entry, EntryStatus
-from processors.replay.trimming import trimmed
-from processors.runs.decisions import Decision, Rejection
-from processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
-from processors.runs.state import RunStatus
-from schemas.history import EntryKind, LogWritten, Reopened, RetryRun, RunStarted
+from headwater.processors.replay.state import CONTAINERS, OPEN, CodeRun, Entry, EntryStatus
+from headwater.processors.replay.trimming import trimmed
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import EntryKind, LogWritten, Reopened, RetryRun, RunStarted
 
 INSTANCE_NOT_ERRORED: Final = "INSTANCE_NOT_ERRORED"
 STEP_NOT_FOUND: Final = "STEP_NOT_FOUND"

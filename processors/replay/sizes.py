@@ -12,11 +12,11 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from processors.replay.ends import ending
-from processors.replay.state import CodeRun
-from processors.runs.decisions import Decision, Rejection
-from processors.runs.limits import DECISION_BYTES_MAX, bounded
-from schemas.history import Failure, LogEvent, RunErrored, RunEvent, RunStarted
+from headwater.processors.replay.ends import ending
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.limits import DECISION_BYTES_MAX, bounded
+from headwater.schemas.history import Failure, LogEvent, RunErrored, RunEvent, RunStarted
 
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
 

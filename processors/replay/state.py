@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from processors.runs.state import Run
-from schemas.history import Child, EntryKind, Failure, Json
+from headwater.processors.runs.state import Run
+from headwater.schemas.history import Child, EntryKind, Failure, Json
 
 
 class EntryStatus(StrEnum):

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from processors.replay.commands import StepReturned
-from schemas.history import Failure
+from headwater.processors.replay.commands import StepReturned
+from headwater.schemas.history import Failure
 
 #: Ends the transaction, and so what holds the SQL of a step and its commit row together.
 _ENDS_TRANSACTION: Final = frozenset(

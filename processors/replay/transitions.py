@@ -7,8 +7,8 @@ that was given up may have its result all the same, while the step waits for the
 
 from typing import Final
 
-from processors.replay.state import EntryStatus
-from schemas.history import (
+from headwater.processors.replay.state import EntryStatus
+from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,

@@ -8,7 +8,7 @@ stay from the latest known state on. Nobody sees them, and nothing of them is ro
 from collections.abc import Iterator
 from typing import Final
 
-from processors.replay.state import Entry, EntryStatus
+from headwater.processors.replay.state import Entry, EntryStatus
 
 #: Only results lead from one state to the next.
 _RESULTS: Final = frozenset({EntryStatus.COMPLETED, EntryStatus.ERRORED})

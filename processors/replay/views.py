@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from processors.replay.appliers import fold
-from processors.replay.state import CodeRun, Entry
-from processors.replay.trimming import trimmed
-from schemas.history import (
+from headwater.processors.replay.appliers import fold
+from headwater.processors.replay.state import CodeRun, Entry
+from headwater.processors.replay.trimming import trimmed
+from headwater.schemas.history import (
     EntryCompleted,
     EntryKind,
     EventReceived,

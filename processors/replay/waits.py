@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from processors.replay.state import CodeRun, Entry
-from processors.runs.limits import VALUE_BYTES_MAX
-from processors.runs.state import Received
-from schemas.history import (
+from headwater.processors.replay.state import CodeRun, Entry
+from headwater.processors.runs.limits import VALUE_BYTES_MAX
+from headwater.processors.runs.state import Received
+from headwater.schemas.history import (
     EntryCompleted,
     EntryErrored,
     EntryKind,

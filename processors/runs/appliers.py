@@ -3,10 +3,10 @@
 Each applier changes the state in place; the status moves by the table in `transitions.py`.
 """
 
-from processors.runs.state import Received, Run
-from processors.runs.transitions import TRANSITIONS
-from schemas.errors import InvariantViolation
-from schemas.history import (
+from headwater.processors.runs.state import Received, Run
+from headwater.processors.runs.transitions import TRANSITIONS
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import (
     EventReceived,
     PostsQueued,
     PostsSent,

@@ -11,7 +11,7 @@ not seen. The argument in full is ADR 0006.
 
 from dataclasses import dataclass
 
-from schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed
+from headwater.schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed
 
 #: The epoch of a partition that nobody has claimed yet.
 UNCLAIMED = -1

@@ -7,16 +7,16 @@ rejected too, so that its sender learns it; the codes ALREADY_PAUSED and NOT_PAU
 was asked for is so already.
 """
 
-from processors.runs.decisions import Decision, Rejection
-from processors.runs.limits import (
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     MAILBOX_MAX,
     name_fault,
     value_fault,
 )
-from processors.runs.state import Run, RunStatus
-from schemas.history import (
+from headwater.processors.runs.state import Run, RunStatus
+from headwater.schemas.history import (
     EventReceived,
     Json,
     LogWritten,

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from schemas.history import RunEvent
+from headwater.schemas.history import RunEvent
 
 
 class Rejection(msgspec.Struct, frozen=True):

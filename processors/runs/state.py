@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from schemas.history import Failure, Json, Parent, Post
+from headwater.schemas.history import Failure, Json, Parent, Post
 
 
 class RunStatus(StrEnum):

@@ -8,8 +8,8 @@ leads to that one. Code that has passed its last step boundary may end while the
 
 from typing import Final
 
-from processors.runs.state import RunStatus
-from schemas.history import (
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import (
     EntryCompleted,
     EntryErrored,
     RunCompleted,

@@ -14,18 +14,18 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from processors.expressions import Expression, Facts, Fault
-from processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
-from processors.runs.limits import (
+from headwater.processors.expressions import Expression, Facts, Fault
+from headwater.processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
+from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     PROGRAM,
     name_fault,
     value_fault,
 )
-from processors.triggers.rules import Rule
-from schemas.history import Command, Json, Sender, SendEvent, StartRun
-from schemas.records import WebhookAdmitted
+from headwater.processors.triggers.rules import Rule
+from headwater.schemas.history import Command, Json, Sender, SendEvent, StartRun
+from headwater.schemas.records import WebhookAdmitted
 
 #: Reasons of dead letters; a refusal's is its code in small letters.
 RULE_FAILED: Final = "rule_failed"

@@ -19,10 +19,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from processors.expressions import Expression, ExpressionInvalid, Gives
-from processors.identity import CONNECTION_TYPES
-from processors.runs.limits import EVENT_TYPE_MAX, PROGRAM, WORKFLOW_NAME_MAX, name_fault
-from schemas.errors import Disposition, HeadwaterError
+from headwater.processors.expressions import Expression, ExpressionInvalid, Gives
+from headwater.processors.providers.terra.identity import CONNECTION_TYPES
+from headwater.processors.runs.limits import EVENT_TYPE_MAX, PROGRAM, WORKFLOW_NAME_MAX, name_fault
+from headwater.schemas.errors import Disposition, HeadwaterError
 
 Mode = Literal["start", "signal", "signal_with_start"]
 

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from schemas.errors import Disposition, HeadwaterError
-from streams.code_host.definition import Workflow
-from streams.code_host.schedule_runner import RUNNER, ScheduleRunner
-from streams.code_host.schedules import MODULE_LIST, Declared, Schedule
+from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.code_host.schedule_runner import RUNNER, ScheduleRunner
+from headwater.streams.code_host.schedules import MODULE_LIST, Declared, Schedule
+from headwater.streams.replay.workflow import Workflow
 
 #: What an app consists of.
 _Part: TypeAlias = Workflow | Schedule

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from streams.code_host.frames import UNSENDABLE
-from streams.code_host.protocol import Started
+from headwater.streams.code_host.frames import UNSENDABLE
+from headwater.streams.engine.host_protocol import Started
 
 #: EX_SOFTWARE of sysexits.h: an error of our own, whose traceback is in the log.
 EXIT_BROKEN: Final = 70
@@ -44,7 +44,7 @@ _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+|\?\?\?) in (.+)$', re.MUL
 #: Where code lies that is not an author's.
 _OTHERS: Final = (
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-    str(Path(__file__).resolve().parents[1]),
+    str(Path(__file__).parents[2]),
     "<",
 )
 

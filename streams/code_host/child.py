@@ -24,17 +24,17 @@ from typing import Final, NoReturn
 import msgspec
 import uvloop
 
-from processors.replay.commands import Raise
-from schemas.history import Failure
-from streams.clock import now_ms
-from streams.code_host.apps import AppNotLoaded, Declarations, declarations_in, load_app
-from streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
-from streams.code_host.definition import Workflow
-from streams.code_host.frames import UNSENDABLE, Pipe, frames_of
-from streams.code_host.host import Host
-from streams.code_host.protocol import FromHost, Said, ToHost
-from streams.code_host.threads import Threads
-from streams.scheduling import run_as_batch
+from headwater.processors.replay.commands import Raise
+from headwater.schemas.history import Failure
+from headwater.streams.clock import now_ms
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations, declarations_in, load_app
+from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
+from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
+from headwater.streams.code_host.host import Host
+from headwater.streams.code_host.threads import Threads
+from headwater.streams.engine.host_protocol import FromHost, Said, ToHost
+from headwater.streams.replay.workflow import Workflow
+from headwater.streams.scheduling import run_as_batch
 
 log = logging.getLogger(__name__)
 

@@ -13,24 +13,13 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from processors.replay.commands import (
-    CodeCommand,
-    Raise,
-    StepRaised,
-    StepReturned,
-)
-from processors.replay.errors import (
-    NonRetryableError,
-    RollbackError,
-    UnserialisableError,
-)
-from processors.replay.state import Entry, EntryStatus
-from schemas.history import EntryKind, Failure
-from streams.code_host.activation import Activation
-from streams.code_host.attempt import ATTEMPT, Attempting, StepTx
-from streams.code_host.definition import Workflow, read_params
-from streams.code_host.outside import Call, failure_of
-from streams.code_host.protocol import (
+from headwater.processors.replay.commands import CodeCommand, Raise, StepRaised, StepReturned
+from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
+from headwater.processors.replay.state import Entry, EntryStatus
+from headwater.schemas.history import EntryKind, Failure
+from headwater.streams.authoring.attempt import ATTEMPT, Attempting, StepTx
+from headwater.streams.authoring.values import encode
+from headwater.streams.engine.host_protocol import (
     Activate,
     Advanced,
     Again,
@@ -45,8 +34,10 @@ from streams.code_host.protocol import (
     Started,
     ToHost,
 )
-from streams.code_host.step import Step
-from streams.code_host.values import encode
+from headwater.streams.replay.activation import Activation
+from headwater.streams.replay.host_port import Call, failure_of
+from headwater.streams.replay.step import Step
+from headwater.streams.replay.workflow import Workflow, read_params
 
 #: Calls a function that is not async, somewhere; gives its result.
 CallSync: TypeAlias = Callable[..., Awaitable[Any]]

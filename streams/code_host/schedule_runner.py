@@ -18,20 +18,20 @@ from typing import Any, Final
 
 import msgspec
 
-from processors.replay.errors import NonRetryableError
-from processors.ticks import due, next_tick
-from schemas.history import EntryKind
-from streams.code_host.attempt import StepTx
-from streams.code_host.definition import Break, Continue, Retry, Workflow, WorkflowEvent
-from streams.code_host.schedules import (
+from headwater.processors.cron import due, next_tick
+from headwater.processors.replay.errors import NonRetryableError
+from headwater.schemas.history import EntryKind
+from headwater.streams.authoring.attempt import StepTx
+from headwater.streams.authoring.values import decode
+from headwater.streams.code_host.schedules import (
     SCHEDULE,
     SCHEDULED_FOR,
     Declared,
     Schedule,
     declaration_fault,
 )
-from streams.code_host.step import Step
-from streams.code_host.values import decode
+from headwater.streams.replay.step import Step
+from headwater.streams.replay.workflow import Break, Continue, Retry, Workflow, WorkflowEvent
 
 #: The workflow whose instances are the schedules of an app.
 RUNNER: Final = "headwater-schedule"

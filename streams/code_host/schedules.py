@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from processors.replay.errors import UnserialisableError
-from processors.runs.durations import Duration, milliseconds
-from processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
-from processors.ticks import CatchUp, Cron, cron_fault
-from streams.code_host.definition import Workflow
-from streams.code_host.values import encode
+from headwater.processors.cron import CatchUp, Cron, cron_fault
+from headwater.processors.replay.errors import UnserialisableError
+from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
+from headwater.streams.authoring.values import encode
+from headwater.streams.replay.workflow import Workflow
 
 #: What is added to the params of an instance that a tick starts.
 SCHEDULE: Final = "schedule"

@@ -9,14 +9,14 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 import pytest
 
-from schemas import topics
-from schemas.catalogue import IDS
-from schemas.conversions import NAMESPACE
-from schemas.evolution import check, read_catalogue
-from schemas.history import EntryKind
-from schemas.records import RECORD_TYPES, Record, Stamp
-from schemas.tables import TABLES, UNSET, Table
-from schemas.topics import TOPICS
+from headwater.schemas import topics
+from headwater.schemas.catalogue import IDS
+from headwater.schemas.conversions import NAMESPACE
+from headwater.schemas.evolution import check, read_catalogue
+from headwater.schemas.history import EntryKind
+from headwater.schemas.records import RECORD_TYPES, Record, Stamp
+from headwater.schemas.tables import TABLES, UNSET, Table
+from headwater.schemas.topics import TOPICS
 
 AVRO = Path(__file__).resolve().parents[2] / "schemas" / "avro"
 

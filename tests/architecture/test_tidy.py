@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import headwater
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = frozenset({"schemas", "processors", "streams", "projections", "gateway"})
-FACE = "headwater"
+FACE = ROOT / "src" / "headwater"
 
 #: Beyond these a module has two ideas, and a function two jobs. Docstrings do not count.
 MAX_MODULE_LINES = 500
@@ -29,7 +31,7 @@ OTHER_FOLDERS = frozenset({"tests", "docs", "benchmarks"})
 
 
 def _modules() -> list[Path]:
-    return [ROOT / f"{FACE}.py"] + [
+    return [FACE / "__init__.py"] + [
         path for package in sorted(PACKAGES) for path in sorted((ROOT / package).rglob("*.py"))
     ]
 
@@ -64,26 +66,47 @@ def test_there_are_five_packages_and_one_face():
         if not path.parent.name.startswith(".") and path.parent.name not in OTHER_FOLDERS
     }
     assert folders == PACKAGES
-    assert f"{FACE}.py" in {path.name for path in ROOT.glob("*.py")}
+
+
+def test_what_is_installed_is_one_package_whose_rooms_are_links():
+    assert [path.name for path in FACE.parent.iterdir() if not path.name.endswith(".egg-info")] == [
+        FACE.name
+    ]
+    links = {path.name: path.resolve() for path in FACE.iterdir() if path.is_symlink()}
+    assert links == {package: ROOT / package for package in PACKAGES}
+
+
+@MODULES
+def test_a_room_is_imported_by_its_full_name(path: Path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif isinstance(node, ast.Import):
+            names = [name.name for name in node.names]
+        else:
+            continue
+        for name in names:
+            assert name.split(".")[0] not in PACKAGES, f"{_name(path)}:{node.lineno}: {name}"
+            # The demo is written as its readers would write it.
+            assert name != "headwater" or "demo" in path.parts, (
+                f"{_name(path)}:{node.lineno}: expected no import of the public face"
+            )
 
 
 def test_every_folder_with_modules_is_a_package():
     for path in _modules():
-        if path.parent != ROOT:
+        if path.parent != FACE:
             assert (path.parent / "__init__.py").exists(), f"{path.parent} has no __init__.py"
 
 
-def test_the_face_has_no_logic():
-    tree = ast.parse((ROOT / f"{FACE}.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        names = isinstance(node, ast.Assign) and [
-            target.id for target in node.targets if isinstance(target, ast.Name)
-        ] == ["__all__"]
-        assert docstring or names or isinstance(node, ast.Import | ast.ImportFrom), (
-            f"{FACE}.py:{node.lineno}: expected a docstring, an import or __all__, "
-            f"found {type(node).__name__}"
-        )
+def test_the_face_lists_each_name_once():
+    stub = ast.parse((FACE / "__init__.pyi").read_text(encoding="utf-8"))
+    imported = [
+        name.name for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names
+    ]
+    assert sorted(imported) == sorted(headwater.__all__)
+    for name in imported:
+        assert getattr(headwater, name) is not None
 
 
 @MODULES

@@ -25,15 +25,15 @@ import httpx
 import psycopg
 from psycopg import sql
 
-from processors.fold import Folded, fold
-from projections.migrate import migrate
-from schemas.codec import decode
-from schemas.records import WebhookReceived
-from schemas.tables import TABLES, Row, Table
-from streams.embedded import EmbeddedKafka
-from streams.restore import read_whole
-from streams.topics import create_topics
-from streams.worker import EXIT_CRASHED
+from headwater.projections.postgres.migrate import migrate
+from headwater.schemas.codec import decode
+from headwater.schemas.records import WebhookReceived
+from headwater.schemas.tables import TABLES, Row, Table
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.topics import create_topics
+from headwater.streams.pipeline.worker import EXIT_CRASHED
+from tests.oracle import Folded, fold
 
 PARTITIONS = 4
 SECRET = "dev-terra-secret"

@@ -12,10 +12,10 @@ import sys
 
 import uvloop
 
-from projections.step_commits import StepCommits
-from streams._aiokafka import mend
-from streams.clock import now_ms
-from streams.workflow_worker import Pace, WorkflowWorker
+from headwater.projections.workflows.step_commits import StepCommits
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.workflows.worker import Pace, WorkflowWorker
 
 
 def _told(name: str, otherwise: float) -> float:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from schemas.tables import TABLES
+from headwater.schemas.tables import TABLES
 from tests.e2e.deliveries import auth, body, daily, sleep, terra_user
 from tests.e2e.house import ADMIN, House, opened, signed
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from streams._faust import SESSION_TIMEOUT_S
-from streams.worker import EXIT_CRASHED
+from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
+from headwater.streams.pipeline.worker import EXIT_CRASHED
 from tests.e2e.deliveries import mixed
 from tests.e2e.house import House, opened
 

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import psycopg
 
-from schemas.history import Command, ReplySent, SendEvent, StartRun
-from streams.clock import now_ms
-from streams.workflow_client import WorkflowClient
+from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
+from headwater.streams.clock import now_ms
+from headwater.streams.workflows.client import WorkflowClient
 from tests.e2e.house import free_port
 
 PATIENCE_S = 120.0
@@ -174,8 +174,8 @@ def test_the_demo_shows_a_workflow_to_its_end(tmp_path: Path, scratch: Path):
 def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: str):
     (tmp_path / "mine.py").write_text(APP)
     crash = (
-        "from gateway.commands.work import run_workflows\n"
-        "from gateway.settings import load_settings\n"
+        "from headwater.gateway.commands.work import run_workflows\n"
+        "from headwater.gateway.settings import load_settings\n"
         f"settings = load_settings(app='mine', kafka={topics!r})\n"
         "try:\n"
         "    run_workflows(settings, clock=lambda: 1 // 0)\n"

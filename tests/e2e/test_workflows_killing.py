@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from processors.runs.state import RunStatus
-from schemas.history import RunStarted, SendEvent, StartRun
-from streams.ownership import _SESSION_MS
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import RunStarted, SendEvent, StartRun
+from headwater.streams.workflows.ownership import _SESSION_MS
 from tests.e2e.workflow_app import ENTRIES, ITERATIONS
 from tests.e2e.workflow_books import BookHouse
 from tests.e2e.workflow_house import Mark, Sender, Story, opened

@@ -15,11 +15,11 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import cli
 from headwater import Client, InstanceExistsError, InstanceFailedError
-from projections.migrate import migrate
-from streams.embedded import EmbeddedKafka
-from streams.topics import create_topics
+from headwater.gateway.cli import cli
+from headwater.projections.postgres.migrate import migrate
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.topics import create_topics
 from tests.e2e.house import free_port
 
 PATIENCE_S = 120.0

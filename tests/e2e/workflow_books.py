@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 from typing_extensions import override
 
-from projections.embedded import EmbeddedPostgres
-from projections.migrate import migrate
-from projections.projection import WORKFLOWS
-from schemas.history import PartitionClaimed, StepCompleted
+from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.projection import WORKFLOWS
+from headwater.schemas.history import PartitionClaimed, StepCompleted
 from tests.e2e.workflow_app import ENTRIES
 from tests.e2e.workflow_house import Mark, Story, WorkflowHouse
 from tests.integration.test_workflow_projection import rows_of

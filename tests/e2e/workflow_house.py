@@ -23,13 +23,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from processors.replay.state import CodeRun
-from processors.replay.views import RunView, runs
-from processors.runs.claims import Claims
-from processors.runs.state import RunStatus
-from schemas.codec import decode
-from schemas.errors import BrokerUnavailable, HeadwaterError
-from schemas.history import (
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.replay.views import RunView, runs
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.codec import decode
+from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
+from headwater.schemas.history import (
     NO_CAUSE,
     Command,
     CommandRejected,
@@ -43,12 +43,12 @@ from schemas.history import (
     StepCompleted,
     instance_key,
 )
-from schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
-from streams.clock import now_ms
-from streams.embedded import EmbeddedKafka
-from streams.restore import read_whole
-from streams.topics import create_topics
-from streams.workflow_client import OutcomeUnknown, WorkflowClient
+from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.topics import create_topics
+from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.e2e.workflow_app import PUBLISHED, TRAIL
 
 PARTITIONS = 4
@@ -304,7 +304,7 @@ class WorkflowHouse:
             with suppress(OSError, ValueError):
                 if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
                     command = (stat.parent / "cmdline").read_bytes()
-                    if b"streams.code_host.child" in command:
+                    if b"headwater.streams.code_host.child" in command:
                         return int(stat.parent.name)
         return None
 

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.ports import DeliveryLog
-from schemas.errors import BrokerUnavailable
-from schemas.records import WebhookReceived
+from headwater.gateway.http.ports import DeliveryLog
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.records import WebhookReceived
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
 

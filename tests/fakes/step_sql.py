@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
-from processors.replay.commands import Reached, RetryPolicy, StepReturned
-from schemas.history import Failure
+from headwater.processors.replay.commands import Reached, RetryPolicy, StepReturned
+from headwater.schemas.history import Failure
 
 TABLE = "CREATE TABLE charges (id TEXT PRIMARY KEY, amount BIGINT, note TEXT, CHECK (amount < 900))"
 INSERT = "INSERT INTO charges (id, amount) VALUES (%s, %s)"

@@ -11,12 +11,18 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from processors.runs.claims import Claims
-from schemas.errors import InvariantViolation
-from schemas.history import NO_CAUSE, HistoryAppended, LogWritten, PartitionClaimed, ReplySent
-from schemas.snapshots import SnapshotTaken
-from schemas.topics import MAX_RECORD_BYTES
-from streams.workflow_log import OwnershipLost, WorkflowLog
+from headwater.processors.runs.claims import Claims
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import (
+    NO_CAUSE,
+    HistoryAppended,
+    LogWritten,
+    PartitionClaimed,
+    ReplySent,
+)
+from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 
 KEY = b"orders/1"
 

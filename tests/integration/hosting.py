@@ -10,16 +10,22 @@ from typing import Final, Self
 
 import uvloop
 
-from processors.replay.state import CodeRun
-from processors.runs.claims import Claims
-from processors.runs.state import RunStatus
-from schemas.history import CommandSent, HistoryAppended, LogWritten, StartRun, instance_key
-from streams.clock import now_ms
-from streams.code_host.process import Gone, HostProcess
-from streams.code_host.protocol import FromHost, ToHost
-from streams.code_host.values import decode, encode
-from streams.instances import Instances
-from streams.owner import Owner, Queued
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import (
+    CommandSent,
+    HistoryAppended,
+    LogWritten,
+    StartRun,
+    instance_key,
+)
+from headwater.streams.authoring.values import decode, encode
+from headwater.streams.clock import now_ms
+from headwater.streams.engine.host_protocol import FromHost, ToHost
+from headwater.streams.engine.live_instances import Instances
+from headwater.streams.engine.owner import Owner, Queued
+from headwater.streams.workflows.host_process import Gone, HostProcess
 
 APPS: Final = Path(__file__).resolve().parents[1] / "apps"
 PATIENCE_S: Final = 60

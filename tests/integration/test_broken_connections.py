@@ -9,8 +9,8 @@ from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from schemas.topics import EVENTS
-from streams._aiokafka import mend
+from headwater.schemas.topics import EVENTS
+from headwater.streams.kafka.aiokafka_patches import mend
 
 
 def test_writing_to_a_connection_that_has_ended_unseen_finds_it_broken(kafka: str):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from processors.runs.state import RunStatus
-from streams.code_host.apps import AppNotLoaded
-from streams.code_host.process import HostProcess
+from headwater.processors.runs.state import RunStatus
+from headwater.streams.code_host.apps import AppNotLoaded
+from headwater.streams.workflows.host_process import HostProcess
 from tests.integration.hosting import APPS, PATIENCE_S, World, drive
 
 
@@ -269,8 +269,8 @@ def test_an_app_that_cannot_be_loaded(app: str, told: str):
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from streams.code_host.process import HostProcess
-from streams.code_host.protocol import Activate
+from headwater.streams.workflows.host_process import HostProcess
+from headwater.streams.engine.host_protocol import Activate
 
 async def main():
     host = HostProcess("misbehaving", heard=print, gone=print, directory=Path(sys.argv[1]))

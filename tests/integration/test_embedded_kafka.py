@@ -14,10 +14,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from schemas.errors import PartUnavailable
-from streams import kafka_jars
-from streams.embedded import EmbeddedKafka
-from streams.kafka_jars import Jar, fetch_jars, jars_directory, locked_jars
+from headwater.schemas.errors import PartUnavailable
+from headwater.streams.kafka import jars as kafka_jars
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.jars import Jar, fetch_jars, jars_directory, locked_jars
 
 TOPIC = "embedded-kafka-records"
 #: A payload of 10 MB and then some: what one webhook may bring.
@@ -108,7 +108,7 @@ def test_a_broker_left_by_a_killed_owner_is_stopped_first(
 ):
     owner = textwrap.dedent("""
         import os, pathlib, sys
-        from streams.embedded import EmbeddedKafka
+        from headwater.streams.kafka.embedded import EmbeddedKafka
         broker = EmbeddedKafka(pathlib.Path(sys.argv[1]), port=0, report=print)
         broker.start()
         print(broker.pid, flush=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from projections.embedded import EmbeddedPostgres
-from schemas.errors import PartUnavailable
+from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.schemas.errors import PartUnavailable
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_server_left_by_a_killed_owner_is_stopped_first(
 ):
     owner = textwrap.dedent("""
         import os, pathlib, sys
-        from projections.embedded import EmbeddedPostgres
+        from headwater.projections.postgres.embedded import EmbeddedPostgres
         server = EmbeddedPostgres(pathlib.Path(sys.argv[1]), report=print)
         server.start()
         print(server.pid, flush=True)

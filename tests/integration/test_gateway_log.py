@@ -7,17 +7,17 @@ from collections.abc import Callable
 import pytest
 from litestar.testing import TestClient
 
-from gateway.app import create_app
-from gateway.demo_day import demo_deliveries, terra_signature
-from gateway.request_ids import ulid_source
-from gateway.settings import Settings
-from projections.queries import Reader
-from schemas.codec import decode
-from schemas.errors import BrokerUnavailable
-from schemas.records import WebhookReceived
-from streams.client import DeadLetters, WebhookLog
-from streams.clock import now_ms
-from streams.restore import read_whole
+from headwater.gateway.app import create_app
+from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
+from headwater.gateway.request_ids import ulid_source
+from headwater.gateway.settings import Settings
+from headwater.projections.deliveries.queries import Reader
+from headwater.schemas.codec import decode
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.records import WebhookReceived
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
 

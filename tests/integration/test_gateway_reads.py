@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from litestar.testing import TestClient
 
-from gateway.app import create_app
-from gateway.mirror import Mirror
-from gateway.settings import Settings
-from projections.migrate import migrate
-from projections.queries import Reader
-from projections.store import Store
-from streams.clock import now_ms
+from headwater.gateway.app import create_app
+from headwater.gateway.commands.mirror import Mirror
+from headwater.gateway.settings import Settings
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.store import Store
+from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays
 from tests.integration.written import Written, apply, day, duplicate, outcome
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from schemas.errors import PartUnavailable
-from streams.embedded import EmbeddedKafka
-from streams.kafka_aot import make_aot_cache
-from streams.kafka_jars import aot_cache, jars_directory, locked_jars
+from headwater.schemas.errors import PartUnavailable
+from headwater.streams.kafka.aot_cache import make_aot_cache
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.jars import aot_cache, jars_directory, locked_jars
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from projections.errors import DatabaseTooNew, MigrationChanged
-from projections.migrate import Migration, catalogue, migrate
-from projections.statements import key_columns, value_columns
-from schemas.catalogue import schema_text
-from schemas.errors import StoreUnavailable
-from schemas.tables import CONNECTIONS, TABLES, Table
+from headwater.projections.errors import DatabaseTooNew, MigrationChanged
+from headwater.projections.postgres.migrate import Migration, catalogue, migrate
+from headwater.projections.postgres.statements import key_columns, value_columns
+from headwater.schemas.catalogue import schema_text
+from headwater.schemas.errors import StoreUnavailable
+from headwater.schemas.tables import CONNECTIONS, TABLES, Table
 
 BOOKKEEPING = {"column_sources", "changed_in", "updated_at"}
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import cast
 
-from streams.clock import now_ms
-from streams.ownership import OwnedPartition, Ownership
-from streams.workflow_log import WorkflowLog
+from headwater.streams.clock import now_ms
+from headwater.streams.workflows.log import WorkflowLog
+from headwater.streams.workflows.ownership import OwnedPartition, Ownership
 
 
 def ownership(

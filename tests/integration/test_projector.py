@@ -16,16 +16,16 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from projections.errors import InvalidCursor, LogTruncated
-from projections.migrate import migrate
-from projections.plan import Partition
-from projections.projector import PROJECTION, Projector, run_projector
-from projections.queries import Reader
-from projections.rows import TOPICS
-from projections.store import Store
-from schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
-from schemas.topics import DEAD_LETTERS
-from streams.embedded import EmbeddedKafka
+from headwater.projections.deliveries.plan import Partition
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.deliveries.rows import TOPICS
+from headwater.projections.errors import InvalidCursor, LogTruncated
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.projector import PROJECTION, Projector, run_projector
+from headwater.projections.projector.store import Store
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
+from headwater.schemas.topics import DEAD_LETTERS
+from headwater.streams.kafka.embedded import EmbeddedKafka
 from tests.integration.written import (
     Written,
     apply,

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
-from schemas.history import Post
-from streams.publishing import Publisher, Publishing
+from headwater.schemas.history import Post
+from headwater.streams.workflows.publishing import Publisher, Publishing
 
 PARTITIONS = 2
 _NAMES = itertools.count(1)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from processors.runs.state import RunStatus
-from schemas.codec import encode
-from schemas.history import PartitionClaimed, RunStarted, TerminateRun
-from schemas.records import WebhookAdmitted
-from schemas.topics import EVENTS
-from streams.appender import Appender
-from streams.records import Outgoing, partition_of
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.codec import encode
+from headwater.schemas.history import PartitionClaimed, RunStarted, TerminateRun
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.topics import EVENTS
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.records import Outgoing, partition_of
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
 
 APP = "tests.apps.starting"

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from processors.replay.commands import StepReturned
-from processors.replay.step_commits import StepCommit, StepId
-from projections.migrate import migrate
-from projections.step_commits import StepCommits
-from schemas.errors import StoreUnavailable, Superseded, UndecodableRecord
-from schemas.history import Failure, Post, StartRun
+from headwater.processors.replay.commands import StepReturned
+from headwater.processors.replay.step_commits import StepCommit, StepId
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.workflows.step_commits import StepCommits
+from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRecord
+from headwater.schemas.history import Failure, Post, StartRun
 from tests.fakes.step_sql import INSERT, TABLE, Run, Scenario, StepSqlContract, returned
 
 KEY = "orders/1"

@@ -15,8 +15,8 @@ PATIENCE_S = 60
 
 HOUSE = """
 import pathlib, sys
-from gateway.supervisor import Supervisor
-from projections.embedded import EmbeddedPostgres
+from headwater.gateway.local.supervisor import Supervisor
+from headwater.projections.postgres.embedded import EmbeddedPostgres
 
 def report(line):
     print(line, flush=True)

@@ -9,15 +9,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from projections.cursors import pack, unpack
-from projections.errors import CursorExpired, InvalidCursor
-from projections.migrate import migrate
-from projections.queries import Reader
-from projections.statements import UPSERTS
-from projections.store import Store
-from projections.sync import _CHANGES, _CHANGES_OF_USER, SyncPage, changes
-from schemas.errors import StoreUnavailable
-from schemas.tables import CONNECTIONS, SLEEP_SESSIONS
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.deliveries.sync import _CHANGES, _CHANGES_OF_USER, SyncPage, changes
+from headwater.projections.errors import CursorExpired, InvalidCursor
+from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.statements import UPSERTS
+from headwater.projections.projector.store import Store
+from headwater.schemas.errors import StoreUnavailable
+from headwater.schemas.tables import CONNECTIONS, SLEEP_SESSIONS
 from tests.integration.written import apply, day, row, stamp, table_record
 
 NOW_MS = 1_767_300_000_000

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from projections.migrate import migrate
-from projections.queries import Hop, Reader, Trace, _traces_query
-from projections.store import Store
+from headwater.projections.deliveries.queries import Hop, Reader, Trace, _traces_query
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.store import Store
 from tests.integration.written import RECEIVED_AT_MS, Written, apply, duplicate, outcome
 
 ROWS = 20_000

@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from processors.triggers.rules import read_rules
-from schemas.codec import encode
-from schemas.errors import BrokerUnavailable
-from schemas.history import ReplySent, SendEvent
-from schemas.records import WebhookAdmitted
-from schemas.topics import DEAD_LETTERS, EVENTS
-from streams.appender import Appender
-from streams.client import DeadLetters
-from streams.clock import now_ms
-from streams.dead_letters import REASON, REPLAY_OF, original, text_header
-from streams.records import Incoming, Outgoing, partition_of
-from streams.restore import read_whole
-from streams.triggers import RULE, Triggers
-from streams.workflow_client import Addressed, OutcomeUnknown
+from headwater.processors.triggers.rules import read_rules
+from headwater.schemas.codec import encode
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import ReplySent, SendEvent
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.topics import DEAD_LETTERS, EVENTS
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.dead_letters import REASON, REPLAY_OF, original, text_header
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.pipeline.webhook_log import DeadLetters
+from headwater.streams.starters.webhook_rules import RULE, Triggers
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.conftest import PARTITIONS
 
 RULES = """
@@ -284,7 +284,7 @@ def test_commands_without_an_outcome_are_sent_until_they_have_one(topics: str):
 
 
 def test_deliveries_from_before_the_rules_are_let_be(topics: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("streams.triggers.LEAD_MS", 0)
+    monkeypatch.setattr("headwater.streams.starters.webhook_rules.LEAD_MS", 0)
 
     async def act(scene: Scene) -> None:
         await scene.post(scene.delivery("user_a", 0))

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from streams.worker import EXIT_CRASHED
+from headwater.streams.pipeline.worker import EXIT_CRASHED
 
 PATIENCE_S = 60
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from schemas.codec import decode, encode
-from schemas.errors import BrokerUnavailable
-from schemas.history import (
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import (
     CommandRejected,
     CommandSent,
     HistoryAppended,
@@ -21,20 +21,20 @@ from schemas.history import (
     RunStarted,
     StartRun,
 )
-from schemas.topics import (
+from headwater.schemas.topics import (
     MAX_RECORD_BYTES,
     WORKFLOW_COMMANDS,
     WORKFLOW_HISTORY,
     WORKFLOW_REPLIES,
 )
-from streams.appender import Appender
-from streams.clock import now_ms
-from streams.embedded import EmbeddedKafka
-from streams.records import Incoming, Outgoing, partition_of
-from streams.restore import read_whole
-from streams.topics import create_topics
-from streams.workflow_client import Addressed, OutcomeUnknown, WorkflowClient
-from streams.workflow_log import OwnershipLost, WorkflowLog
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.topics import create_topics
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
+from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from tests.fakes.workflow_log import (
     KEY,
     Place,
@@ -129,7 +129,7 @@ def test_what_is_queued_behind_a_refused_batch_is_refused_too(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ):
     # ADR 0006, K2: without this a later decision could stand where an earlier one does not.
-    monkeypatch.setattr("streams.workflow_log._LARGEST", 2 * MAX_RECORD_BYTES)
+    monkeypatch.setattr("headwater.streams.workflows.log._LARGEST", 2 * MAX_RECORD_BYTES)
 
     async def scenario(place: Place) -> None:
         log, partition, other = place.log(), *place.partitions[:2]

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from projections.migrate import migrate
-from projections.projection import WORKFLOWS
-from projections.store import Store
-from schemas.history import (
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.projection import WORKFLOWS
+from headwater.projections.projector.store import Store
+from headwater.schemas.history import (
     Child,
     CommandRejected,
     EntriesCancelled,
@@ -46,7 +46,7 @@ from schemas.history import (
     StepFailed,
     StepsRetried,
 )
-from schemas.topics import WORKFLOW_HISTORY
+from headwater.schemas.topics import WORKFLOW_HISTORY
 from tests.unit.projections.histories import START_MS, Cutter, Log
 from tests.unit.projections.workflow_fold import Fold, Row
 

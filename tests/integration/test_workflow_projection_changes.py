@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from projections.migrate import migrate
-from projections.queries import Reader
-from projections.workflow_answers import (
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.workflows.answers import (
     Changed,
     Changes,
     Event,
@@ -20,9 +20,9 @@ from projections.workflow_answers import (
     RunKey,
     Step,
 )
-from projections.workflow_queries import Workflows
-from projections.workflow_rows import Trim
-from schemas.history import (
+from headwater.projections.workflows.queries import Workflows
+from headwater.projections.workflows.rows import Trim
+from headwater.schemas.history import (
     EntryCompleted,
     EntryKind,
     EntryOpened,

@@ -8,12 +8,12 @@ import psycopg
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from projections.migrate import migrate
-from projections.projection import WORKFLOWS
-from projections.projector import Projector
-from projections.queries import Reader
-from projections.workflow_queries import RunKey, Workflows
-from schemas.history import (
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.projection import WORKFLOWS
+from headwater.projections.projector.projector import Projector
+from headwater.projections.workflows.queries import RunKey, Workflows
+from headwater.schemas.history import (
     EntryCompleted,
     EntryKind,
     EntryOpened,

@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from projections.cursors import pack
-from projections.errors import InvalidCursor
-from projections.migrate import migrate
-from projections.queries import Reader
-from projections.statements import statement
-from projections.workflow_queries import Order, Page, RunKey, Workflows, _query
-from schemas.history import (
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.errors import InvalidCursor
+from headwater.projections.postgres.cursors import pack
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.statements import statement
+from headwater.projections.workflows.queries import Order, Page, RunKey, Workflows, _query
+from headwater.schemas.history import (
     Child,
     EntryErrored,
     EntryKind,

@@ -12,10 +12,10 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from processors.replay.views import RunView
-from projections.migrate import migrate
-from schemas.codec import decode
-from schemas.history import HistoryAppended
+from headwater.processors.replay.views import RunView
+from headwater.projections.postgres.migrate import migrate
+from headwater.schemas.codec import decode
+from headwater.schemas.history import HistoryAppended
 from tests.integration.test_workflow_projection import project, rows_of
 from tests.unit.projections.histories import Log
 from tests.unit.projections.workflow_fold import Row

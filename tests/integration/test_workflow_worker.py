@@ -10,9 +10,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from processors.runs.state import RunStatus
-from schemas.codec import decode, encode
-from schemas.history import (
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.history import (
     Command,
     CommandRejected,
     CommandSent,
@@ -27,13 +27,13 @@ from schemas.history import (
     TerminateRun,
     instance_key,
 )
-from schemas.snapshots import SnapshotTaken
-from schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
-from streams.clock import now_ms
-from streams.records import partition_of
-from streams.restore import read_whole
-from streams.takeover import CHECKPOINT, take_over
-from streams.workflow_log import WorkflowLog
+from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
+from headwater.streams.clock import now_ms
+from headwater.streams.engine.restore import CHECKPOINT, take_over
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.records import partition_of
+from headwater.streams.workflows.log import WorkflowLog
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
 
 HOUR = "3600000"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from processors.replay.sizes import RECORD_TOO_LARGE
-from processors.runs.limits import FAILURE_MESSAGE_MAX
-from processors.runs.state import RunStatus
-from schemas.history import PauseRun, ResumeRun, RetryRun
-from schemas.topics import MAX_RECORD_BYTES
-from streams.instances import COMPRESSED
-from streams.records import partition_of
+from headwater.processors.replay.sizes import RECORD_TOO_LARGE
+from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import PauseRun, ResumeRun, RetryRun
+from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.streams.engine.live_instances import COMPRESSED
+from headwater.streams.kafka.records import partition_of
 from tests.e2e.workflow_house import PARTITIONS, WorkflowHouse, opened
 from tests.integration.test_workflow_worker import Scene, play, snapshots, work
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from projections.plan import Batch, Span, plan
-from projections.store import Store
-from schemas.codec import encode, encode_row
-from schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
-from schemas.tables import DAILY_SUMMARY, Row, Table, Value
-from schemas.topics import OUTCOMES, TRACES
+from headwater.projections.deliveries.plan import Batch, Span, plan
+from headwater.projections.projector.store import Store
+from headwater.schemas.codec import encode, encode_row
+from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
+from headwater.schemas.tables import DAILY_SUMMARY, Row, Table, Value
+from headwater.schemas.topics import OUTCOMES, TRACES
 
 RECEIVED_AT_MS = 1_767_225_600_000
 

@@ -5,9 +5,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.columns import RowUpdate, merge, merge_all
-from schemas.records import Stamp
-from schemas.tables import DAILY_SUMMARY, Row
+from headwater.processors.columns import RowUpdate, merge, merge_all
+from headwater.schemas.records import Stamp
+from headwater.schemas.tables import DAILY_SUMMARY, Row
 
 KEY = ("user_1", "garmin", "2026-07-01")
 #: A few columns and few stamps, so that updates meet.

@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.envelope import event_id
-from processors.fold import Folded, fold
-from schemas.records import WebhookReceived
+from headwater.processors.providers.terra.envelope import event_id
+from headwater.schemas.records import WebhookReceived
+from tests.oracle import Folded, fold
 
 #: 2026-07-02T12:00:00Z.
 NOW_MS = 1782993600000

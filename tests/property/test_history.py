@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.codec import decode, encode
-from schemas.errors import UndecodableRecord
-from schemas.history import (
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.errors import UndecodableRecord
+from headwater.schemas.history import (
     Command,
     CommandSent,
     EntryKind,
@@ -22,7 +22,7 @@ from schemas.history import (
     RunPaused,
     SendEvent,
 )
-from schemas.records import Record
+from headwater.schemas.records import Record
 from tests.property.structs import structs
 
 RECORDS = structs(HistoryAppended) | structs(CommandSent)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.replay.appliers import apply, fold
-from processors.replay.commands import (
+from headwater.processors.replay.appliers import apply, fold
+from headwater.processors.replay.commands import (
     Advance,
     Asked,
     BeginRollback,
@@ -32,14 +32,14 @@ from processors.replay.commands import (
     Suspend,
     Wake,
 )
-from processors.replay.decide import decide_asked, decide_command
-from processors.replay.retries import delay_ms
-from processors.replay.state import OPEN, UNRESOLVED, CodeRun, EntryStatus
-from processors.replay.waits import next_wake_ms
-from processors.runs.decisions import Decision, Rejection
-from processors.runs.durations import LONGEST_MS, milliseconds
-from schemas.codec import decode, encode
-from schemas.history import (
+from headwater.processors.replay.decide import decide_asked, decide_command
+from headwater.processors.replay.retries import delay_ms
+from headwater.processors.replay.state import OPEN, UNRESOLVED, CodeRun, EntryStatus
+from headwater.processors.replay.waits import next_wake_ms
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.durations import LONGEST_MS, milliseconds
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.history import (
     NO_CAUSE,
     Command,
     EntryKind,

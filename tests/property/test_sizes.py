@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from processors.replay.sizes import _exactly, bytes_max
-from processors.runs.limits import DECISION_BYTES_MAX
-from schemas.codec import encode
-from schemas.history import HistoryAppended, LogEvent, Post, PostsQueued, StartRun
-from schemas.topics import MAX_RECORD_BYTES
+from headwater.processors.replay.sizes import _exactly, bytes_max
+from headwater.processors.runs.limits import DECISION_BYTES_MAX
+from headwater.schemas.codec import encode
+from headwater.schemas.history import HistoryAppended, LogEvent, Post, PostsQueued, StartRun
+from headwater.schemas.topics import MAX_RECORD_BYTES
 from tests.property.structs import structs
 
 _ENVELOPE = HistoryAppended(

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas.catalogue import NEWEST, schema_text
-from schemas.codec import encode
-from schemas.conversions import to_plain
-from schemas.history import Command, EntryKind, EntryOpened, HistoryAppended, LogEvent
-from schemas.records import RECORD_TYPES, Record
-from schemas.writers import number, writer_of
+from headwater.schemas.catalogue import NEWEST, schema_text
+from headwater.schemas.codec import encode
+from headwater.schemas.conversions import to_plain
+from headwater.schemas.history import Command, EntryKind, EntryOpened, HistoryAppended, LogEvent
+from headwater.schemas.records import RECORD_TYPES, Record
+from headwater.schemas.writers import number, writer_of
 from tests.property.structs import LONGS, structs
 
 SCHEMAS = {kind: json.loads(schema_text(NEWEST[name])) for name, kind in RECORD_TYPES.items()}

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from processors.runs.claims import UNCLAIMED, Claims
-from schemas.history import (
+from headwater.processors.runs.claims import UNCLAIMED, Claims
+from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     EventReceived,

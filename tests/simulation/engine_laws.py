@@ -5,17 +5,25 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from processors.replay.appliers import fold
-from processors.replay.commands import Advance, BeginRollback, Cancel, Close, Fail, Mark, Open
-from processors.replay.state import OPEN, CodeRun, EntryStatus
-from processors.replay.trimming import trimmed
-from processors.runs.limits import ENTRIES_MAX
-from processors.runs.state import RunStatus
-from schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
-from streams.code_host.host import Host
-from streams.code_host.loop import WorkflowLoop
-from streams.code_host.protocol import FromHost, Said, ToHost, activate
-from streams.records import partition_of
+from headwater.processors.replay.appliers import fold
+from headwater.processors.replay.commands import (
+    Advance,
+    BeginRollback,
+    Cancel,
+    Close,
+    Fail,
+    Mark,
+    Open,
+)
+from headwater.processors.replay.state import OPEN, CodeRun, EntryStatus
+from headwater.processors.replay.trimming import trimmed
+from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
+from headwater.streams.code_host.host import Host
+from headwater.streams.engine.host_protocol import FromHost, Said, ToHost, activate
+from headwater.streams.kafka.records import partition_of
+from headwater.streams.replay.loop import WorkflowLoop
 from tests.simulation.engine_log import Violation
 from tests.simulation.shapes import Place
 

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
-from processors.replay.appliers import fold
-from processors.replay.state import CONTAINERS, CodeRun, EntryStatus
-from processors.runs.claims import Claims
-from processors.runs.limits import SYSTEM
-from processors.runs.state import RunStatus
-from schemas.codec import decode
-from schemas.history import (
+from headwater.processors.replay.appliers import fold
+from headwater.processors.replay.state import CONTAINERS, CodeRun, EntryStatus
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.limits import SYSTEM
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.codec import decode
+from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     EntryKind,
@@ -30,7 +30,7 @@ from schemas.history import (
     StepFailed,
     instance_key,
 )
-from schemas.snapshots import SnapshotTaken
+from headwater.schemas.snapshots import SnapshotTaken
 from tests.simulation.shapes import Place
 
 _ENDS = (RunCompleted, RunErrored, RunTerminated)

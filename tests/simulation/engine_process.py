@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from processors.replay.state import CodeRun
-from processors.runs.decisions import Rejection
-from processors.runs.state import RunStatus
-from schemas.codec import decode, encode
-from schemas.history import (
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.history import (
     NO_CAUSE,
     CommandSent,
     HistoryAppended,
@@ -25,10 +25,10 @@ from schemas.history import (
     Post,
     instance_key,
 )
-from schemas.snapshots import SnapshotTaken
-from streams.code_host.host import Host
-from streams.code_host.loop import WorkflowLoop
-from streams.code_host.protocol import (
+from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.code_host.host import Host
+from headwater.streams.engine.effects import Answer, Batch, Effect, Queued
+from headwater.streams.engine.host_protocol import (
     Activate,
     Advanced,
     FromHost,
@@ -37,10 +37,10 @@ from streams.code_host.protocol import (
     Resolved,
     ToHost,
 )
-from streams.effects import Answer, Batch, Effect, Queued
-from streams.instances import FORMAT, wake_at_ms
-from streams.senders import back_to_sender
-from streams.takeover import CHECKPOINT, Taken, take_over
+from headwater.streams.engine.live_instances import FORMAT, wake_at_ms
+from headwater.streams.engine.refusal_notices import back_to_sender
+from headwater.streams.engine.restore import CHECKPOINT, Taken, take_over
+from headwater.streams.replay.loop import WorkflowLoop
 from tests.simulation.corpus import SHAPES
 from tests.simulation.engine_log import Partition, Violation
 from tests.simulation.shapes import Place

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from processors.replay.state import CodeRun
-from processors.runs.claims import Claims
-from processors.runs.state import RunStatus
-from schemas.codec import encode
-from schemas.history import (
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.codec import encode
+from headwater.schemas.history import (
     Command,
     CommandSent,
     PauseRun,
@@ -28,9 +28,9 @@ from schemas.history import (
     TerminateRun,
     instance_key,
 )
-from streams.code_host.values import encode as json_of
-from streams.owner import Owner
-from streams.records import partition_of
+from headwater.streams.authoring.values import encode as json_of
+from headwater.streams.engine.owner import Owner
+from headwater.streams.kafka.records import partition_of
 from tests.simulation.engine_laws import check_replays, left_standing, undelivered
 from tests.simulation.engine_log import Partition, Violation
 from tests.simulation.engine_process import CallbackLoop, Process

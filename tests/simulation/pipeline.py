@@ -9,15 +9,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from schemas.codec import decode, decode_row, encode
-from schemas.records import OutcomeRecorded, WebhookReceived
-from schemas.tables import TABLES, Row
-from schemas.topics import OUTCOMES, TOPICS, WEBHOOKS, Cleanup
-from streams.admit import Admit
-from streams.normalize import Normalize
-from streams.records import Incoming, Outgoing, partition_of
-from streams.resolve import Resolve
-from streams.stages import Stage, phases
+from headwater.schemas.codec import decode, decode_row, encode
+from headwater.schemas.records import OutcomeRecorded, WebhookReceived
+from headwater.schemas.tables import TABLES, Row
+from headwater.schemas.topics import OUTCOMES, TOPICS, WEBHOOKS, Cleanup
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.pipeline.admit import Admit
+from headwater.streams.pipeline.normalize import Normalize
+from headwater.streams.pipeline.resolve import Resolve
+from headwater.streams.pipeline.stage import Stage, phases
 
 PARTITIONS = 3
 USER_PREFIX = "user_"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 from headwater import NonRetryableError, Retry, StepTx, WorkflowEvent, workflow
-from streams.code_host.attempt import ATTEMPT
-from streams.code_host.definition import Workflow
+from headwater.streams.authoring.attempt import ATTEMPT
+from headwater.streams.replay.workflow import Workflow
 
 #: For steps that succeed at last: how often a host is lost must not decide whether they do.
 EVER = Retry(limit=float("inf"), delay="5 seconds", backoff="linear")

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import pytest
 from typing_extensions import override
 
-from processors.runs.claims import Claims
-from schemas.history import HistoryAppended, PartitionClaimed
+from headwater.processors.runs.claims import Claims
+from headwater.schemas.history import HistoryAppended, PartitionClaimed
 from tests.simulation.claims_model import Rules, Violation, World
 
 SEEDS = range(10_000)

@@ -13,16 +13,16 @@ from collections.abc import Collection
 import pytest
 from typing_extensions import override
 
-import processors.replay.decide as deciding
-from processors.replay.commands import Suspend
-from processors.replay.state import CodeRun
-from processors.runs.claims import Claims
-from processors.runs.decisions import Decision
-from processors.runs.state import RunStatus
-from schemas.errors import InvariantViolation
-from schemas.history import CommandSent, HistoryAppended, PartitionClaimed, RunSuspended
-from streams.effects import Batch, Queued
-from streams.owner import Owner
+import headwater.processors.replay.decide as deciding
+from headwater.processors.replay.commands import Suspend
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import CommandSent, HistoryAppended, PartitionClaimed, RunSuspended
+from headwater.streams.engine.effects import Batch, Queued
+from headwater.streams.engine.owner import Owner
 from tests.simulation.engine import expected, run
 from tests.simulation.engine_log import Violation
 from tests.simulation.engine_world import Rules, World

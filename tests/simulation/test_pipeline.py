@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from processors.envelope import event_id
-from processors.fold import fold
-from schemas.records import WebhookReceived
+from headwater.processors.providers.terra.envelope import event_id
+from headwater.schemas.records import WebhookReceived
+from tests.oracle import fold
 from tests.simulation.pipeline import PARK_FOR_MS, USER_PREFIX, World
 
 SEEDS = range(1_000)

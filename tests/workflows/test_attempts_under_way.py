@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater import Retry, Step, StepFailedError, WorkflowEvent, WorkflowTest, workflow
-from processors.replay.commands import StepReturned
-from processors.replay.step_commits import StepCommit
-from streams.code_host.host import Host
+from headwater.processors.replay.commands import StepReturned
+from headwater.processors.replay.step_commits import StepCommit
+from headwater.streams.code_host.host import Host
 from tests.workflows.running import (
     Deployed,
     Flaky,

@@ -13,7 +13,7 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from processors.runs.limits import FAILURE_MESSAGE_MAX
+from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX
 from tests.workflows.running import (
     Calls,
     Flaky,

@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 import pytest
 
 from headwater import Continue, Step, UnserialisableError, WorkflowEvent, WorkflowTest, workflow
-from streams.code_host.values import decode, encode
+from headwater.streams.authoring.values import decode, encode
 from tests.workflows.running import failure, output, run
 
 #: The values are made here, because what contains itself cannot be written down.

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from headwater import JoinError, Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
-from processors.runs.limits import FAILURE_MESSAGE_MAX, POSTS_BYTES_MAX
-from schemas.topics import MAX_RECORD_BYTES
-from streams.posting import _LARGEST
+from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, POSTS_BYTES_MAX
+from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.streams.workflows.outbox import _LARGEST
 from tests.workflows.running import begin, entry_at, error_of, find, output_of, run, state_of
 
 NEVER = Retry(limit=0)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.client.requests import path
 from headwater import (
     Break,
     InvalidEventTypeError,
@@ -19,7 +18,8 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from streams.batches import batch_of
+from headwater.gateway.client.requests import path
+from headwater.streams.authoring.batches import batch_of
 from tests.workflows.running import (
     Calls,
     begin,

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
-from streams.code_host.apps import AppNotLoaded, load_app
-from streams.code_host.read_only import frozen
+from headwater.streams.authoring.read_only import frozen
+from headwater.streams.code_host.apps import AppNotLoaded, load_app
 from tests.workflows.running import begin, error_of, output_of, run
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from streams.refusals import InstanceNotErroredError, StepNotFoundError
+from headwater.streams.authoring.refusals import InstanceNotErroredError, StepNotFoundError
 from tests.workflows.mending import retried, well
 from tests.workflows.running import (
     HOUR,

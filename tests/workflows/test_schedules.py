@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from headwater import Schedule, WorkflowEvent, WorkflowTest, schedule, workflow
-from streams.code_host.schedule_runner import DECLARED, RUNNER, ScheduleRunner
-from streams.schedules import declare
+from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER, ScheduleRunner
+from headwater.streams.starters.schedule_declarer import declare
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
-from schemas.history import ReplySent, Sender, SendEvent
+from headwater.schemas.history import ReplySent, Sender, SendEvent
 from tests.workflows.running import Instance, begin, find, output_of, run, state_of
 
 

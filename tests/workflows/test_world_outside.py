@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headwater import NonDeterministicError, Step, WorkflowEvent, WorkflowTest, workflow
-from streams.code_host.loop import WorkflowLoop
+from headwater.streams.replay.loop import WorkflowLoop
 from tests.workflows.running import begin, error_of, failure, output, output_of, run
 
 

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from gateway.app import create_app
-from gateway.demo_day import terra_signature
-from gateway.settings import Settings
-from projections.queries import Reader
+from headwater.gateway.app import create_app
+from headwater.gateway.local.demo_day import terra_signature
+from headwater.gateway.settings import Settings
+from headwater.projections.deliveries.queries import Reader
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays
 
 NOW_MS = 1_782_900_000_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.bodies import BodyReader, Hold, Refusal
+from headwater.gateway.http.bodies import BodyReader, Hold, Refusal
 
 
 def read(

@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 import pytest
 
-from gateway.cli import cli
-from gateway.commands.on_demand import OnDemand
-from gateway.commands.up import parts_of
-from gateway.commands.work import steps_dsn_of
-from gateway.demo_day import terra_signature
-from gateway.output import print_rows
-from gateway.settings import load_settings
+from headwater.gateway.cli import cli
+from headwater.gateway.commands.on_demand import OnDemand
+from headwater.gateway.commands.output import print_rows
+from headwater.gateway.commands.up import parts_of
+from headwater.gateway.commands.work import steps_dsn_of
+from headwater.gateway.local.demo_day import terra_signature
+from headwater.gateway.settings import load_settings
 
 README = Path(__file__).parents[3] / "README.md"
 
@@ -85,10 +85,16 @@ def test_a_command_is_listed_as_it_describes_itself(listed: OnDemand) -> None:
 @pytest.mark.parametrize(
     ("module", "slow"),
     [
-        ("gateway.cli", {"asyncio", "httpx", "pydantic", "rich", "gateway.commands.instances"}),
-        ("gateway.commands.instances", {"asyncio", "httpx", "pydantic", "rich"}),
-        ("gateway.commands.work", {"httpx", "litestar", "rich"}),
-        ("streams.code_host.child", {"aiokafka", "fastavro", "gateway", "psycopg", "pydantic"}),
+        (
+            "headwater.gateway.cli",
+            {"asyncio", "httpx", "pydantic", "rich", "headwater.gateway.commands.instances"},
+        ),
+        ("headwater.gateway.commands.instances", {"asyncio", "httpx", "pydantic", "rich"}),
+        ("headwater.gateway.commands.work", {"httpx", "litestar", "rich"}),
+        (
+            "headwater.streams.code_host.child",
+            {"aiokafka", "fastavro", "gateway", "psycopg", "pydantic"},
+        ),
     ],
 )
 def test_what_loads_slowly_is_loaded_by_those_alone_who_need_it(

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import headwater
-from gateway.client import (
+from headwater.gateway.client import (
     Client,
     ClientError,
     ConnectionFailedError,
@@ -23,8 +23,8 @@ from gateway.client import (
     UnavailableError,
     UnexpectedAnswerError,
 )
-from gateway.client.errors import refused
-from streams.refusals import _BY_CODE
+from headwater.gateway.client.errors import refused
+from headwater.streams.authoring.refusals import _BY_CODE
 from tests.unit.gateway.workflow_network import (
     Network,
     Turn,
@@ -305,7 +305,9 @@ def test_a_client_that_was_not_entered_says_so():
 
 
 def test_httpx_is_loaded_by_those_alone_who_ask_for_something():
-    code = "import sys, headwater, gateway.commands.instances; print('httpx' in sys.modules)"
+    code = (
+        "import sys, headwater, headwater.gateway.commands.instances; print('httpx' in sys.modules)"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from gateway.client.retries import Failure, Policy, Repeat, delay_s, failure_of, may_repeat
+from headwater.gateway.client.retries import (
+    Failure,
+    Policy,
+    Repeat,
+    delay_s,
+    failure_of,
+    may_repeat,
+)
 
 POLICY = Policy(retries=5, base_s=1.0, longest_s=6.0)
 

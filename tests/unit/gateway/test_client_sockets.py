@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.client import Client, ConnectionFailedError, OutcomeUnknownError, World
+from headwater.gateway.client import Client, ConnectionFailedError, OutcomeUnknownError, World
 from tests.unit.gateway.workflow_network import message
 
 DESCRIBED = b'{"id": "order-1", "details": {"status": "active"}, "meta": {"workflowName": "order"}}'

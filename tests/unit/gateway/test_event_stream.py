@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.client import UnexpectedAnswerError
-from gateway.client.event_stream import EventStream, Message
+from headwater.gateway.client import UnexpectedAnswerError
+from headwater.gateway.client.event_stream import EventStream, Message
 
 CASES = [
     (b"data: a\n\n", [("message", "", "a")]),

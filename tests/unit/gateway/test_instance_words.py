@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gateway.client import (
+from headwater.gateway.client import (
     CurrentStep,
     Described,
     Event,
@@ -16,7 +16,7 @@ from gateway.client import (
     Parent,
     Step,
 )
-from gateway.commands.instance_words import (
+from headwater.gateway.commands.instance_words import (
     event_rows,
     listed_rows,
     log_row,
@@ -25,7 +25,7 @@ from gateway.commands.instance_words import (
     summary_rows,
     waiting_for,
 )
-from gateway.commands.times import at
+from headwater.gateway.commands.times import at
 
 NOW = at(1_795_269_600_000)
 TOMORROW = NOW + timedelta(hours=23)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.mirror import Mirror, SyncFailed
+from headwater.gateway.commands.mirror import Mirror, SyncFailed
 
 DAY = {"user_id": "u", "source": "garmin", "datetime": "2026-07-01", "steps": 1}
 

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from schemas.catalogue import IDS
-from schemas.codec import encode
-from schemas.records import WebhooksClaimed
+from headwater.schemas.catalogue import IDS
+from headwater.schemas.codec import encode
+from headwater.schemas.records import WebhooksClaimed
 
 Get = Callable[[str], httpx.Response]
 

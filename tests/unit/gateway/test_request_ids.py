@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.request_ids import ulid, ulid_source, usable
+from headwater.gateway.request_ids import ulid, ulid_source, usable
 
 
 def test_a_ulid_is_that_of_its_specification() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.restarts import Deaths, RestartPolicy
+from headwater.gateway.local.restarts import Deaths, RestartPolicy
 
 
 def delays(lives: list[tuple[float, float]]) -> list[float]:

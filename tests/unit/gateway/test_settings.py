@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gateway.settings import (
+from headwater.gateway.settings import (
     PREFIX,
     Settings,
     SettingsInvalid,

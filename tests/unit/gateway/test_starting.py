@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.starting import RulesWrong, check_rules, rules_of, together
-from gateway.commands.up import parts_of
-from gateway.settings import Settings
-from streams.code_host.apps import Declarations
+from headwater.gateway.commands.starting import RulesWrong, check_rules, rules_of, together
+from headwater.gateway.commands.up import parts_of
+from headwater.gateway.settings import Settings
+from headwater.streams.code_host.apps import Declarations
 
 RULE = """
 [[rule]]

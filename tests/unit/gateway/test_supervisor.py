@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parts import Part
-from gateway.supervisor import Supervisor
-from schemas.errors import PartUnavailable
+from headwater.gateway.local.parts import Part
+from headwater.gateway.local.supervisor import Supervisor
+from headwater.schemas.errors import PartUnavailable
 
 #: Longer than anything here takes; a test that meets it has failed.
 PATIENCE_S = 20
@@ -30,9 +30,9 @@ STUBBORN += "[signal.pause() for _ in iter(int, 1)]"
 
 HOUSE = """
 import pathlib, signal, sys
-from gateway.parts import Part
-from gateway.restarts import RestartPolicy
-from gateway.supervisor import Supervisor
+from headwater.gateway.local.parts import Part
+from headwater.gateway.local.restarts import RestartPolicy
+from headwater.gateway.local.supervisor import Supervisor
 
 def part(name, program):
     program = program.replace("{name}", name)
@@ -281,7 +281,7 @@ def test_two_on_one_directory_are_one_clear_line(run: Callable[..., House], tmp_
 def test_a_signal_while_a_server_starts_stops_it(tmp_path: Path):
     program = textwrap.dedent("""
         import pathlib, signal, sys, time
-        from gateway.supervisor import Supervisor
+        from headwater.gateway.local.supervisor import Supervisor
 
         class Slow:
             name, pid, log_file, stop_signal = "slow", None, pathlib.Path("none"), signal.SIGTERM

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.commands.times import at, both, moment, relative, span
+from headwater.gateway.commands.times import at, both, moment, relative, span
 
 NOW = at(1_795_269_600_000)
 

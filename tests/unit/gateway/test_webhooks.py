@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from litestar.testing import TestClient
 
-from gateway.demo_day import Delivery, demo_deliveries, terra_signature
+from headwater.gateway.local.demo_day import Delivery, demo_deliveries, terra_signature
 from tests.fakes.delivery_log import MemoryLog
 from tests.unit.gateway.conftest import Clock, Post
 from tests.unit.gateway.problem_contract import assert_problem

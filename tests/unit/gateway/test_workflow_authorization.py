@@ -4,9 +4,16 @@ import asyncio
 
 import pytest
 
-from gateway.problems import Problem
-from gateway.workflows import Denied, Hook, Policy, RequestContext, WorkflowHooks, authorization
-from gateway.workflows.authorization import Gatekeeper, HooksNotLoaded, load_hooks
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import (
+    Denied,
+    Hook,
+    Policy,
+    RequestContext,
+    WorkflowHooks,
+    authorization,
+)
+from headwater.gateway.workflows.authorization import Gatekeeper, HooksNotLoaded, load_hooks
 
 HOOKS = "tests.unit.gateway.workflow_hooks"
 KEY = {"authorization": "Bearer workflow-key"}

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.problems import Problem
-from gateway.workflows import bodies
-from gateway.workflows.bodies import NESTING_MAX, NewEvent, NewInstance, Tick
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import bodies
+from headwater.gateway.workflows.bodies import NESTING_MAX, NewEvent, NewInstance, Tick
 
 MIB = 1024 * 1024
 

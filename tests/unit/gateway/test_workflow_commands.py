@@ -9,10 +9,10 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway import output
-from gateway.cli import cli
-from gateway.commands.times import at
-from gateway.commands.workflow_service import Surroundings, explained, header_of
+from headwater.gateway.cli import cli
+from headwater.gateway.commands import output
+from headwater.gateway.commands.times import at
+from headwater.gateway.commands.workflow_service import Surroundings, explained, header_of
 from tests.unit.gateway.workflow_network import (
     BASE_URL,
     Network,

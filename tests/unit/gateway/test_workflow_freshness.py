@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.workflows.freshness import Freshness
-from schemas.errors import StoreUnavailable
+from headwater.gateway.workflows.freshness import Freshness
+from headwater.schemas.errors import StoreUnavailable
 
 
 class Store:

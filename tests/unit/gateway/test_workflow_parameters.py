@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.problems import Problem
-from gateway.workflows import parameters
-from gateway.workflows.parameters import HistoryAsked, Listing
-from gateway.workflows.positions import furthest, read_positions, stated
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import parameters
+from headwater.gateway.workflows.parameters import HistoryAsked, Listing
+from headwater.gateway.workflows.positions import furthest, read_positions, stated
 
 
 def test_what_is_not_said_has_its_default() -> None:

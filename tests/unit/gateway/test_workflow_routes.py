@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from gateway.app import create_app
-from gateway.settings import Settings
-from gateway.workflows import Denied, RequestContext, WorkflowHooks
-from gateway.workflows.routes import WorkflowPorts
-from projections.queries import Reader
-from projections.workflow_queries import Workflows
-from schemas.errors import BrokerUnavailable
-from schemas.history import (
+from headwater.gateway.app import create_app
+from headwater.gateway.settings import Settings
+from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.workflows.routes import WorkflowPorts
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import (
     PauseRun,
     ReplySent,
     RestartRun,
@@ -27,7 +27,7 @@ from schemas.history import (
     StartRun,
     TerminateRun,
 )
-from streams.workflow_client import Addressed, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.problem_contract import assert_problem

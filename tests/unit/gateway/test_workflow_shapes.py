@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.problems import CODES
-from gateway.workflows import refusals, shapes
-from processors.replay import retrying
-from processors.runs import decide
-from projections.workflow_queries import CurrentStep, Event, LogLine, Page, Step
-from streams.refusals import _BY_CODE
+from headwater.gateway.http.problems import CODES
+from headwater.gateway.workflows import refusals, shapes
+from headwater.processors.replay import retrying
+from headwater.processors.runs import decide
+from headwater.projections.workflows.queries import CurrentStep, Event, LogLine, Page, Step
+from headwater.streams.authoring.refusals import _BY_CODE
 from tests.unit.gateway.workflow_fakes import AT, instance, listed, reply
 
 TEXT = '{"b": 1.0, "a" : [1, "\\u0000"]}'

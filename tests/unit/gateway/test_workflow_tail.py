@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from gateway.problems import Problem
-from gateway.workflows import tail
-from gateway.workflows.freshness import Freshness
-from gateway.workflows.shapes import InstanceStatus
-from gateway.workflows.tail import Tails, message
-from projections.workflow_queries import Event, LogLine
-from schemas.errors import StoreUnavailable
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import tail
+from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.shapes import InstanceStatus
+from headwater.gateway.workflows.tail import Tails, message
+from headwater.projections.workflows.queries import Event, LogLine
+from headwater.schemas.errors import StoreUnavailable
 from tests.unit.gateway.workflow_fakes import AT, MemoryTail, instance, listed
 
 LINE = LogLine(

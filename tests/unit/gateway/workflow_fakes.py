@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from projections.workflow_queries import Changed, Changes, Instance, InstanceListed
-from schemas.history import ReplySent
-from streams.workflow_client import Addressed
+from headwater.projections.workflows.queries import Changed, Changes, Instance, InstanceListed
+from headwater.schemas.history import ReplySent
+from headwater.streams.workflows.client import Addressed
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from gateway.client import Client, World
+from headwater.gateway.client import Client, World
 
 BASE_URL = "http://127.0.0.1:8080/api/workflows"
 AT = "2026-11-21T14:00:00Z"

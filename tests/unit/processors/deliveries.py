@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from processors.normalize import NormalizeResult, normalize
-from schemas.records import WebhookAdmitted
-from schemas.terra import decode_payload
+from headwater.processors.providers.terra.normalize import NormalizeResult, normalize
+from headwater.schemas.providers.terra import decode_payload
+from headwater.schemas.records import WebhookAdmitted
 
 #: 2026-07-02T12:00:00Z.
 RECEIVED_AT_MS = 1782993600000

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from processors.dates import read_date, unix_ms
+from headwater.processors.dates import read_date, unix_ms
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,14 @@
 
 import pytest
 
-from processors.envelope import Malformed, Routing, event_id, read_envelope
-from processors.texts import MAX_ID_CHARS, fault_of
-from schemas.terra import decode_envelope
+from headwater.processors.providers.terra.envelope import (
+    Malformed,
+    Routing,
+    event_id,
+    read_envelope,
+)
+from headwater.processors.texts import MAX_ID_CHARS, fault_of
+from headwater.schemas.providers.terra import decode_envelope
 
 USER = b'"user": {"user_id": "s-1", "provider": "GARMIN", "reference_id": "user_1", ' + (
     b'"last_webhook_update": "2026-07-01T09:12:33.891000+00:00"}'

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.expressions import Expression, ExpressionInvalid, Facts, Fault, Gives
+from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Fault, Gives
 
 EVENT = {
     "user_id": "user_1",

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from processors.fold import Folded, fold
-from schemas.records import WebhookReceived
-from schemas.tables import CONNECTIONS, DAILY_SUMMARY
+from headwater.schemas.records import WebhookReceived
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
+from tests.oracle import Folded, fold
 
 #: 2026-07-02T12:00:00Z.
 NOW_MS = 1782993600000

@@ -2,15 +2,15 @@
 
 import pytest
 
-from processors.identity import (
+from headwater.processors.providers.terra.identity import (
     AUTH_TYPES,
     CONNECTION_TYPES,
     STORED_TYPES,
     previous_subject,
     user_of,
 )
-from processors.normalize import SKIPPED_TYPES
-from schemas.terra import Envelope, User
+from headwater.processors.providers.terra.normalize import SKIPPED_TYPES
+from headwater.schemas.providers.terra import Envelope, User
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from processors.columns import RowUpdate, merge, merge_all
-from schemas.records import Stamp
-from schemas.tables import DAILY_SUMMARY, Row, Value
+from headwater.processors.columns import RowUpdate, merge, merge_all
+from headwater.schemas.records import Stamp
+from headwater.schemas.tables import DAILY_SUMMARY, Row, Value
 
 KEY = ("user_1", "garmin", "2026-07-01")
 

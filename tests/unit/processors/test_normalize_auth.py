@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from processors.normalize import SKIPPED_TYPES, Failed, Normalized, NormalizeResult, Skipped
-from schemas.tables import CONNECTIONS
+from headwater.processors.providers.terra.normalize import (
+    SKIPPED_TYPES,
+    Failed,
+    Normalized,
+    NormalizeResult,
+    Skipped,
+)
+from headwater.schemas.tables import CONNECTIONS
 from tests.unit.processors.deliveries import USER, normalized
 
 OPEN = {

@@ -2,9 +2,15 @@
 
 import pytest
 
-from processors.normalize import Failed, Normalized, NormalizeResult, Skipped, limits
-from schemas.records import Stamp
-from schemas.tables import DAILY_SUMMARY
+from headwater.processors.providers.terra import limits
+from headwater.processors.providers.terra.normalize import (
+    Failed,
+    Normalized,
+    NormalizeResult,
+    Skipped,
+)
+from headwater.schemas.records import Stamp
+from headwater.schemas.tables import DAILY_SUMMARY
 from tests.unit.processors.deliveries import RECEIVED_AT_MS, nested, records
 
 START = "2026-07-01T00:00:00.000000+01:00"

@@ -5,16 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from processors.normalize import (
+from headwater.processors.providers.terra import limits
+from headwater.processors.providers.terra.normalize import (
     Failed,
     Normalized,
     NormalizeResult,
     Skipped,
-    limits,
     normalize,
 )
-from schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table
-from schemas.terra import decode_payload
+from headwater.schemas.providers.terra import decode_payload
+from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table
 from tests.unit.processors.deliveries import admitted, nested, records
 
 START = "2026-06-30T23:12:00.000000+01:00"

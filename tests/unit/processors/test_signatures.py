@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from processors.signature_schemes import Encoding, HeaderForm
-from processors.signatures import (
+from headwater.processors.signature_schemes import Encoding, HeaderForm
+from headwater.processors.signatures import (
     MAX_HEADER_CHARS,
     SCHEMES,
     Refused,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.ticks import CATCH_UP_MAX, CatchUp, Cron, cron_fault, due, next_tick
+from headwater.processors.cron import CATCH_UP_MAX, CatchUp, Cron, cron_fault, due, next_tick
 
 BERLIN = "Europe/Berlin"
 MINUTE_MS = 60_000

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from processors.runs.claims import Claims
-from projections.plan import Batch, Span
-from projections.projection import WORKFLOWS
-from schemas.codec import encode
-from schemas.history import (
+from headwater.processors.runs.claims import Claims
+from headwater.projections.deliveries.plan import Batch, Span
+from headwater.projections.projector.projection import WORKFLOWS
+from headwater.schemas.codec import encode
+from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     HistoryAppended,
@@ -16,7 +16,7 @@ from schemas.history import (
     RunStarted,
     instance_key,
 )
-from schemas.topics import WORKFLOW_HISTORY
+from headwater.schemas.topics import WORKFLOW_HISTORY
 from tests.unit.projections.workflow_fold import Fold
 
 START_MS = 1_767_225_600_000

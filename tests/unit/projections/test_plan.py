@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from projections.plan import Batch, Plan, Span, admit, payload, plan
-from schemas.codec import encode, encode_row
-from schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
-from schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value
+from headwater.projections.deliveries.plan import Batch, Plan, Span, admit, payload, plan
+from headwater.schemas.codec import encode, encode_row
+from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from processors.runs.claims import Claims
-from projections.plan import Plan
-from projections.projection import WORKFLOWS
-from schemas.codec import encode
-from schemas.history import (
+from headwater.processors.runs.claims import Claims
+from headwater.projections.deliveries.plan import Plan
+from headwater.projections.projector.projection import WORKFLOWS
+from headwater.schemas.codec import encode
+from headwater.schemas.history import (
     Child,
     CommandRejected,
     EntriesCancelled,

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from processors.runs.claims import Claims
-from schemas.history import (
+from headwater.processors.runs.claims import Claims
+from headwater.schemas.history import (
     CommandRejected,
     EntriesCancelled,
     EntryCompleted,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.catalogue import IDS
-from schemas.codec import decode, decode_row, encode, encode_row
-from schemas.errors import UndecodableRecord, UnknownSchema
-from schemas.history import (
+from headwater.schemas.catalogue import IDS
+from headwater.schemas.codec import decode, decode_row, encode, encode_row
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.schemas.history import (
     NO_CAUSE,
     Child,
     EntryKind,
@@ -24,8 +24,8 @@ from schemas.history import (
     StartRun,
     StepCompleted,
 )
-from schemas.records import RECORD_TYPES, Record, Stamp, WebhookReceived, WebhooksClaimed
-from schemas.tables import DAILY_SUMMARY, TABLES, Column, Row, Table
+from headwater.schemas.records import RECORD_TYPES, Record, Stamp, WebhookReceived, WebhooksClaimed
+from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Column, Row, Table
 from tests.property.structs import LONGS, TEXTS, structs
 
 CLAIMED = WebhooksClaimed([], [], 1)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from schemas.conversions import from_plain, to_plain
-from schemas.history import (
+from headwater.schemas.conversions import from_plain, to_plain
+from headwater.schemas.history import (
     Command,
     CommandSent,
     EntryKind,
@@ -17,7 +17,7 @@ from schemas.history import (
     PostsQueued,
     StepFailed,
 )
-from schemas.records import WebhooksClaimed
+from headwater.schemas.records import WebhooksClaimed
 
 FAILURE = {"name": "n", "message": "m", "detail": None}
 

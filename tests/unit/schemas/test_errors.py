@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.errors import Disposition, HeadwaterError
 
 
 def test_every_error_has_a_disposition_and_a_code_of_its_own():

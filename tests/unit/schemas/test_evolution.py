@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.evolution import Policy, Version, breaks, check, read_catalogue, unreadable
+from headwater.schemas.evolution import Policy, Version, breaks, check, read_catalogue, unreadable
 
 
 def record(*fields: dict[str, Any], name: str = "R", **more: object) -> dict[str, Any]:

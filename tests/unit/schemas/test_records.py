@@ -1,7 +1,7 @@
 """Records and topics."""
 
-from schemas.records import Stamp
-from schemas.topics import MAX_RECORD_BYTES, Cleanup, Topic
+from headwater.schemas.records import Stamp
+from headwater.schemas.topics import MAX_RECORD_BYTES, Cleanup, Topic
 
 
 def test_a_stamp_says_where_its_delivery_lies():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from schemas.errors import MalformedPayload
-from schemas.terra import (
+from headwater.schemas.errors import MalformedPayload
+from headwater.schemas.providers.terra import (
     DailyDelivery,
     Envelope,
     SleepDelivery,

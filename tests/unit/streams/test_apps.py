@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from processors.ticks import Cron
-from streams.code_host.apps import AppNotLoaded, load_app, schedules_of
-from streams.code_host.process import declarations_of
+from headwater.processors.cron import Cron
+from headwater.streams.code_host.apps import AppNotLoaded, load_app, schedules_of
+from headwater.streams.workflows.host_process import declarations_of
 
 ORDER = """
     from headwater import workflow

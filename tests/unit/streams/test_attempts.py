@@ -2,9 +2,9 @@
 
 import pytest
 
-from processors.replay.commands import Reached, RetryPolicy, RollbackRaised, StepRaised
-from streams.attempts import lost, timed_out
-from streams.code_host.protocol import Started
+from headwater.processors.replay.commands import Reached, RetryPolicy, RollbackRaised, StepRaised
+from headwater.streams.engine.attempts import lost, timed_out
+from headwater.streams.engine.host_protocol import Started
 
 _STEP = Reached("a", "a", 0, 0, 3, 600)
 _POLICY = RetryPolicy(2, 1_000, "constant")

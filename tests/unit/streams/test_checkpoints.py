@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from processors.runs.claims import Claims
-from schemas.history import CommandSent, StartRun
-from schemas.snapshots import SnapshotTaken
-from streams.checkpoints import Checkpoints
-from streams.instances import COMPRESSED, FORMAT, Instances
-from streams.owner import Owner
-from streams.ownership import OwnedPartition
-from streams.takeover import CHECKPOINT
+from headwater.processors.runs.claims import Claims
+from headwater.schemas.history import CommandSent, StartRun
+from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine.live_instances import COMPRESSED, FORMAT, Instances
+from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.restore import CHECKPOINT
+from headwater.streams.workflows.checkpoints import Checkpoints
+from headwater.streams.workflows.ownership import OwnedPartition
 
 
 class Written:
@@ -80,7 +80,7 @@ def test_a_large_state_is_compressed():
 def test_a_state_that_no_record_could_hold_puts_the_checkpoint_off(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("streams.checkpoints._STATE_MAX", 100_000)
+    monkeypatch.setattr("headwater.streams.workflows.checkpoints._STATE_MAX", 100_000)
     noise = random.Random(1).randbytes(300_000).hex()
     owned = _owned(f'"{noise}"')
     assert _write(owned) == []

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from processors.replay.state import CodeRun, EntryStatus
-from processors.runs.state import RunStatus
-from streams.instances import encoded
+from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.runs.state import RunStatus
+from headwater.streams.engine.live_instances import encoded
 from tests.unit.processors.replay.states import a_run, an_entry, copy_of, mail
 
 

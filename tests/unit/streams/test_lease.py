@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.worker import Lease, LeaseLost
+from headwater.streams.pipeline.worker import Lease, LeaseLost
 
 
 class Clock:

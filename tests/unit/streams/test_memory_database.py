@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from schemas.history import Failure
-from streams.memory_database import MemoryDatabase
+from headwater.schemas.history import Failure
+from headwater.streams.harness.memory_database import MemoryDatabase
 from tests.fakes.step_sql import TABLE, Run, Scenario, StepSqlContract, returned
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from processors.replay.sizes import RECORD_TOO_LARGE
-from schemas.codec import decode, encode
-from schemas.history import (
+from headwater.processors.replay.sizes import RECORD_TOO_LARGE
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.history import (
     Command,
     CommandSent,
     FinishChild,
@@ -15,8 +15,8 @@ from schemas.history import (
     StartRun,
     TerminateRun,
 )
-from schemas.topics import MAX_RECORD_BYTES
-from streams.posting import Posting
+from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.streams.workflows.outbox import Posting
 
 _SENDER = Sender("other", "x", 2, 4)
 _LARGE = "x" * MAX_RECORD_BYTES

@@ -2,10 +2,10 @@
 
 import pytest
 
-from processors.runs.decisions import Rejection
-from processors.runs.limits import LOG_MESSAGE_MAX
-from schemas.history import Command, CommandSent, NoteRefusal, Sender, SendEvent, StartRun
-from streams.senders import back_to_sender
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX
+from headwater.schemas.history import Command, CommandSent, NoteRefusal, Sender, SendEvent, StartRun
+from headwater.streams.engine.refusal_notices import back_to_sender
 
 _ENDED = Rejection("INSTANCE_TERMINAL", "it has ended")
 

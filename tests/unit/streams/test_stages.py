@@ -4,10 +4,15 @@ import dataclasses
 
 import pytest
 
-from schemas.codec import decode, encode
-from schemas.records import DuplicateDropped, OutcomeRecorded, WebhookAdmitted, WebhookReceived
-from schemas.terra import decode_payload
-from schemas.topics import (
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.providers.terra import decode_payload
+from headwater.schemas.records import (
+    DuplicateDropped,
+    OutcomeRecorded,
+    WebhookAdmitted,
+    WebhookReceived,
+)
+from headwater.schemas.topics import (
     ADMISSIONS,
     DEAD_LETTERS,
     EVENTS,
@@ -17,12 +22,12 @@ from schemas.topics import (
     WAITING,
     WEBHOOKS,
 )
-from streams.admit import Admit
-from streams.dead_letters import REPLAY_OF, text_header
-from streams.normalize import Normalize
-from streams.records import Incoming, Outgoing
-from streams.resolve import Resolve
-from streams.stages import phases
+from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline.admit import Admit
+from headwater.streams.pipeline.normalize import Normalize
+from headwater.streams.pipeline.resolve import Resolve
+from headwater.streams.pipeline.stage import phases
 
 NOW = 1_783_000_000_000
 DAILY = b"""{"type": "daily", "user": {"user_id": "t1", "provider": "GARMIN"},
@@ -218,7 +223,7 @@ def test_an_error_of_ours_harms_one_record_only(
             raise ZeroDivisionError("a bug")
         return decode_payload("daily", body)
 
-    monkeypatch.setattr("streams.normalize.decode_payload", explode)
+    monkeypatch.setattr("headwater.streams.pipeline.normalize.decode_payload", explode)
     good = WebhookAdmitted(
         **{name: getattr(received(), name) for name in received().__struct_fields__},
         user_id="user_1",

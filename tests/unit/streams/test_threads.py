@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from streams.code_host.threads import Threads
+from headwater.streams.code_host.threads import Threads
 
 PATIENCE_S = 10
 COLOUR = contextvars.ContextVar("COLOUR", default="none")

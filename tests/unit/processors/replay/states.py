@@ -2,10 +2,10 @@
 
 import msgspec
 
-from processors.replay.commands import Reached, RetryPolicy
-from processors.replay.state import CodeRun, Entry, EntryStatus
-from processors.runs.state import Received, RunStatus
-from schemas.history import Child, EntryKind, Failure, Parent
+from headwater.processors.replay.commands import Reached, RetryPolicy
+from headwater.processors.replay.state import CodeRun, Entry, EntryStatus
+from headwater.processors.runs.state import Received, RunStatus
+from headwater.schemas.history import Child, EntryKind, Failure, Parent
 
 NOW_MS = 1_767_225_600_000
 PARENT = Parent("parent", "p-1", 0, "bill")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from processors.replay.appliers import apply, fold
-from processors.replay.state import UNRESOLVED, CodeRun, EntryStatus
-from processors.replay.trimming import trimmed
-from processors.runs.state import RunStatus
-from schemas.errors import InvariantViolation
-from schemas.history import (
+from headwater.processors.replay.appliers import apply, fold
+from headwater.processors.replay.state import UNRESOLVED, CodeRun, EntryStatus
+from headwater.processors.replay.trimming import trimmed
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     EntriesCancelled,

@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from processors.replay import appliers, commands, decide
-from schemas.history import Command, RunEvent, RunStarted
+from headwater.processors.replay import appliers, commands, decide
+from headwater.schemas.history import Command, RunEvent, RunStarted
 from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from processors.replay.commands import (
+from headwater.processors.replay.commands import (
     Advance,
     Asked,
     BeginRollback,
@@ -23,12 +23,12 @@ from processors.replay.commands import (
     Suspend,
     Wake,
 )
-from processors.replay.decide import HOSTS_LOST_MAX, ROLLBACK_RETRIES, STALE, decide_asked
-from processors.replay.state import CodeRun, EntryStatus
-from processors.runs.decisions import Rejection
-from processors.runs.limits import ENTRIES_MAX
-from processors.runs.state import RunStatus
-from schemas.history import (
+from headwater.processors.replay.decide import HOSTS_LOST_MAX, ROLLBACK_RETRIES, STALE, decide_asked
+from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,

@@ -2,12 +2,12 @@
 
 import pytest
 
-from processors.replay.decide import STALE, decide_command
-from processors.replay.state import CodeRun, EntryStatus
-from processors.runs.decisions import Rejection
-from processors.runs.limits import MAILBOX_MAX
-from processors.runs.state import RunStatus
-from schemas.history import (
+from headwater.processors.replay.decide import STALE, decide_command
+from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.limits import MAILBOX_MAX
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import (
     Command,
     EntryCompleted,
     EntryErrored,

@@ -2,14 +2,14 @@
 
 import pytest
 
-from processors.replay.appliers import apply
-from processors.replay.state import CodeRun, EntryStatus
-from processors.replay.transitions import TRANSITIONS
-from processors.runs.appliers import move
-from processors.runs.state import ENDED, RunStatus
-from processors.runs.transitions import TRANSITIONS as RUN_TRANSITIONS
-from schemas.errors import InvariantViolation
-from schemas.history import (
+from headwater.processors.replay.appliers import apply
+from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.replay.transitions import TRANSITIONS
+from headwater.processors.runs.appliers import move
+from headwater.processors.runs.state import ENDED, RunStatus
+from headwater.processors.runs.transitions import TRANSITIONS as RUN_TRANSITIONS
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,

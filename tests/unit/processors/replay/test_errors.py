@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from processors.replay import errors
-from schemas.history import Failure
+from headwater.processors.replay import errors
+from headwater.schemas.history import Failure
 
 FAILURE = Failure("LookupError", "no such page", '"trace"')
 

@@ -1,8 +1,8 @@
 """The history of an instance as people read it."""
 
-from processors.replay.views import runs
-from processors.runs.state import RunStatus
-from schemas.history import (
+from headwater.processors.replay.views import runs
+from headwater.processors.runs.state import RunStatus
+from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     EntryCompleted,

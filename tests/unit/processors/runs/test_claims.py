@@ -2,8 +2,14 @@
 
 import pytest
 
-from processors.runs.claims import UNCLAIMED, Claims
-from schemas.history import NO_CAUSE, HistoryAppended, LogEvent, PartitionClaimed, RunPaused
+from headwater.processors.runs.claims import UNCLAIMED, Claims
+from headwater.schemas.history import (
+    NO_CAUSE,
+    HistoryAppended,
+    LogEvent,
+    PartitionClaimed,
+    RunPaused,
+)
 
 _CLAIM = PartitionClaimed("me")
 

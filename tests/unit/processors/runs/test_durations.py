@@ -5,7 +5,7 @@ from math import inf, nan
 
 import pytest
 
-from processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.durations import Duration, milliseconds
 
 _UNITS = {
     1: ["", "ms"],

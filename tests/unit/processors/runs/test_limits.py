@@ -2,7 +2,7 @@
 
 import pytest
 
-from processors.runs.limits import (
+from headwater.processors.runs.limits import (
     FAILURE_MESSAGE_MAX,
     VALUE_BYTES_MAX,
     bounded,

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS, send_event
-from processors.runs.limits import VALUE_BYTES_MAX
-from processors.runs.state import Run, RunStatus
-from processors.triggers.decide import Failed, Send, decide, refused
-from processors.triggers.rules import Rule, read_rules
-from schemas.history import EventReceived, Sender, SendEvent, StartRun
-from schemas.records import WebhookAdmitted
+from headwater.processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS, send_event
+from headwater.processors.runs.limits import VALUE_BYTES_MAX
+from headwater.processors.runs.state import Run, RunStatus
+from headwater.processors.triggers.decide import Failed, Send, decide, refused
+from headwater.processors.triggers.rules import Rule, read_rules
+from headwater.schemas.history import EventReceived, Sender, SendEvent, StartRun
+from headwater.schemas.records import WebhookAdmitted
 from tests.unit.processors.deliveries import admitted
 
 BODY = b' {"type": "sleep", "data": [{"score": 81, "id": "n-1"}]}\n'

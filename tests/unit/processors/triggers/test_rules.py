@@ -2,7 +2,7 @@
 
 import pytest
 
-from processors.triggers.rules import RulesInvalid, check_workflows, read_rules
+from headwater.processors.triggers.rules import RulesInvalid, check_workflows, read_rules
 
 GOOD = {
     "name": '"review"',

@@ -1,0 +1,227 @@
+"""`headwater sync`: a local SQLite copy of the tables, kept up to date by cursor.
+
+Rows and the cursor behind them are written in one transaction, so a copy that is interrupted goes
+on where it was, and one that is repeated changes nothing. Rows are upserted by primary key.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from headwater.schemas.tables import TABLES, Table
+
+#: Rows a page: some hundred kilobytes of JSON, a fraction of a second on either side.
+PAGE_ROWS: Final = 1000
+
+#: Tries in all. With waits of 0.5, 1, 2, 4 and 8 s they outlast the restart of any part.
+TRIES: Final = 6
+_FIRST_WAIT_S: Final = 0.5
+#: A server may ask for more patience than this; a person at a terminal has less.
+_LONGEST_WAIT_S: Final = 30.0
+
+_TRANSIENT: Final = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+
+_SQLITE_TYPES: Final[Mapping[str, str]] = {
+    "string": "TEXT",
+    "long": "INTEGER",
+    "double": "REAL",
+    "boolean": "INTEGER",
+}
+_TABLE_BY_NAME: Final = {table.name: table for table in TABLES}
+_CURSOR_TABLE: Final = "headwater_cursor"
+
+
+class SyncFailed(Exception):
+    """The copy could not be brought up to date; says why, in a line."""
+
+
+class CursorExpired(Exception):
+    """The server can no longer say what changed since; the copy has to start over."""
+
+
+class Mirror:
+    """A SQLite file that follows `/v1/sync`."""
+
+    def __init__(
+        self,
+        database: Path,
+        client: httpx.Client,
+        *,
+        report: Callable[[str], None],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._path = database
+        self._client = client
+        self._report = report
+        self._sleep = sleep
+
+    def sync(self, since: str | None = None) -> dict[str, int]:
+        """Copies what changed; returns the rows written by table.
+
+        Shape:  `since` (RFC 3339) limits a first copy; a file that has a cursor goes on from there.
+        Errors: SyncFailed.
+        """
+        try:
+            with closing(sqlite3.connect(self._path)) as database:
+                return self._sync(database, since)
+        except sqlite3.Error as error:
+            raise SyncFailed(f"expected a SQLite file at {self._path}, found: {error}") from error
+
+    def _sync(self, database: sqlite3.Connection, since: str | None) -> dict[str, int]:
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS {_CURSOR_TABLE}"
+            " (id INTEGER PRIMARY KEY CHECK (id = 1), cursor TEXT NOT NULL)"
+        )
+        found = database.execute(f"SELECT cursor FROM {_CURSOR_TABLE}").fetchone()  # noqa: S608 (a constant)
+        cursor: str | None = found[0] if found else None
+        written = dict.fromkeys(_TABLE_BY_NAME, 0)
+        from_scratch = False
+        more = True
+        while more:
+            try:
+                page = self._page(cursor, since)
+            except CursorExpired:
+                if cursor is None:
+                    raise SyncFailed("the server refused to begin: cursor_expired") from None
+                self._report("The cursor has expired on the server: starting over from scratch.")
+                cursor, from_scratch = None, True
+                continue
+            with database:
+                if from_scratch:
+                    _empty(database)
+                    from_scratch = False
+                for name, rows in page["tables"].items():
+                    written[name] = written.get(name, 0) + self._write(database, name, rows)
+                cursor = page["cursor"]
+                database.execute(
+                    f"INSERT INTO {_CURSOR_TABLE} VALUES (1, ?)"  # noqa: S608 (a constant)
+                    " ON CONFLICT (id) DO UPDATE SET cursor = excluded.cursor",
+                    (cursor,),
+                )
+            more = page["has_more"]
+        return written
+
+    def _page(self, cursor: str | None, since: str | None) -> dict[str, Any]:
+        parameters: dict[str, str | int] = {"limit": PAGE_ROWS}
+        if cursor is not None:
+            parameters["cursor"] = cursor
+        elif since is not None:
+            parameters["since"] = since
+        answer = self._get(parameters)
+        if answer.status_code == HTTPStatus.OK:
+            page: dict[str, Any] = answer.json()
+            return page
+        problem = _problem(answer)
+        if problem.get("code") == "cursor_expired":
+            raise CursorExpired
+        raise SyncFailed(
+            f"{answer.url} answered {answer.status_code} {problem.get('code', '')}: "
+            f"{problem.get('detail') or answer.text[:200]}"
+        )
+
+    def _get(self, parameters: Mapping[str, str | int]) -> httpx.Response:
+        """Asks until the answer is none that passes by itself, or the tries are used up."""
+        wait_s, found = _FIRST_WAIT_S, "nothing"
+        for attempt in range(1, TRIES + 1):
+            asked_s = 0.0
+            try:
+                answer = self._client.get("/v1/sync", params=dict(parameters))
+            except httpx.TransportError as error:
+                found = f"no answer ({str(error) or type(error).__name__})"
+            else:
+                if answer.status_code not in _TRANSIENT or attempt == TRIES:
+                    return answer
+                found = f"{answer.status_code} {_problem(answer).get('code', '')}"
+                asked_s = _retry_after_s(answer)
+            if attempt < TRIES:
+                pause_s = min(max(wait_s, asked_s), _LONGEST_WAIT_S)
+                self._report(f"{self._client.base_url}: {found}; trying again in {pause_s:g} s")
+                self._sleep(pause_s)
+                wait_s *= 2
+        raise SyncFailed(f"expected Headwater at {self._client.base_url}, found {found}")
+
+    def _write(
+        self, database: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, Any]]
+    ) -> int:
+        table = _TABLE_BY_NAME.get(name)
+        if table is None:
+            self._report(f"{name}: not copied, this version of Headwater does not know the table")
+            return 0
+        if not rows:
+            return 0
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        _prepare(database, table, columns)
+        keys = [column.name for column in table.key]
+        changed = ", ".join(
+            f"{_quoted(column)} = excluded.{_quoted(column)}"
+            for column in columns
+            if column not in keys
+        )
+        database.executemany(
+            f"INSERT INTO {_quoted(name)} ({', '.join(map(_quoted, columns))})"  # noqa: S608 (quoted)
+            f" VALUES ({', '.join('?' * len(columns))})"
+            f" ON CONFLICT ({', '.join(map(_quoted, keys))})"
+            f" DO {'UPDATE SET ' + changed if changed else 'NOTHING'}",
+            [tuple(_stored(row.get(column)) for column in columns) for row in rows],
+        )
+        return len(rows)
+
+
+def _prepare(database: sqlite3.Connection, table: Table, columns: Sequence[str]) -> None:
+    """Makes the table, and the columns that a newer server has added."""
+    known = {
+        column.name: _SQLITE_TYPES.get(column.type, "") for column in (*table.key, *table.columns)
+    }
+    keys = ", ".join(_quoted(column.name) for column in table.key)
+    declared = ", ".join(f"{_quoted(name)} {kind}" for name, kind in known.items())
+    database.execute(
+        f"CREATE TABLE IF NOT EXISTS {_quoted(table.name)} ({declared}, PRIMARY KEY ({keys}))"
+    )
+    present = {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(table.name)})")}
+    for name in columns:
+        if name not in present:
+            database.execute(f"ALTER TABLE {_quoted(table.name)} ADD COLUMN {_quoted(name)}")
+
+
+def _empty(database: sqlite3.Connection) -> None:
+    present = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+    for name in present & _TABLE_BY_NAME.keys():
+        database.execute(f"DELETE FROM {_quoted(name)}")  # noqa: S608 (quoted)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _stored(value: object) -> object:
+    """A value as SQLite can hold it: what is nested becomes JSON text."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value
+
+
+def _problem(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _retry_after_s(answer: httpx.Response) -> float:
+    """The seconds that a server asks for; its other form, a date, is left to our own waits."""
+    text = answer.headers.get("retry-after", "")
+    return float(text) if text.isdigit() else 0.0

@@ -1,0 +1,135 @@
+"""What commands print: tables for people at a terminal, tab-separated lines or JSON for programs.
+
+Results go to stdout; progress, hints and errors to stderr, so that a pipe carries results only.
+What is for a person is shown by `gateway.commands.terminal`, imported where it is called: it
+loads slowly.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from headwater.gateway.commands.terminal import Styles
+
+#: Control characters of a value could move the cursor, or change what is on the screen already.
+_CONTROLS: Final = {
+    code: f"\\x{code:02x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\t\n\r"
+}
+
+
+def say(message: str) -> None:
+    """Prints a line of progress to stderr."""
+    from headwater.gateway.commands.terminal import show_message  # noqa: PLC0415 (see above)
+
+    show_message(message)
+
+
+def at_terminal() -> bool:
+    """Whether a person reads stdout."""
+    return sys.stdout.isatty()
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Iterable[str],
+    *,
+    as_json: bool = False,
+    title: str | None = None,
+    styles: "Styles | None" = None,
+) -> None:
+    """Prints rows.
+
+    Shape:  at a terminal a table of the given columns; in a pipe a header line and a line a row,
+            tab-separated, after a comment with the title if there is one; tabs and line ends
+            within values are replaced by spaces; with `as_json` all
+            rows as one JSON array, whole.
+    """
+    names = list(columns)
+    if as_json:
+        print_json(list(rows))
+    elif at_terminal():
+        _show(rows, names, title, styles or {})
+    else:
+        lines = [f"# {title}"] if title else []
+        lines.append("\t".join(names))
+        lines += ["\t".join(_flat(_text(row.get(name))) for name in names) for row in rows]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_sideways(
+    rows: Sequence[Mapping[str, Any]], heading: Sequence[str], columns: Iterable[str], title: str
+) -> None:
+    """Prints a few wide rows: at a terminal a line a column, without those that nobody has set.
+
+    Shape:  the values of `heading` name each row; in a pipe the same as `print_rows`.
+    """
+    shown = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    if not at_terminal():
+        print_rows(rows, [*heading, *shown], title=title)
+        return
+    from headwater.gateway.commands.terminal import show_sideways  # noqa: PLC0415 (see above)
+
+    show_sideways(
+        ["\n".join(_text(row.get(name)) for name in heading) for row in rows],
+        {name: [_text(row.get(name)) for row in rows] for name in shown},
+        title,
+    )
+
+
+def print_line(row: Mapping[str, Any], widths: Mapping[str, int], styles: "Styles") -> None:
+    """Prints one row of many that come one by one, at once.
+
+    Shape:  at a terminal columns of at least the given widths; in a pipe tab-separated.
+    """
+    cells = {name: _flat(_text(row.get(name))) for name in widths}
+    if not at_terminal():
+        sys.stdout.write("\t".join(cells.values()) + "\n")
+        sys.stdout.flush()
+        return
+    from headwater.gateway.commands.terminal import show_line  # noqa: PLC0415 (see above)
+
+    show_line(cells, widths, styles)
+
+
+def print_json(value: object) -> None:
+    """Prints a value as JSON, indented for people and in one line for programs."""
+    indent = 2 if at_terminal() else None
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def _show(
+    rows: Sequence[Mapping[str, Any]], names: list[str], title: str | None, styles: "Styles"
+) -> None:
+    from headwater.gateway.commands.terminal import show_rows  # noqa: PLC0415 (see above)
+
+    cells = [{name: _text(row.get(name)) for name in names} for row in rows]
+    columns = {name: _numeric([row.get(name) for row in rows]) for name in names}
+    show_rows(cells, columns, title=title, styles=styles)
+
+
+def _numeric(values: Sequence[object]) -> bool:
+    """Whether a column is of numbers, or of nothing at all."""
+    return bool(values) and all(
+        isinstance(value, (int, float, type(None))) and not isinstance(value, bool)
+        for value in values
+    )
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1e6 else f"{value:.1f}"
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).translate(_CONTROLS)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.splitlines()).replace("\t", " ")

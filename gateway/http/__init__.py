@@ -1,0 +1,1 @@
+"""The HTTP application and its routes, but for those of workflows."""

@@ -1,0 +1,201 @@
+"""What operators ask: dead letters and their replay, journeys, outcomes, freshness."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Router, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+
+from headwater.gateway.http.keys import operators_only
+from headwater.gateway.http.ports import Replays
+from headwater.gateway.http.problems import Problem
+from headwater.projections.deliveries.queries import (
+    PAGE_MAX,
+    DeadLetterPage,
+    DeadLetterWhole,
+    Outcome,
+    OutcomeCount,
+    Position,
+    ProjectionError,
+    Reader,
+    Trace,
+)
+
+_PAGE_DEFAULT: Final = 50
+
+#: Dead letters of one replay: each is read and appended by itself, some milliseconds.
+REPLAYS_MAX: Final = 1000
+
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
+
+
+class DeadLetterPosition(msgspec.Struct, frozen=True):
+    """A dead letter, named by its place in the topic dead-letters."""
+
+    partition: Annotated[int, msgspec.Meta(ge=0)]
+    offset: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters to replay: those named, or all that never were (of one reason)."""
+
+    positions: Annotated[tuple[DeadLetterPosition, ...], msgspec.Meta(max_length=REPLAYS_MAX)] = ()
+    all: bool = False
+    reason: str | None = None
+    dry_run: bool = False
+
+
+class ReplayResult(msgspec.Struct, frozen=True):
+    """What came of one dead letter."""
+
+    partition: int
+    offset: int
+    topic: str
+    ok: bool
+    detail: str
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True):
+    """What came of a replay; `more` when dead letters of the kind are left."""
+
+    dry_run: bool
+    replayed: int
+    failed: int
+    more: bool
+    results: list[ReplayResult]
+
+
+class Traces(msgspec.Struct, frozen=True):
+    """Journeys, the newest first."""
+
+    traces: list[Trace]
+
+
+class Outcomes(msgspec.Struct, frozen=True):
+    """How many deliveries came to which end."""
+
+    outcomes: list[OutcomeCount]
+
+
+class Projections(msgspec.Struct, frozen=True):
+    """How far the projections are, and what they could not take."""
+
+    positions: list[Position]
+    errors: list[ProjectionError]
+
+
+def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
+    """The routes under /admin."""
+    handlers = [*_dead_letter_routes(reader, replays), *_journey_routes(reader)]
+    return Router("/admin", route_handlers=handlers, guards=[operators_only(key)], tags=["operate"])
+
+
+def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:
+    @get("/dlq", summary="Dead letters, newest first")
+    async def dead_letters(
+        limit: Limit = _PAGE_DEFAULT,
+        after: Annotated[
+            str | None, QueryParameter(description="The cursor of the previous page.")
+        ] = None,
+    ) -> DeadLetterPage:
+        return await reader.dead_letters(limit=limit, after=after)
+
+    @get(
+        "/dlq/{partition:int}/{offset:int}",
+        summary="One dead letter, whole",
+        description="Key and value are base64 of the bytes as they were read.",
+    )
+    async def dead_letter(partition: FromPath[int], offset: FromPath[int]) -> DeadLetterWhole:
+        found = await reader.dead_letter(partition, offset)
+        if found is None:
+            raise Problem("not_found", f"There is no dead letter at {partition}/{offset}.")
+        return found
+
+    @post(
+        "/dlq/replay",
+        status_code=200,
+        summary="Put dead letters back where they came from",
+        description=f"At most {REPLAYS_MAX} in one request. Replaying again is safe: rows and "
+        "outcomes converge.",
+    )
+    async def replay(data: JSONBody[ReplayRequest]) -> ReplayAnswer:
+        return await _replay(reader, replays, data)
+
+    return [dead_letters, dead_letter, replay]
+
+
+def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
+    @get("/traces", summary="Journeys of deliveries, newest first")
+    async def traces(
+        request_id: FromQuery[str | None] = None,
+        user_id: FromQuery[str | None] = None,
+        level: FromQuery[str | None] = None,
+        limit: Limit = _PAGE_DEFAULT,
+    ) -> Traces:
+        found = await reader.traces(
+            request_id=request_id, user_id=user_id, level=level, limit=limit
+        )
+        return Traces(found)
+
+    @get("/outcomes", summary="How many deliveries came to which end")
+    async def outcomes(status: FromQuery[str | None] = None) -> Outcomes:
+        found = await reader.outcome_counts()
+        return Outcomes([one for one in found if status in (None, one.status)])
+
+    @get("/outcomes/{event_id:str}", summary="What became of one delivery")
+    async def outcome(event_id: FromPath[str]) -> Outcome:
+        found = await reader.outcome(event_id)
+        if found is None:
+            raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
+        return found
+
+    @get("/projections", summary="How far the projections are")
+    async def projections(limit: Limit = _PAGE_DEFAULT) -> Projections:
+        return Projections(
+            await reader.projection_positions(), await reader.projection_errors(limit=limit)
+        )
+
+    return [traces, outcomes, outcome, projections]
+
+
+async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:
+    if request.all == bool(request.positions):
+        raise Problem("invalid_parameter", "expected either positions or all", field="positions")
+    more = False
+    positions = [(one.partition, one.offset) for one in request.positions]
+    if request.all:
+        positions, more = await _pending(reader, request.reason)
+    if request.dry_run:
+        results = await _rehearse(reader, positions)
+    else:
+        results = [
+            ReplayResult(one.partition, one.offset, one.topic, one.ok, one.detail)
+            for one in await replays.replay(positions)
+        ]
+    replayed = sum(one.ok for one in results)
+    return ReplayAnswer(request.dry_run, replayed, len(results) - replayed, more, results)
+
+
+async def _pending(reader: Reader, reason: str | None) -> tuple[list[tuple[int, int]], bool]:
+    """The dead letters that were never replayed, and whether there are more than fit."""
+    positions: list[tuple[int, int]] = []
+    after = (-1, -1)
+    while True:
+        page = await reader.pending_dead_letters(limit=REPLAYS_MAX, after=after)
+        positions += [(d.partition, d.offset) for d in page if reason in (None, d.reason)]
+        if len(page) < REPLAYS_MAX or len(positions) > REPLAYS_MAX:
+            return positions[:REPLAYS_MAX], len(positions) > REPLAYS_MAX
+        after = (page[-1].partition, page[-1].offset)
+
+
+async def _rehearse(reader: Reader, positions: Sequence[tuple[int, int]]) -> list[ReplayResult]:
+    """What a replay would do, as far as the projection knows."""
+    results = []
+    for partition, offset in positions:
+        found = await reader.dead_letter(partition, offset)
+        topic = "" if found is None else found.original_topic or ""
+        detail = "no dead letter there" if found is None else "would be replayed"
+        results.append(ReplayResult(partition, offset, topic, bool(topic), detail))
+    return results

@@ -1,0 +1,64 @@
+"""Is it alive, is it ready, and what has it counted."""
+
+import asyncio
+from typing import Final
+
+import msgspec
+from litestar import Response, Router, get
+
+from headwater.gateway.http.metrics import MEDIA_TYPE, Metrics
+from headwater.gateway.http.ports import DeliveryLog
+from headwater.projections.deliveries.queries import Reader
+from headwater.schemas.errors import StoreUnavailable
+
+#: Whoever asks wants to know soon; a part that needs longer is as good as away.
+_ANSWER_WITHIN_S: Final = 1.0
+
+
+class Liveness(msgspec.Struct, frozen=True):
+    """The process answers."""
+
+    alive: bool
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether deliveries are taken, and the state of each part behind the gateway."""
+
+    ready: bool
+    parts: dict[str, str]
+
+
+def health_routes(log: DeliveryLog, reader: Reader, metrics: Metrics) -> Router:
+    """The routes that monitors ask."""
+
+    @get("/health/live", summary="Does the process answer")
+    async def live() -> Liveness:
+        return Liveness(alive=True)
+
+    @get(
+        "/health/ready",
+        summary="Are deliveries taken",
+        description="503 while Kafka is away. Postgres is reported and does not count: without it "
+        "deliveries are taken all the same, only reads fail.",
+    )
+    async def ready() -> Response[Readiness]:
+        parts = {
+            "kafka": "ok" if log.ready else "not connected",
+            "postgres": "ok" if await _answers(reader) else "not connected",
+        }
+        return Response(Readiness(log.ready, parts), status_code=200 if log.ready else 503)
+
+    @get("/metrics", media_type=MEDIA_TYPE, summary="Counters in Prometheus' text format")
+    async def counters() -> bytes:
+        return metrics.render(log.ready).encode()
+
+    return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
+
+
+async def _answers(reader: Reader) -> bool:
+    try:
+        async with asyncio.timeout(_ANSWER_WITHIN_S), reader.connection() as connection:
+            await connection.execute("select 1")
+    except (StoreUnavailable, TimeoutError):
+        return False
+    return True

@@ -1,0 +1,52 @@
+"""Who may read and who may operate: keys, compared in constant time."""
+
+from collections.abc import Mapping
+from hmac import compare_digest
+from typing import Any
+
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+from litestar.types import Guard
+
+from headwater.gateway.http.problems import Problem
+
+_Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+def operators_only(key: str) -> Guard:
+    """A guard that asks for the operators' key in x-admin-key."""
+    expected = key.encode()
+
+    def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
+        given = connection.headers.get("x-admin-key", "")
+        if not compare_digest(given.encode(), expected):
+            raise Problem("unauthorized", "expected the operators' key in the header x-admin-key")
+
+    return guard
+
+
+def readers_only(key: str) -> Guard:
+    """A guard that asks for the readers' key as a bearer token, or in x-api-key."""
+
+    def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
+        if not has_key(connection.headers, key):
+            raise Problem(
+                "unauthorized",
+                "expected the readers' key, as Authorization: Bearer or in the header x-api-key",
+            )
+
+    return guard
+
+
+def has_key(headers: Mapping[str, str], key: str) -> bool:
+    """Whether a request brings a key, as Authorization: Bearer or in x-api-key.
+
+    Either will do: whoever puts a token of their own into the one has the other for the key.
+    """
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    expected = key.encode()
+    # Both are compared, whatever comes of the first: the time tells nothing.
+    by_token = compare_digest(bearer.encode(), expected)
+    by_header = compare_digest(headers.get("x-api-key", "").encode(), expected)
+    return by_token or by_header

@@ -1,0 +1,236 @@
+"""Errors over HTTP: RFC 9457 problem documents, and the one table from code to status.
+
+Every answer that is no success is built here: our own refusals, the errors of the house, and what
+Litestar itself refuses (no such path, wrong method, unreadable parameters).
+"""
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.types import ExceptionHandlersMap
+
+from headwater.gateway.http.request_scope import request_id_of
+from headwater.schemas.errors import HeadwaterError
+
+_LOG: Final = logging.getLogger("headwater.gateway")
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+#: Status and title by code. A code is stable: clients may act on it.
+CODES: Final[Mapping[str, tuple[int, str]]] = {
+    "bad_request": (400, "The request cannot be understood"),
+    "invalid_parameter": (400, "A parameter is not valid"),
+    "empty_body": (400, "The body is empty"),
+    "malformed_payload": (400, "The body is not what its producer documents"),
+    "unauthorized": (401, "The key is missing or not valid"),
+    "invalid_signature": (401, "The signature is not valid"),
+    "not_found": (404, "There is nothing here"),
+    "unknown_source": (404, "No such webhook source"),
+    "unknown_schema": (404, "No such schema"),
+    "method_not_allowed": (405, "This path does not take this method"),
+    "body_timeout": (408, "The body did not arrive in time"),
+    "invalid_cursor": (400, "The cursor is not one of ours"),
+    "cursor_expired": (410, "The cursor can no longer be continued"),
+    "body_too_large": (413, "The body is too large"),
+    "internal_error": (500, "Something went wrong on our side"),
+    "broker_unavailable": (503, "Kafka did not acknowledge in time"),
+    "store_unavailable": (503, "Postgres did not answer"),
+    "overloaded": (503, "The gateway has as much to do as it takes on"),
+    # Of the workflow service. In capitals: what owners refuse commands with.
+    "invalid_body": (400, "The body is not what this route takes"),
+    "WORKFLOW_PARAMS_INVALID": (400, "The params cannot be taken"),
+    "INVALID_INSTANCE_ID": (400, "The id of an instance breaks the rules"),
+    "INVALID_EVENT_TYPE": (400, "The type of an event breaks the rules"),
+    "INVALID_EVENT_PAYLOAD": (400, "The payload of an event cannot be taken"),
+    "forbidden": (403, "The caller may not do this"),
+    "WORKFLOW_NOT_FOUND": (404, "No such workflow"),
+    "INSTANCE_NOT_FOUND": (404, "No such instance"),
+    "RUN_NOT_FOUND": (404, "No such run"),
+    "STEP_NOT_FOUND": (404, "No such step"),
+    "tick_disabled": (404, "Ticks are not enabled"),
+    "INSTANCE_ID_ALREADY_EXISTS": (409, "An instance of this id exists"),
+    "INSTANCE_TERMINAL": (409, "The instance has ended"),
+    "INSTANCE_NOT_ERRORED": (409, "The instance has not errored"),
+    "EVENT_ALREADY_RECEIVED": (409, "The event was received before"),
+    "NOT_THE_PARENT": (409, "The instance is no child of the sender"),
+    "STALE": (409, "What this is about is over"),
+    "MAILBOX_FULL": (409, "The instance takes no more events"),
+    "COMMAND_REFUSED": (409, "The command was refused"),
+    "outcome_unknown": (503, "What became of the command was not heard"),
+    "position_not_reached": (503, "Postgres does not have it yet"),
+    "worker_unavailable": (503, "The worker did not answer"),
+}
+
+#: Litestar's own refusals, by status; any other 4xx is a bad_request of that status.
+_CODE_BY_STATUS: Final[Mapping[int, str]] = {
+    400: "invalid_parameter",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+}
+
+#: Seconds after which a sender may try again: a broker that restarts needs about this long.
+_RETRY_AFTER_S: Final = "5"
+
+
+class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A problem document, as the API's description shows it; some codes have further fields."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    request_id: str
+    reason: str | None = None
+    field: str | None = None
+
+
+class Problem(Exception):
+    """A request that is refused; becomes a problem document.
+
+    Shape:  a code of `CODES`, or one of somebody else's with the status that goes with it.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        **extensions: object,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.status = status
+        self.headers = dict(headers or {})
+        self.extensions = extensions
+
+
+def document(
+    *,
+    code: str,
+    detail: str,
+    instance: str,
+    request_id: str,
+    status: int | None = None,
+    extensions: Mapping[str, Any] | None = None,
+) -> tuple[int, bytes]:
+    """A problem document.
+
+    Shape:  a code of `CODES`, or any code with a status -> (HTTP status, JSON).
+    """
+    known, title = CODES.get(code) or (status or 500, HTTPStatus(status or 500).phrase)
+    status = status or known
+    fields = {
+        "type": f"urn:headwater:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": instance,
+        "code": code,
+        **(extensions or {}),
+        "request_id": request_id,
+    }
+    return status, msgspec.json.encode(fields)
+
+
+def retry_headers(status: int) -> dict[str, str]:
+    """Tells a sender when to come back, if coming back can help."""
+    return {"retry-after": _RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+
+
+def on_problem(request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
+    """Answers a refusal of ours."""
+    return _response(
+        request, error.code, error.detail, error.status, error.extensions, error.headers
+    )
+
+
+def on_house_error(request: Request[Any, Any, Any], error: HeadwaterError) -> Response[bytes]:
+    """Answers an error of the house: what can be retried is 503, the rest is ours to mend."""
+    # Postgres refuses a value only if it came in a parameter, for example a NUL character.
+    code = "invalid_parameter" if error.code == "record_refused" else error.code
+    if code not in CODES:
+        return on_unexpected(request, error)
+    field = {"field": "cursor"} if code in ("invalid_cursor", "cursor_expired") else None
+    return _response(request, code, error.message, extensions=field)
+
+
+def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Answers what Litestar refused."""
+    status = error.status_code
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return on_unexpected(request, error)
+    code = _CODE_BY_STATUS.get(status, "bad_request")
+    extensions = _fields(error.extra)
+    given = {name.lower(): value for name, value in (error.headers or {}).items()}
+    headers = {name: value for name, value in given.items() if name == "allow"}
+    return _response(request, code, _detail(error), status, extensions, headers)
+
+
+def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answers a bug of ours: the log has the story, the caller its request id."""
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _response(request, "internal_error", "The failure is logged under this request's id.")
+
+
+HANDLERS: Final[ExceptionHandlersMap] = {
+    Problem: on_problem,
+    HeadwaterError: on_house_error,
+    HTTPException: on_litestar_error,
+    Exception: on_unexpected,
+}
+
+
+def _fields(extra: object) -> dict[str, Any] | None:
+    """Names the parameters that Litestar found fault with."""
+    if not isinstance(extra, list) or not extra:
+        return None
+    errors = [{"field": one.get("key"), "detail": one.get("message")} for one in extra]
+    return {"field": errors[0]["field"], "errors": errors}
+
+
+def _detail(error: HTTPException) -> str:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return "No route has this path; /schema lists those that exist."
+    fields = _fields(error.extra)
+    if fields is None:
+        return error.detail
+    return "; ".join(f"{one['field']}: {one['detail']}" for one in fields["errors"])
+
+
+def _response(
+    request: Request[Any, Any, Any],
+    code: str,
+    detail: str,
+    status: int | None = None,
+    extensions: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response[bytes]:
+    request_id = request_id_of(request.scope)
+    status, body = document(
+        code=code,
+        detail=detail,
+        instance=request.scope["path"],
+        request_id=request_id,
+        status=status,
+        extensions=extensions,
+    )
+    more = dict(headers or {})
+    if status == HTTPStatus.UNAUTHORIZED and code != "invalid_signature":
+        more["www-authenticate"] = "Bearer"
+    return Response(
+        body,
+        status_code=status,
+        media_type=MEDIA_TYPE,
+        headers={"x-request-id": request_id, **retry_headers(status), **more},
+    )

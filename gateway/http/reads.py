@@ -1,0 +1,76 @@
+"""What readers ask: the rows that changed since they last asked."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from litestar import Router, get
+from litestar.params import QueryParameter
+
+from headwater.gateway.http.keys import readers_only
+from headwater.gateway.http.problems import Problem
+from headwater.projections.deliveries.queries import PAGE_MAX, Reader
+from headwater.projections.deliveries.sync import SyncPage, changes
+
+_PAGE_DEFAULT: Final = 1000
+
+Limit = Annotated[
+    int, QueryParameter(ge=1, le=PAGE_MAX, description="Rows of all tables together, at most.")
+]
+
+
+def read_routes(reader: Reader, key: str) -> Router:
+    """The routes under /v1."""
+
+    @get(
+        "/sync",
+        summary="Rows that changed",
+        description="Rows by table, the oldest change first. Ask again with the cursor of the "
+        "answer: at once while has_more, later for what changed meanwhile. A row is repeated "
+        "whenever it changes, so upsert by primary key.",
+    )
+    async def sync(
+        since: Annotated[
+            str | None,
+            QueryParameter(description="Only what was written since then: RFC 3339, or a cursor."),
+        ] = None,
+        cursor: Annotated[
+            str | None, QueryParameter(description="The cursor of the previous answer.")
+        ] = None,
+        user_id: Annotated[
+            str | None, QueryParameter(description="Only the rows of this user.")
+        ] = None,
+        limit: Limit = _PAGE_DEFAULT,
+    ) -> SyncPage:
+        moment = None
+        if cursor is None and since is not None:
+            moment = _moment(since)
+            cursor = since if moment is None else None
+        return await changes(reader, after=cursor, since=moment, limit=limit, user_id=user_id)
+
+    return Router("/v1", route_handlers=[sync], guards=[readers_only(key)], tags=["read"])
+
+
+def _moment(since: str) -> datetime | None:
+    """A moment, if it is written as one; None for what may be a cursor.
+
+    Errors: Problem for a moment without an offset, which could be meant in any time zone.
+    """
+    try:
+        # A plus sign that was not escaped arrives as a space.
+        moment = datetime.fromisoformat(since.strip().replace(" ", "+"))
+    except ValueError:
+        if since[:1].isdigit():
+            raise _bad_since(since) from None
+        return None
+    if moment.tzinfo is None:
+        raise _bad_since(since)
+    return moment
+
+
+def _bad_since(since: str) -> Problem:
+    return Problem(
+        "invalid_parameter",
+        "since: expected RFC 3339 with an offset, for example 2026-07-01T00:00:00Z, or a cursor, "
+        f"found {since[:60]!r}",
+        field="since",
+    )

@@ -1,0 +1,30 @@
+"""The id of the request at hand, kept in its ASGI scope from the first time anybody asks."""
+
+from typing import Any, Final, cast
+
+from litestar.types import Scope
+
+from headwater.gateway.request_ids import usable
+
+_KEY: Final = "headwater.request_id"
+#: Where the app keeps its source of request ids.
+STATE_NAME: Final = "new_request_id"
+
+
+def request_id_of(scope: Scope) -> str:
+    """The request's id: the caller's own if it is usable, else a new one.
+
+    Shape:  a scope of our app -> the same id every time.
+    """
+    # The scope is a plain dict that servers and frameworks add keys to; its type knows theirs only.
+    known = cast("dict[str, Any]", scope)
+    if _KEY not in known:
+        offered = next((value for name, value in known["headers"] if name == b"x-request-id"), None)
+        new = known["litestar_app"].state[STATE_NAME]
+        known[_KEY] = usable(offered) or new()
+    return str(known[_KEY])
+
+
+def keep_request_id(scope: Scope, request_id: str) -> None:
+    """Remembers an id that was already found."""
+    cast("dict[str, Any]", scope)[_KEY] = request_id

@@ -1,0 +1,101 @@
+"""The read half of the Schema Registry's API, so that Kafka viewers can decode our records.
+
+Nothing can be registered: the catalogue is checked in. Subjects follow the TopicName strategy.
+"""
+
+from typing import Final
+
+from litestar import Router, get
+from litestar.params import FromPath
+
+from headwater.gateway.http.problems import Problem
+from headwater.schemas.catalogue import IDS, NEWEST, schema_text
+from headwater.schemas.tables import TABLES
+from headwater.schemas.topics import TOPICS
+
+_SUBJECTS: Final = {f"{topic.name}-value": topic.value for topic in TOPICS if topic.value}
+_VERSION_OF: Final = {number: version for version, number in IDS.items()}
+_ROW_SCHEMAS: Final = {table.schema for table in TABLES}
+
+
+@get("/subjects", summary="List the subjects", sync_to_thread=False)
+def list_subjects() -> list[str]:
+    """All subjects: one for each topic whose values are ours."""
+    return sorted(_SUBJECTS)
+
+
+@get("/subjects/{subject:str}/versions", summary="List a subject's versions", sync_to_thread=False)
+def list_versions(subject: FromPath[str]) -> list[int]:
+    """The version numbers of a subject."""
+    return _versions(subject)
+
+
+@get(
+    "/subjects/{subject:str}/versions/{number:str}",
+    summary="Get a version of a subject",
+    sync_to_thread=False,
+)
+def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str | int]:
+    """A version of a subject, by number or as `latest`."""
+    name = _schema_of(subject)
+    version = NEWEST[name] if number in ("latest", "-1") else f"{name}.{number}"
+    if version not in IDS:
+        raise Problem(
+            "unknown_schema", f"expected a version of {_versions(subject)}, found {number[:64]!r}"
+        )
+    return {
+        "subject": subject,
+        "id": IDS[version],
+        "version": int(version.rsplit(".", 1)[1]),
+        "schema": schema_text(version),
+    }
+
+
+@get("/schemas/ids/{number:int}", summary="Get a schema by its id", sync_to_thread=False)
+def get_schema(number: FromPath[int]) -> dict[str, str]:
+    """The schema that a record names in its first five bytes."""
+    if number not in _VERSION_OF:
+        raise Problem("unknown_schema", f"expected an id from 1 to {max(IDS.values())}")
+    return {"schema": schema_text(_VERSION_OF[number])}
+
+
+@get("/config", summary="Get the compatibility of events", sync_to_thread=False)
+def get_config() -> dict[str, str]:
+    """What the evolution check holds a subject to, unless it is one of rows."""
+    return {"compatibilityLevel": "BACKWARD_TRANSITIVE"}
+
+
+@get("/config/{subject:str}", summary="Get the compatibility of a subject", sync_to_thread=False)
+def get_subject_config(subject: FromPath[str]) -> dict[str, str]:
+    """What the evolution check holds a subject to."""
+    rows = _schema_of(subject) in _ROW_SCHEMAS
+    return {"compatibilityLevel": "FULL_TRANSITIVE" if rows else "BACKWARD_TRANSITIVE"}
+
+
+def _schema_of(subject: str) -> str:
+    name = _SUBJECTS.get(subject)
+    if name is None:
+        raise Problem(
+            "unknown_schema", f"expected one of /registry/subjects, found {subject[:64]!r}"
+        )
+    return name
+
+
+def _versions(subject: str) -> list[int]:
+    name = _schema_of(subject)
+    parts = (version.rsplit(".", 1) for version in IDS)
+    return [int(number) for stem, number in parts if stem == name]
+
+
+registry: Final = Router(
+    path="/registry",
+    route_handlers=[
+        list_subjects,
+        list_versions,
+        get_version,
+        get_schema,
+        get_config,
+        get_subject_config,
+    ],
+    tags=["schema registry"],
+)

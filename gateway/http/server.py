@@ -1,0 +1,84 @@
+"""Serving the application: granian inside this process, until SIGTERM or Ctrl-C."""
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.server.embed import Server
+from litestar import Litestar
+from litestar.types import ASGIApp
+
+from headwater.gateway.app import end_streams, with_short_cut
+from headwater.schemas.errors import PartUnavailable
+
+#: A request's head: all real ones fit in a fraction of it; a larger one is answered 431.
+_HEAD_BYTES_MAX = 64 * 1024
+#: Milliseconds for the head of a request. Slower senders hold connections and nothing else.
+_HEAD_TIMEOUT_MS = 10_000
+#: Connections at once; more wait in the backlog of the socket.
+_CONNECTIONS_MAX = 1024
+
+
+async def serve(app: Litestar, *, host: str, port: int) -> None:
+    """Serves until SIGTERM or SIGINT, then finishes the requests at hand and stops the ports.
+
+    Errors: PartUnavailable when the address is taken.
+    """
+    refuse_taken_port(host, port)
+    server = listener(with_short_cut(app), host=host, port=port)
+
+    def stop() -> None:
+        # First, because the server waits for its connections.
+        end_streams(app)
+        server.stop()  # type: ignore[no-untyped-call]
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    # What lives as long as the process need not be searched for garbage: without this, full
+    # collections stop the server for some 20 ms at a time.
+    gc.collect()
+    gc.freeze()
+    await server.serve()
+
+
+def listener(app: ASGIApp, *, host: str, port: int) -> Server:
+    """A server that serves until it is stopped."""
+    # Granian announces that its embedded server is young; here it runs one worker, one protocol.
+    logging.getLogger("_granian").setLevel(logging.ERROR)
+    return Server(
+        app,
+        address=host,
+        port=port,
+        interface=Interfaces.ASGI,
+        http=HTTPModes.http1,
+        websockets=False,
+        backlog=_CONNECTIONS_MAX,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=_HEAD_TIMEOUT_MS, max_buffer_size=_HEAD_BYTES_MAX
+        ),
+        log_enabled=False,
+    )
+
+
+def refuse_taken_port(host: str, port: int) -> None:
+    """Says so now, in a line, if nobody can listen there.
+
+    Granian shares its port with whoever asks for the same, so two servers would each get a part of
+    the requests without a word.
+
+    Errors: PartUnavailable.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise PartUnavailable(
+            f"The gateway cannot listen on {host}:{port}: {error.strerror}. Usual cause: another "
+            "program or another Headwater listens there. Stop it, or choose a port with --port or "
+            "HEADWATER_PORT."
+        ) from error

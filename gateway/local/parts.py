@@ -1,0 +1,143 @@
+"""What the supervisor runs: our own parts as child processes, and servers that start themselves."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from headwater.schemas.errors import PartUnavailable
+
+__all__ = ["ChildProcess", "EmbeddedPart", "Part", "end_of_log", "how_it_ended"]
+
+#: How long a part may take to stop: a worker finishes the step it is in.
+_STOP_WITHIN_S = 15.0
+#: Lines of a log that a message about a death quotes.
+_QUOTED_LINES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A child process of ours.
+
+    `env` adds to our own environment. `ready` answers at once, and answers False rather than
+    raising while the part cannot be reached.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    ready: Callable[[], bool]
+
+
+class EmbeddedPart(Protocol):
+    """What the supervisor needs of a server that starts and stops itself."""
+
+    #: The signal by which it stops in order.
+    stop_signal: signal.Signals
+
+    @property
+    def name(self) -> str:
+        """The name its messages carry."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its first process, while it runs."""
+
+    @property
+    def log_file(self) -> Path:
+        """Where it logs."""
+
+    def start(self) -> str:
+        """Starts it, waits until it answers, and returns where."""
+
+    def stop(self) -> None:
+        """Stops it in order."""
+
+    def kill(self) -> None:
+        """Ends it at once; also called for one that ended already."""
+
+    def poll(self) -> int | None:
+        """Returns the exit code once it died by itself."""
+
+
+class ChildProcess:
+    """A `Part` in the shape of an `EmbeddedPart`, so that the supervisor knows one kind only."""
+
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, part: Part, log_file: Path) -> None:
+        self.part = part
+        self.log_file = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(FileNotFoundError):  # the previous run's log is kept, once
+            log_file.replace(log_file.with_suffix(".log.1"))
+
+    @property
+    def name(self) -> str:
+        """The name its messages and its log carry."""
+        return self.part.name
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def start(self) -> str:
+        """Starts the process; whether it is ready is for `Part.ready` to say."""
+        try:
+            with self.log_file.open("ab") as log:
+                self._process = self._launch(log)
+        except OSError as error:
+            raise PartUnavailable(
+                f"{self.name} could not be started: {error.strerror}: {error.filename}"
+            ) from error
+        return self.part.name
+
+    def _launch(self, log: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 (the caller's own command line)
+            self.part.argv,
+            env={**os.environ, **self.part.env},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def stop(self) -> None:
+        """Stops it by SIGTERM, and by SIGKILL if it takes too long."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_WITHIN_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it, and what it started, at once."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # its own children, too
+        self._process.wait()
+
+    def poll(self) -> int | None:
+        """Returns the exit code once it ended."""
+        return self._process.poll() if self._process else None
+
+
+def how_it_ended(code: int) -> str:
+    """Says an exit code in words."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def end_of_log(part: EmbeddedPart) -> str:
+    """Quotes the end of a part's log."""
+    try:
+        lines = part.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
+    except FileNotFoundError:
+        lines = []
+    quoted = "".join(f"\n  | {line}" for line in lines) or " is empty."
+    return f"Its log, {part.log_file},{' ends:' if lines else ''}{quoted}"

@@ -1,0 +1,1 @@
+"""Producers of deliveries, a package each: how theirs become events and rows."""

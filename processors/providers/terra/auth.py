@@ -1,0 +1,66 @@
+"""Deliveries that open and close connections: rows of terra_connections.
+
+A closing delivery writes a whole row, so that a connection whose opening never came is known all
+the same. When a connection was closed is the stamp of `active`, and needs no column.
+"""
+
+from typing import Final
+
+from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult
+from headwater.processors.providers.terra.identity import USER_REAUTH, previous_subject
+from headwater.processors.texts import fault_of
+from headwater.schemas.providers.terra import Envelope, User
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.tables import CONNECTIONS
+
+#: The types that close a connection.
+CLOSING_TYPES: Final = frozenset({"deauth", "access_revoked"})
+
+#: All scopes of all makers that Terra lists come to some 1,500 characters.
+_MAX_SCOPES_CHARS: Final = 4096
+
+
+def failed_to_authenticate(type_: str, envelope: Envelope) -> bool:
+    """Tells whether an `auth` says that it came to nothing."""
+    return type_ == "auth" and envelope.status not in (None, "success")
+
+
+def normalize_auth(event: WebhookAdmitted, user_id: str, envelope: Envelope) -> NormalizeResult:
+    """Normalizes a delivery of a type of CONNECTION_TYPES.
+
+    Shape:  one row per connection named; a user_reauth opens one and closes the one it replaces.
+    Errors: Failed if Terra's user id is missing or a text cannot be stored.
+    """
+    if event.type in CLOSING_TYPES:
+        closed = _update(event, user_id, "user", envelope.user, active=False)
+        return closed if isinstance(closed, Failed) else Normalized((closed,))
+    reauth = event.type == USER_REAUTH
+    field, user = ("new_user", envelope.new_user) if reauth else ("user", envelope.user)
+    opened = _update(event, user_id, field, user, active=True)
+    if isinstance(opened, Failed):
+        return opened
+    if previous_subject(event.type, envelope) is None:
+        return Normalized((opened,))
+    closed = _update(event, user_id, "old_user", envelope.old_user, active=False)
+    return closed if isinstance(closed, Failed) else Normalized((opened, closed))
+
+
+def _update(
+    event: WebhookAdmitted, user_id: str, field: str, user: User | None, *, active: bool
+) -> RowUpdate | Failed:
+    """One connection's row; what an open connection alone is known by stays out of a closed one."""
+    if user is None or not user.user_id:
+        return Failed("missing_user_id", f"{field}.user_id: expected Terra's user id, found none")
+    found = (
+        fault_of(f"{field}.user_id", user.user_id)
+        or fault_of(f"{field}.provider", user.provider)
+        or fault_of(f"{field}.reference_id", user.reference_id)
+        or fault_of(f"{field}.scopes", user.scopes, _MAX_SCOPES_CHARS)
+    )
+    if found is not None:
+        return Failed("malformed_id", found)
+    values: dict[str, str | bool | None] = {"user_id": user_id, "provider": user.provider}
+    if active:
+        values |= {"reference_id": user.reference_id, "scopes": user.scopes}
+    return RowUpdate(CONNECTIONS, (user.user_id,), {**values, "active": active}, event.stamp())

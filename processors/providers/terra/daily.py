@@ -1,0 +1,117 @@
+"""Daily deliveries: one daily_summary row per record, keyed by the day it begins on."""
+
+from typing import Final
+
+from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.terra import limits
+from headwater.processors.providers.terra.parts import (
+    combine,
+    latest_of,
+    minutes,
+    read_end,
+    read_source,
+    read_start,
+)
+from headwater.schemas.providers.terra import (
+    ActiveDurations,
+    Daily,
+    DailyDelivery,
+    Distance,
+    HeartRate,
+    HeartRateSummary,
+    Scores,
+    Strain,
+    Stress,
+)
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.tables import DAILY_SUMMARY, Value
+
+# What a record that leaves a part out is read as.
+_DISTANCE: Final = Distance()
+_HEART: Final = HeartRate()
+_HEART_SUMMARY: Final = HeartRateSummary()
+_ACTIVE: Final = ActiveDurations()
+_STRESS: Final = Stress()
+_STRAIN: Final = Strain()
+_SCORES: Final = Scores()
+
+
+def normalize_daily(
+    event: WebhookAdmitted, user_id: str, delivery: DailyDelivery
+) -> NormalizeResult:
+    """Normalizes a daily delivery.
+
+    Shape:  every column that a daily record can set, rank 0; datetime is the day of start_time in
+            the record's own offset.
+    Units:  durations arrive in seconds and rest in minutes.
+    Errors: Failed names the record and the field; then no row of the delivery is written.
+    """
+    if not delivery.data:
+        return Skipped("empty_data")
+    source = read_source(delivery.user)
+    if isinstance(source, Failed):
+        return source
+    latest = latest_of(event.received_at_ms)
+    days: dict[str, dict[str, Value]] = {}
+    for number, record in enumerate(delivery.data):
+        start = read_start(record.metadata, number, latest)
+        if isinstance(start, Failed):
+            return start
+        if record.metadata.end_time is not None:
+            end = read_end(record.metadata, number, latest, start)
+            if isinstance(end, Failed):
+                return end
+        columns = _columns(record, number)
+        if isinstance(columns, Failed):
+            return columns
+        combine(days, start.date().isoformat(), columns)
+    stamp = event.stamp()
+    return Normalized(
+        tuple(
+            RowUpdate(DAILY_SUMMARY, (user_id, source, day), columns, stamp)
+            for day, columns in days.items()
+        )
+    )
+
+
+def _columns(record: Daily, number: int) -> dict[str, Value] | Failed:
+    """The columns of one record."""
+    heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
+    active = record.active_durations_data or _ACTIVE
+    scores = record.scores or _SCORES
+    readings = (
+        (record.distance_data or _DISTANCE).steps,
+        heart.resting_hr_bpm,
+        heart.avg_hrv_rmssd,
+        active.low_intensity_seconds,
+        active.moderate_intensity_seconds,
+        active.vigorous_intensity_seconds,
+        (record.stress_data or _STRESS).avg_stress_level,
+        (record.strain_data or _STRAIN).strain_level,
+        scores.recovery,
+        scores.sleep,
+    )
+    outside = limits.first_outside(limits.DAILY, readings, number)
+    if outside is not None:
+        return outside
+    steps, resting, variability, low, moderate, vigorous, stress, strain, recovery, sleep = readings
+    return {
+        "steps": None if steps is None else round(steps),
+        "resting_heart_rate": resting,
+        "heart_rate_variability": variability,
+        "active_zone_minutes": _together(low, moderate, vigorous),
+        "fatburn_active_zone_minutes": minutes(low),
+        "cardio_active_zone_minutes": minutes(moderate),
+        "peak_active_zone_minutes": minutes(vigorous),
+        "stress_management_score": stress,
+        "strain": strain,
+        "recovery_score": recovery,
+        "sleep_score": sleep,
+    }
+
+
+def _together(*seconds: float | None) -> float | None:
+    """Minutes of those durations that are there; None if none is."""
+    known = [duration for duration in seconds if duration is not None]
+    return minutes(sum(known)) if known else None

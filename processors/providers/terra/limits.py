@@ -1,0 +1,112 @@
+"""What a number of a delivery can plausibly be.
+
+A number outside its limits makes the whole delivery a dead letter: a wearable that reports a
+million steps, or a negative pulse, is broken, and a row that mixes such numbers with good ones
+cannot be told from a good row. Limits are wide: they keep out the impossible, not the unusual.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from headwater.processors.providers.results import Failed
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """The allowed range of one field, both ends included, and the reason for it.
+
+    Shape:  path is the field's place in a record.
+    """
+
+    path: str
+    low: float
+    high: float
+    unit: str
+    because: str
+
+
+_DAY: Final = "a day has 86,400 s, 90,000 where clocks go back; twice a day leaves room for windows"
+_NIGHT: Final = "no wearable closes a sleep later than two days after it began"
+_SCORE: Final = "Terra scales scores to 0..100"
+_PULSE: Final = (
+    "the slowest resting heart known beats 26 times, the fastest in tachycardia below 250"
+)
+_HRV: Final = "RMSSD of healthy sleepers ends near 250 ms; arrhythmia can treble it"
+
+_RESTING_HEART_RATE: Final = Limit(
+    "heart_rate_data.summary.resting_hr_bpm", 20, 250, "beats per minute", _PULSE
+)
+_HEART_RATE_VARIABILITY: Final = Limit(
+    "heart_rate_data.summary.avg_hrv_rmssd", 0, 1_000, "ms", _HRV
+)
+_RECOVERY: Final = Limit("scores.recovery", 0, 100, "points", _SCORE)
+_SLEEP_SCORE: Final = Limit("scores.sleep", 0, 100, "points", _SCORE)
+
+#: The fields of a daily record, in the order in which `daily` reads them.
+DAILY: Final = (
+    Limit("distance_data.steps", 0, 500_000, "steps", "24-hour walking records end near 300,000"),
+    _RESTING_HEART_RATE,
+    _HEART_RATE_VARIABILITY,
+    Limit("active_durations_data.low_intensity_seconds", 0, 172_800, "s", _DAY),
+    Limit("active_durations_data.moderate_intensity_seconds", 0, 172_800, "s", _DAY),
+    Limit("active_durations_data.vigorous_intensity_seconds", 0, 172_800, "s", _DAY),
+    Limit("stress_data.avg_stress_level", 0, 100, "points", _SCORE),
+    Limit("strain_data.strain_level", 0, 1_000, "points", "Whoop ends at 21, others in hundreds"),
+    _RECOVERY,
+    _SLEEP_SCORE,
+)
+
+#: The fields of a sleep record, in the order in which `sleep` reads them.
+SLEEP: Final = (
+    Limit("sleep_durations_data.asleep.duration_asleep_state_seconds", 0, 172_800, "s", _NIGHT),
+    Limit("sleep_durations_data.asleep.duration_deep_sleep_state_seconds", 0, 172_800, "s", _NIGHT),
+    Limit("sleep_durations_data.asleep.duration_REM_sleep_state_seconds", 0, 172_800, "s", _NIGHT),
+    Limit(
+        "sleep_durations_data.asleep.duration_light_sleep_state_seconds", 0, 172_800, "s", _NIGHT
+    ),
+    Limit("sleep_durations_data.awake.duration_awake_state_seconds", 0, 172_800, "s", _NIGHT),
+    _RESTING_HEART_RATE,
+    _HEART_RATE_VARIABILITY,
+    Limit(
+        "respiration_data.oxygen_saturation_data.avg_saturation_percentage",
+        0,
+        100,
+        "percent",
+        "a share",
+    ),
+    Limit(
+        "respiration_data.breaths_data.avg_breaths_per_min",
+        0,
+        100,
+        "breaths per minute",
+        "newborns reach 60; averages of a whole sleep stay far below",
+    ),
+    Limit(
+        "temperature_data.delta",
+        -20,
+        20,
+        "degrees Celsius",
+        "a deviation from the baseline; an absolute temperature, 30 and more, is a mistake",
+    ),
+    _RECOVERY,
+    Limit("readiness_data.readiness", 0, 100, "points", _SCORE),
+    _SLEEP_SCORE,
+)
+
+
+def first_outside(
+    limits: tuple[Limit, ...], readings: Iterable[float | None], number: int
+) -> Failed | None:
+    """Finds the first reading of record `number` outside its limit; a missing one is inside.
+
+    Shape:  readings are in the order of the limits, one each.
+    """
+    for limit, value in zip(limits, readings, strict=True):
+        if value is not None and not limit.low <= value <= limit.high:
+            return Failed(
+                "out_of_range",
+                f"data[{number}].{limit.path}: expected {limit.low:,} to {limit.high:,} "
+                f"{limit.unit} ({limit.because}), found {value!r}",
+            )
+    return None

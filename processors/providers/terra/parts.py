@@ -1,0 +1,101 @@
+"""What daily and sleep records have in common: a source, a span of time, columns of a row.
+
+A date that cannot be true makes the whole delivery a dead letter, like a number outside its limits:
+it would put a row where nobody looks for it.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+from headwater.processors.dates import read_date
+from headwater.processors.providers.results import Failed
+from headwater.processors.texts import fault_of
+from headwater.schemas.providers.terra import Metadata, User
+from headwater.schemas.tables import Value
+
+K = TypeVar("K")
+
+#: No wearable of the producers is older; a date before it is a clock that was never set.
+EARLIEST: Final = datetime(1990, 1, 1, tzinfo=UTC)
+
+#: A day may end tomorrow, in a time zone 14 hours ahead; two days allow for clocks that are wrong.
+AHEAD: Final = timedelta(days=2)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_GLIMPSE_CHARS: Final = 40
+
+
+def read_source(user: User) -> str | Failed:
+    """The source column: the wearable's maker in lower case."""
+    if not user.provider:
+        return Failed(
+            "missing_provider", "user.provider: expected the wearable's maker, found none"
+        )
+    found = fault_of("user.provider", user.provider)
+    return Failed("malformed_id", found) if found is not None else user.provider.lower()
+
+
+def latest_of(received_at_ms: int) -> datetime:
+    """The last moment that a delivery received at `received_at_ms` can plausibly speak of."""
+    return _EPOCH + timedelta(milliseconds=received_at_ms) + AHEAD
+
+
+def read_start(metadata: Metadata, number: int, latest: datetime) -> datetime | Failed:
+    """The start of record `number`, with its own offset.
+
+    Errors: Failed with bad_date or implausible_date, and the path.
+    """
+    return _read("start_time", metadata.start_time, number, latest)
+
+
+def read_end(
+    metadata: Metadata, number: int, latest: datetime, start: datetime
+) -> datetime | Failed:
+    """The end of record `number`, with its own offset; not before its start.
+
+    Errors: Failed with bad_date, implausible_date or end_before_start, and the path.
+    """
+    end = _read("end_time", metadata.end_time, number, latest)
+    if not isinstance(end, Failed) and end < start:
+        return Failed(
+            "end_before_start",
+            f"data[{number}].metadata.end_time: expected {metadata.start_time} (start_time) "
+            f"or later, found {metadata.end_time}",
+        )
+    return end
+
+
+def _read(field: str, text: str | None, number: int, latest: datetime) -> datetime | Failed:
+    moment = None if text is None else read_date(text)
+    if moment is None:
+        found = "none" if text is None else ascii(text[:_GLIMPSE_CHARS])
+        return Failed(
+            "bad_date",
+            f"data[{number}].metadata.{field}: expected RFC 3339, "
+            f"such as 2026-07-01T00:00:00+01:00, found {found}",
+        )
+    if not EARLIEST <= moment <= latest:
+        return Failed(
+            "implausible_date",
+            f"data[{number}].metadata.{field}: expected {EARLIEST:%Y} or later and at most "
+            f"{AHEAD.days} days after its arrival ({latest.isoformat()}), found {text}",
+        )
+    return moment
+
+
+def minutes(seconds: float | None) -> float | None:
+    """Minutes of seconds, to 2 decimals."""
+    return None if seconds is None else round(seconds / 60, 2)
+
+
+def combine(rows: dict[K, dict[str, Value]], key: K, columns: dict[str, Value]) -> None:
+    """Adds a record's columns to those of its row; a later value wins, a null says nothing.
+
+    The merge of rows compares stamps only, and two records of one delivery have the same: so one
+    delivery must say one thing of a row.
+    """
+    held = rows.get(key)
+    if held is None:
+        rows[key] = columns
+    else:
+        held.update({name: value for name, value in columns.items() if value is not None})

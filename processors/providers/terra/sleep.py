@@ -1,0 +1,209 @@
+"""Sleep deliveries: a sleep_sessions row per record, and columns of the day it ended on.
+
+A nap is a session and stays out of the day: its hours would overwrite those of the night.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.terra import limits
+from headwater.processors.providers.terra.parts import (
+    combine,
+    latest_of,
+    minutes,
+    read_end,
+    read_source,
+    read_start,
+)
+from headwater.schemas.providers.terra import (
+    Asleep,
+    Awake,
+    Breaths,
+    HeartRate,
+    HeartRateSummary,
+    OxygenSaturation,
+    Readiness,
+    Respiration,
+    Scores,
+    Sleep,
+    SleepDelivery,
+    SleepDurations,
+    Temperature,
+)
+from headwater.schemas.records import Stamp, WebhookAdmitted
+from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table, Value
+
+#: Resting heart rate and variability measured asleep outrank the day's, whichever came first.
+SLEEP_RANK: Final = 1
+
+# What a record that leaves a part out is read as.
+_DURATIONS: Final = SleepDurations()
+_ASLEEP: Final = Asleep()
+_AWAKE: Final = Awake()
+_HEART: Final = HeartRate()
+_HEART_SUMMARY: Final = HeartRateSummary()
+_RESPIRATION: Final = Respiration()
+_BREATHS: Final = Breaths()
+_OXYGEN: Final = OxygenSaturation()
+_TEMPERATURE: Final = Temperature()
+_READINESS: Final = Readiness()
+_SCORES: Final = Scores()
+
+_Columns: TypeAlias = dict[str, Value]
+_Readings: TypeAlias = tuple[float | None, ...]
+
+
+def normalize_sleep(
+    event: WebhookAdmitted, user_id: str, delivery: SleepDelivery
+) -> NormalizeResult:
+    """Normalizes a sleep delivery.
+
+    Shape:  sessions keyed by start_time in UTC to the millisecond, such as
+            2026-06-30T22:12:00.000Z; days by the date of end_time in the record's own offset.
+    Units:  durations arrive in seconds and rest in minutes; shares in percent.
+    Errors: Failed names the record and the field; then no row of the delivery is written.
+    """
+    if not delivery.data:
+        return Skipped("empty_data")
+    source = read_source(delivery.user)
+    if isinstance(source, Failed):
+        return source
+    latest = latest_of(event.received_at_ms)
+    sessions: dict[str, _Columns] = {}
+    days: dict[str, _Columns] = {}
+    hearts: dict[str, _Columns] = {}
+    for number, (record, text) in enumerate(delivery.data):
+        span = _read_span(record, number, latest)
+        if isinstance(span, Failed):
+            return span
+        readings = _read_numbers(record, number)
+        if isinstance(readings, Failed):
+            return readings
+        start, end = span
+        nap = record.metadata.is_nap
+        combine(sessions, _utc(start), {"end_time": _utc(end), "is_nap": nap, "raw": text})
+        if not nap:
+            day = end.date().isoformat()
+            combine(days, day, _columns(readings, start, end))
+            heart = _heart_columns(readings)
+            if heart:
+                combine(hearts, day, heart)
+    named = (user_id, source)
+    plain, preferred = event.stamp(), event.stamp(SLEEP_RANK)
+    return Normalized(
+        (
+            *_updates(SLEEP_SESSIONS, named, sessions, plain),
+            *_updates(DAILY_SUMMARY, named, days, plain),
+            *_updates(DAILY_SUMMARY, named, hearts, preferred),
+        )
+    )
+
+
+def _updates(
+    table: Table, named: tuple[str, str], rows: dict[str, _Columns], stamp: Stamp
+) -> Iterator[RowUpdate]:
+    return (RowUpdate(table, (*named, last), columns, stamp) for last, columns in rows.items())
+
+
+def _read_span(record: Sleep, number: int, latest: datetime) -> tuple[datetime, datetime] | Failed:
+    start = read_start(record.metadata, number, latest)
+    if isinstance(start, Failed):
+        return start
+    end = read_end(record.metadata, number, latest, start)
+    return end if isinstance(end, Failed) else (start, end)
+
+
+def _utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _read_numbers(record: Sleep, number: int) -> _Readings | Failed:
+    """The numbers of one record in the order of `limits.SLEEP`, all plausible."""
+    durations = record.sleep_durations_data or _DURATIONS
+    asleep = durations.asleep or _ASLEEP
+    heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
+    respiration = record.respiration_data or _RESPIRATION
+    scores = record.scores or _SCORES
+    readings = (
+        asleep.duration_asleep_state_seconds,
+        asleep.duration_deep_sleep_state_seconds,
+        asleep.duration_REM_sleep_state_seconds,
+        asleep.duration_light_sleep_state_seconds,
+        (durations.awake or _AWAKE).duration_awake_state_seconds,
+        heart.resting_hr_bpm,
+        heart.avg_hrv_rmssd,
+        (respiration.oxygen_saturation_data or _OXYGEN).avg_saturation_percentage,
+        (respiration.breaths_data or _BREATHS).avg_breaths_per_min,
+        (record.temperature_data or _TEMPERATURE).delta,
+        scores.recovery,
+        (record.readiness_data or _READINESS).readiness,
+        scores.sleep,
+    )
+    return (
+        limits.first_outside(limits.SLEEP, readings, number)
+        or _stage_too_long(readings, number)
+        or readings
+    )
+
+
+def _total(readings: _Readings) -> float | None:
+    """Seconds asleep and awake together; None unless both are known."""
+    asleep, awake = readings[0], readings[4]
+    return None if asleep is None or awake is None else asleep + awake
+
+
+def _stage_too_long(readings: _Readings, number: int) -> Failed | None:
+    """A stage cannot outlast the sleep it is part of; its share would be above 100 percent."""
+    total = _total(readings)
+    if not total:
+        return None
+    for limit, stage in zip(limits.SLEEP[1:4], readings[1:4], strict=True):
+        if stage is not None and stage > total:
+            return Failed(
+                "out_of_range",
+                f"data[{number}].{limit.path}: expected at most {total:,} s, asleep and awake "
+                f"together, found {stage!r}",
+            )
+    return None
+
+
+def _columns(readings: _Readings, start: datetime, end: datetime) -> _Columns:
+    """The columns of a day that any delivery may set: rank 0."""
+    asleep, deep, rem, light, awake = readings[:5]
+    oxygen, breaths, temperature, recovery, readiness, score = readings[7:]
+    total = _total(readings)
+    return {
+        "sleep_minutes": minutes(asleep),
+        "bed_time": start.isoformat(timespec="milliseconds"),
+        "wake_up_time": end.isoformat(timespec="milliseconds"),
+        "deep_sleep_minutes": minutes(deep),
+        "rem_sleep_minutes": minutes(rem),
+        "light_sleep_minutes": minutes(light),
+        "awake_minutes": minutes(awake),
+        "deep_sleep_percent": _percent(deep, total),
+        "rem_sleep_percent": _percent(rem, total),
+        "light_sleep_percent": _percent(light, total),
+        "awake_percent": _percent(awake, total),
+        "spo2": oxygen,
+        "respiratory_rate": breaths,
+        "skin_temperature": temperature,
+        # Whoop calls its recovery readiness.
+        "recovery_score": readiness if recovery is None else recovery,
+        "sleep_score": score,
+    }
+
+
+def _heart_columns(readings: _Readings) -> _Columns:
+    """The columns of a day that a sleep knows better than the day does; empty without a pulse."""
+    resting, variability = readings[5:7]
+    if resting is None and variability is None:
+        return {}
+    return {"resting_heart_rate": resting, "heart_rate_variability": variability}
+
+
+def _percent(part: float | None, total: float | None) -> float | None:
+    """A share in percent, to 2 decimals; None where there is nothing to share."""
+    return None if part is None or not total else round(100 * part / total, 2)

@@ -1,0 +1,1 @@
+"""The projection of flow one: rows, outcomes and journeys of deliveries, and reading them."""

@@ -1,0 +1,1 @@
+"""Postgres: the embedded server, migrations, pools and statements."""

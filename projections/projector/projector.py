@@ -1,0 +1,375 @@
+"""The projector: topics become rows of Postgres, as a projection says.
+
+Theory of operation: Kafka hands out partitions, Postgres says where to read on. A partition that
+was just assigned is sought to its offset in Postgres before any of its records count; what was
+fetched before that is dropped. Offsets are committed to Kafka too, now and then, only so that its
+tools can show the lag.
+
+While Postgres applies one batch, the next is fetched, decoded and turned into statements: two
+processes work at the same time, and a batch is never more than one ahead. When Postgres or Kafka is
+away the projector waits and tries the same again, for ever; it says why once for each new reason.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import IllegalStateError, KafkaError
+from typing_extensions import override
+
+from headwater.projections.deliveries.plan import Batch, Partition, Span
+from headwater.projections.deliveries.rows import LogRecord
+from headwater.projections.errors import LogTruncated
+from headwater.projections.projector.projection import DELIVERIES, PROJECTIONS, Projection
+from headwater.projections.projector.store import Place, Store
+from headwater.schemas.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from headwater.processors.runs.claims import Claims
+
+__all__ = ["GROUP", "PROJECTION", "Projector", "run_projector"]
+
+GROUP: Final = DELIVERIES.group
+PROJECTION: Final = DELIVERIES.name
+
+#: Large enough to share a commit's 2 ms among many rows, small enough to be applied within 0.2 s.
+_BATCH_RECORDS_MAX: Final = 4_000
+_PARTITION_FETCH_BYTES: Final = 4 * 1024 * 1024
+_FETCH_BYTES: Final = 64 * 1024 * 1024
+#: How long an idle poll waits, which is also how long an idle projector takes to stop.
+_POLL_MS: Final = 200
+_COMMIT_EVERY_MS: Final = 1_000
+#: How long the broker may hold a fetch of idle partitions, which holds up the busy ones.
+_FETCH_WAIT_MS: Final = 50
+#: Topics made after the projector started are found this soon, and so are partitions that a broker
+#: did not know yet when it was asked just after its start.
+_METADATA_AGE_MS: Final = 3_000
+_BACKOFF_FIRST_S: Final = 0.2
+_BACKOFF_MAX_S: Final = 5.0
+#: A new leader may show an older end of its log for a moment; a log shorter than that is cut.
+_END_LOOKS: Final = 5
+_END_LOOK_PAUSE_S: Final = 1.0
+
+T = TypeVar("T")
+_Fetched: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
+
+
+class Projector:
+    """One member of the projector's consumer group.
+
+    Shape:  `records`, `batches` and `refused` count what was applied since the start; `positions`
+            is the next offset of each partition that is ours; `lag` what is left of each.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        dsn: str,
+        clock: Callable[[], int],
+        log: logging.Logger | None = None,
+        on_batch: Callable[["Projector"], None] | None = None,
+        projection: Projection = DELIVERIES,
+    ) -> None:
+        self.records = 0
+        self.batches = 0
+        self.refused = 0
+        self.positions: dict[Partition, int] = {}
+        #: Where the next fetch continues: ahead of `positions` by the batch that is being applied.
+        self._reading: dict[Partition, int] = {}
+        #: What is claimed there: as far as was read, not as far as was applied.
+        self._claims: dict[Partition, Claims] = {}
+        self._projection = projection
+        self._bootstrap = bootstrap
+        self._clock = clock
+        self._log = log or logging.getLogger("headwater.projector")
+        self._on_batch = on_batch
+        self._store = Store(dsn, projection=projection.name, clock=clock, planner=projection.plan)
+        self._consumer: AIOKafkaConsumer | None = None
+        self._unsought: set[Partition] = set()
+        self._committed_at_ms = 0
+        self._trouble = ""
+
+    @property
+    def lag(self) -> dict[Partition, int]:
+        """Records of each of our partitions that are not applied yet, as far as Kafka told us."""
+        if self._consumer is None:
+            return {}
+        ends = {p: self._consumer.highwater(TopicPartition(*p)) for p in self.positions}
+        return {p: max(0, (end or 0) - self.positions[p]) for p, end in ends.items()}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Projects until `stop` is set, then finishes the batch in hand.
+
+        Errors: LogTruncated, and what only a fault of ours can raise; never StoreUnavailable.
+        """
+        backoff = _Backoff()
+        try:
+            while not stop.is_set():
+                try:
+                    await self._consume(stop, backoff)
+                except (KafkaError, OSError) as error:
+                    self._report(f"expected Kafka at {self._bootstrap}, found: {error!r}")
+                    await backoff.pause(stop)
+        finally:
+            await self._store.close()
+
+    async def _consume(self, stop: asyncio.Event, backoff: "_Backoff") -> None:
+        consumer = _consumer(self._bootstrap, self._projection.group)
+        consumer.subscribe(self._projection.topics, listener=_Listener(self._on_assigned))
+        try:
+            await consumer.start()
+            self._consumer = consumer
+            backoff.reset()
+            await self._poll(consumer, stop)
+        finally:
+            self._consumer = None
+            self._on_assigned(())
+            with contextlib.suppress(KafkaError, OSError):
+                await consumer.stop()
+
+    async def _poll(self, consumer: AIOKafkaConsumer, stop: asyncio.Event) -> None:
+        applying: asyncio.Task[None] | None = None
+        try:
+            while not stop.is_set():
+                fetched = await consumer.getmany(
+                    timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS_MAX
+                )
+                batch = self._batch(fetched)
+                if applying is not None:
+                    await applying
+                    applying = None
+                    await self._commit(consumer)
+                if self._unsought:
+                    await self._seek(consumer, stop)
+                if batch.spans:
+                    applying = asyncio.create_task(self._apply(batch, stop))
+        except asyncio.CancelledError:
+            if applying is not None:
+                applying.cancel()
+            raise
+        finally:
+            if applying is not None:
+                await applying
+            await self._commit(consumer, now=True)
+
+    # --- where to read ------------------------------------------------------------------------
+
+    def _on_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Runs within a rebalance, so it only takes notes: Postgres may be slow to answer."""
+        self.positions.clear()
+        self._reading.clear()
+        self._claims.clear()
+        self._unsought = {(tp.topic, tp.partition) for tp in assigned}
+
+    async def _seek(self, consumer: AIOKafkaConsumer, stop: asyncio.Event) -> None:
+        wanted = sorted(self._unsought)
+        places = await self._until_it_answers(lambda: self._store.places(wanted), stop)
+        if places is None:
+            return
+        await self._check_ends(consumer, places, stop)
+        for (topic, number), (offset, claims) in places.items():
+            # A rebalance may have taken it away, or handed it out anew, while we asked.
+            with contextlib.suppress(IllegalStateError):
+                if (topic, number) in self._unsought:
+                    consumer.seek(TopicPartition(topic, number), offset)
+                    self._reading[topic, number] = offset
+                    self._claims[topic, number] = claims
+                    self.positions[topic, number] = offset
+        self._unsought.difference_update(wanted)
+
+    async def _check_ends(
+        self, consumer: AIOKafkaConsumer, places: Mapping[Partition, Place], stop: asyncio.Event
+    ) -> None:
+        """Makes sure that what was applied is still there: else all to come would be left out."""
+        offsets = {partition: place.next_offset for partition, place in places.items()}
+        cut: dict[Partition, int] = {}
+        for _ in range(_END_LOOKS):
+            begun = [TopicPartition(*p) for p, offset in offsets.items() if offset > 0]
+            ends = await consumer.end_offsets(begun) if begun else {}
+            cut = {
+                (tp.topic, tp.partition): end
+                for tp, end in ends.items()
+                if end < offsets[tp.topic, tp.partition]
+            }
+            if not cut or stop.is_set():
+                return
+            await _wait(stop, _END_LOOK_PAUSE_S)
+        (topic, number), end = next(iter(cut.items()))
+        raise LogTruncated(
+            f"expected {topic}/{number} to reach offset {offsets[topic, number]}, which is "
+            f"applied already, found its end at {end}; usual cause: Kafka's data was removed and "
+            "Postgres's was not. Start with an empty database"
+        )
+
+    # --- what to apply ------------------------------------------------------------------------
+
+    def _batch(self, fetched: _Fetched) -> Batch:
+        records: list[LogRecord] = []
+        spans: dict[Partition, Span] = {}
+        claims: dict[Partition, Claims] = {}
+        for tp, found in fetched.items():
+            partition = (tp.topic, tp.partition)
+            start = self._reading.get(partition)
+            if start is None or not found or found[0].offset < start:
+                continue  # fetched before we sought; it comes again, from the right place
+            held = self._claims[partition]
+            records.extend(self._projection.read(found, held))
+            spans[partition] = Span(start, found[-1].offset + 1)
+            claims[partition] = copy(held)  # ours moves on while this batch is applied
+            self._reading[partition] = spans[partition].end
+        return Batch(
+            records=records, spans=spans, plan=self._projection.plan(records), claims=claims
+        )
+
+    async def _apply(self, batch: Batch, stop: asyncio.Event) -> None:
+        applied = await self._until_it_answers(lambda: self._store.apply(batch), stop)
+        if applied is None:
+            return
+        admitted, refused = applied
+        for partition, offset in admitted.offsets.items():
+            if partition in self._reading:  # else it was taken from us meanwhile
+                self.positions[partition] = offset
+        self._read_again(admitted.behind)
+        if refused:
+            self._log.error(
+                "%d records could not be applied; they are in the table projection_errors", refused
+            )
+        self.records += len(batch.records if admitted.records is None else admitted.records)
+        self.batches += 1
+        self.refused += refused
+        if self._on_batch is not None:
+            self._on_batch(self)
+
+    def _read_again(self, behind: Iterable[Partition]) -> None:
+        """Goes back where Postgres has less than we applied: somebody restored or emptied it."""
+        for partition in behind:
+            self._log.warning("Postgres went back on %s/%d; reading from there", *partition)
+            if self._reading.pop(partition, None) is not None:
+                self._unsought.add(partition)
+
+    # --- waiting for others -------------------------------------------------------------------
+
+    async def _until_it_answers(
+        self, ask: Callable[[], Awaitable[T]], stop: asyncio.Event
+    ) -> T | None:
+        """Asks Postgres until it answers; None when told to stop meanwhile."""
+        backoff = _Backoff()
+        while True:
+            try:
+                answer = await ask()
+            except StoreUnavailable as error:
+                self._report(error.message)
+                if stop.is_set():
+                    return None
+                await backoff.pause(stop)
+            else:
+                self._report("")
+                return answer
+
+    def _report(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                self._log.warning("%s; trying again", trouble)
+            else:
+                self._log.info("projecting again")
+
+    async def _commit(self, consumer: AIOKafkaConsumer, *, now: bool = False) -> None:
+        """Tells Kafka how far we are: a hint for its tools, so a failure does not matter."""
+        if not now and self._clock() - self._committed_at_ms < _COMMIT_EVERY_MS:
+            return
+        self._committed_at_ms = self._clock()
+        positions = {TopicPartition(*p): offset for p, offset in self.positions.items()}
+        offsets = {tp: positions[tp] for tp in consumer.assignment() if tp in positions}
+        if offsets:
+            with contextlib.suppress(KafkaError):
+                await consumer.commit(offsets)
+
+
+class _Backoff:
+    """Pauses of 0.2 s, doubling up to 5 s."""
+
+    def __init__(self) -> None:
+        self._next_s = _BACKOFF_FIRST_S
+
+    def reset(self) -> None:
+        self._next_s = _BACKOFF_FIRST_S
+
+    async def pause(self, stop: asyncio.Event) -> None:
+        await _wait(stop, self._next_s)
+        self._next_s = min(2 * self._next_s, _BACKOFF_MAX_S)
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, on_assigned: Callable[[Iterable[TopicPartition]], None]) -> None:
+        self._on_assigned = on_assigned
+
+    @override
+    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Does nothing: a batch in hand may still be applied, Postgres keeps order."""
+
+    @override
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self._on_assigned(assigned)
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+def _consumer(bootstrap: str, group: str) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        client_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
+        fetch_max_bytes=_FETCH_BYTES,
+        metadata_max_age_ms=_METADATA_AGE_MS,
+        fetch_max_wait_ms=_FETCH_WAIT_MS,
+    )
+
+
+async def run_projector(
+    *,
+    bootstrap: str,
+    dsn: str,
+    clock: Callable[[], int],
+    stop: asyncio.Event,
+    log: logging.Logger | None = None,
+    on_batch: Callable[[Projector], None] | None = None,
+) -> None:
+    """Runs every projection, side by side, until `stop` is set.
+
+    Units:  the clock gives Unix milliseconds.
+    Errors: LogTruncated.
+    """
+    log = log or logging.getLogger("headwater.projector")
+    running = [
+        asyncio.create_task(
+            Projector(
+                bootstrap=bootstrap,
+                dsn=dsn,
+                clock=clock,
+                log=log if projection is DELIVERIES else log.getChild(projection.name),
+                on_batch=on_batch,
+                projection=projection,
+            ).run(stop)
+        )
+        for projection in PROJECTIONS
+    ]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        # Where one gave up, the others would go on without it.
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

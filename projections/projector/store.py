@@ -1,0 +1,210 @@
+"""The projector's side of Postgres: a batch's rows and its next offsets, in one transaction.
+
+Postgres alone knows how far a projection is. Each transaction first locks the offsets that it is
+about to move and compares: what Postgres already has is left out, what would leave a gap is
+refused. So a batch may be applied twice, late, or by a projector that has lost its partitions
+without knowing, and nothing is written twice or goes back. With the offsets go the claims of
+partitions that have an owner, so that reading on knows which records count.
+
+synchronous_commit stays on although Kafka could replay a lost tail: after a crash the server hands
+out the lost transaction numbers again, and a sync cursor that had seen them would skip rows.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from psycopg import AsyncConnection
+
+from headwater.processors.runs.claims import UNCLAIMED, Claims
+from headwater.projections.deliveries.plan import (
+    Admitted,
+    Batch,
+    Partition,
+    Plan,
+    admit,
+    payload,
+    plan,
+)
+from headwater.projections.deliveries.rows import LogRecord, refusal
+from headwater.projections.errors import RecordRefused, store_edge
+from headwater.projections.postgres.statements import DELETES, UPSERTS, statement
+from headwater.projections.projector.projection import Planner
+from headwater.schemas.errors import StoreUnavailable
+from headwater.schemas.history import NO_CAUSE
+
+__all__ = ["Place", "Store"]
+
+#: psycopg knows no shorter one; a server that is up answers within milliseconds.
+_CONNECT_TIMEOUT_S: Final = 2
+#: A batch takes a tenth of a second; a server that needs this long is gone or frozen.
+_APPLY_TIMEOUT_S: Final = 60.0
+
+
+class Place(NamedTuple):
+    """How far a partition is applied: the next offset, and the claims before it."""
+
+    next_offset: int
+    claims: Claims
+
+
+class Store:
+    """One connection of a projector, opened when needed and dropped when something is wrong."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        projection: str,
+        clock: Callable[[], int],
+        planner: Planner = plan,
+    ) -> None:
+        self._dsn = dsn
+        self._projection = projection
+        self._clock = clock
+        self._plan = planner
+        self._connection: AsyncConnection[Any] | None = None
+
+    async def offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The first offset of each partition that is not applied yet.
+
+        Errors: StoreUnavailable.
+        """
+        return {of: place.next_offset for of, place in (await self.places(partitions)).items()}
+
+    async def places(self, partitions: Sequence[Partition]) -> dict[Partition, Place]:
+        """Where to read each partition on, and with which claims.
+
+        Errors: StoreUnavailable.
+        """
+        try:
+            with store_edge("say how far the projection is"):
+                async with asyncio.timeout(_APPLY_TIMEOUT_S):
+                    connection = await self._connected()
+                    named = self._named(partitions)
+                    await connection.execute(statement("register_offsets"), named)
+                    found = await connection.execute(statement("read_positions"), named)
+                    return {
+                        (topic, number): Place(next_offset, Claims(epoch, cause))
+                        for topic, number, next_offset, epoch, cause in await found.fetchall()
+                    }
+        except StoreUnavailable:
+            await self.close()
+            raise
+
+    async def apply(self, batch: Batch) -> tuple[Admitted, int]:
+        """Applies a batch; returns what of it was new, and how many records were refused.
+
+        Errors: StoreUnavailable, and then nothing was applied as far as anyone can tell: apply the
+        same batch again.
+        """
+        try:
+            with store_edge("apply a batch"):
+                async with asyncio.timeout(_APPLY_TIMEOUT_S):
+                    return await self._apply(batch)
+        except BaseException:
+            # After a time-out or a cancellation the connection may be amid a transaction.
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Closes the connection; the next use opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _connected(self) -> AsyncConnection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = await AsyncConnection.connect(
+                self._dsn,
+                autocommit=True,
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                application_name=f"headwater-projector {self._projection}",
+            )
+            await self._connection.execute(statement("projector_session"))
+        return self._connection
+
+    async def _apply(self, batch: Batch) -> tuple[Admitted, int]:
+        connection = await self._connected()
+        try:
+            with store_edge("take the rows of a batch"):
+                return await self._apply_whole(connection, batch)
+        except RecordRefused:
+            return await self._apply_in_parts(connection, batch)
+
+    async def _apply_whole(
+        self, connection: AsyncConnection[Any], batch: Batch
+    ) -> tuple[Admitted, int]:
+        async with connection.pipeline(), connection.transaction():
+            admitted = await self._admit(connection, batch)
+            planned = batch.plan if admitted.records is None else self._plan(admitted.records)
+            await self._write(connection, planned)
+            await self._advance(connection, admitted, batch.claims)
+        return admitted, planned.unreadable
+
+    async def _apply_in_parts(
+        self, connection: AsyncConnection[Any], batch: Batch
+    ) -> tuple[Admitted, int]:
+        """Applies a batch that holds a value Postgres refuses: everything but those records."""
+        async with connection.transaction():
+            admitted = await self._admit(connection, batch)
+            records = batch.records if admitted.records is None else admitted.records
+            refused = await self._halve(connection, records)
+            await self._advance(connection, admitted, batch.claims)
+        return admitted, refused
+
+    async def _halve(self, connection: AsyncConnection[Any], records: Sequence[LogRecord]) -> int:
+        """Writes records, dividing them until the refused ones stand alone."""
+        if not records:
+            return 0
+        try:
+            with store_edge("take the rows of a record"):
+                async with connection.transaction():
+                    planned = self._plan(records)
+                    await self._write(connection, planned)
+                    return planned.unreadable
+        except RecordRefused as error:
+            if len(records) == 1:
+                refused = {"rows": payload([refusal(records[0], str(error))])}
+                parameters = {**refused, "now_ms": self._clock()}
+                await connection.execute(UPSERTS["projection_errors"], parameters)
+                return 1
+        middle = len(records) // 2
+        first = await self._halve(connection, records[:middle])
+        return first + await self._halve(connection, records[middle:])
+
+    async def _admit(self, connection: AsyncConnection[Any], batch: Batch) -> Admitted:
+        named = self._named(list(batch.spans))
+        found = await connection.execute(statement("lock_offsets"), named)
+        rows = await found.fetchall()
+        return admit(batch, {(topic, number): offset for topic, number, offset in rows})
+
+    async def _write(self, connection: AsyncConnection[Any], planned: Plan) -> None:
+        now_ms = self._clock()
+        for work in planned.works:
+            query = DELETES[work.table] if work.delete else UPSERTS[work.table]
+            await connection.execute(query, {"rows": work.rows, "now_ms": now_ms})
+
+    async def _advance(
+        self,
+        connection: AsyncConnection[Any],
+        admitted: Admitted,
+        claims: Mapping[Partition, Claims],
+    ) -> None:
+        if admitted.offsets:
+            held = [claims.get(partition) for partition in admitted.offsets]
+            parameters = {
+                **self._named(list(admitted.offsets)),
+                "next_offsets": list(admitted.offsets.values()),
+                "epochs": [each.epoch if each else UNCLAIMED for each in held],
+                "causes": [each.cause if each else NO_CAUSE for each in held],
+                "now_ms": self._clock(),
+            }
+            await connection.execute(statement("write_offsets"), parameters)
+
+    def _named(self, partitions: Sequence[Partition]) -> Mapping[str, Any]:
+        return {
+            "projection": self._projection,
+            "topics": [topic for topic, _ in partitions],
+            "partitions": [number for _, number in partitions],
+        }

@@ -1,0 +1,264 @@
+"""What will have become of the rows that a batch of histories is about: patches, merged by row.
+
+A handful of statements writes all of it, and none reads more than the rows that it writes, but for
+retries, which copy rows of the run before them. Their order: first what loops forget, because steps
+of this batch that were forgotten within it are not among the rows any more; then rows and changes,
+though of each row there is but one of the two; last the instances, one run after the other where an
+instance was restarted within the batch, because the row of a run that begins saves that of the run
+before.
+
+A retry copies rows as they are then. So what is told of an instance's steps and events before a
+retry and after it are two stages, and all of the first are written before those of the second. A
+batch has one more stage than the retries of the instance that has the most.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Final, TypeAlias
+
+import msgspec
+
+from headwater.projections.deliveries.plan import ROWS_MAX, Work
+from headwater.projections.deliveries.rows import SqlRow
+from headwater.projections.workflows.rows import (
+    AUTHORS_JSON,
+    Delivery,
+    EventRow,
+    InstanceChange,
+    InstanceRow,
+    LogRow,
+    OwnerRow,
+    Retry,
+    StepChange,
+    StepRow,
+    Trim,
+)
+
+__all__ = ["Patches", "Told"]
+
+_Key: TypeAlias = tuple[str, str]
+_Run: TypeAlias = tuple[str, str, int]
+_Instance: TypeAlias = InstanceRow | InstanceChange
+_Step: TypeAlias = StepRow | StepChange
+
+_NUL: Final = "\0"
+#: What the house writes for a NUL, which Postgres's text cannot hold.
+_REPLACEMENT: Final = "\ufffd"
+
+
+class Told(msgspec.Struct, gc=False):
+    """Where in the history we are.
+
+    Shape:  sequence is the number of the event in hand within its run, index its place in its
+            record, which lies at the position partition and offset.
+    """
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    at_ms: int
+    partition: int
+    offset: int
+    sequence: int
+    index: int = 0
+
+    @property
+    def run(self) -> _Run:
+        """The run that the event belongs to."""
+        return (self.workflow_name, self.instance_id, self.run_number)
+
+
+class _Stage:
+    """What is told of steps and events between two retries."""
+
+    def __init__(self) -> None:
+        self.retries: list[Retry] = []
+        self.steps: dict[_Run, dict[str, _Step]] = {}
+        #: The furthest of each loop: Postgres has only what was there before the stage.
+        self.trims: dict[tuple[_Run, str], Trim] = {}
+        self.events: dict[tuple[_Run, str], EventRow | Delivery] = {}
+
+    def works(self) -> Iterator[Work]:
+        """The statements, in the order to run them."""
+        steps = [step for of_run in self.steps.values() for step in of_run.values()]
+        events = list(self.events.values())
+        yield from _works("workflow_retries", self.retries)
+        yield from _works("workflow_step_trims", list(self.trims.values()))
+        yield from _works("workflow_step", [s for s in steps if isinstance(s, StepRow)])
+        yield from _works("workflow_step_changes", [s for s in steps if isinstance(s, StepChange)])
+        yield from _works("workflow_event", [e for e in events if isinstance(e, EventRow)])
+        yield from _works("workflow_deliveries", [e for e in events if isinstance(e, Delivery)])
+
+
+class Patches:
+    """The patches of one batch, while it is told event by event."""
+
+    def __init__(self) -> None:
+        #: Run after run of each instance; only of the last something is still told.
+        self._instances: dict[_Key, list[_Instance]] = {}
+        self._stages: list[_Stage] = [_Stage()]
+        #: In which stage an instance is, if not in the first.
+        self._stage_of: dict[_Key, int] = {}
+        self._logs: list[LogRow] = []
+        #: The latest claim of each partition.
+        self._owners: dict[int, OwnerRow] = {}
+        #: Entries that nobody is shown, so that their ends are not looked for in Postgres.
+        self._hidden: set[tuple[_Run, str]] = set()
+
+    def own(self, row: OwnerRow) -> None:
+        """A partition has another owner."""
+        self._owners[row.partition] = row
+
+    def retry(self, row: Retry) -> None:
+        """A run takes over what the one before it has done so far."""
+        key = (row.workflow_name, row.instance_id)
+        number = self._stage_of[key] = self._stage_of.get(key, 0) + 1
+        if number == len(self._stages):
+            self._stages.append(_Stage())
+        self._stages[number].retries.append(row)
+
+    def _stage(self, told: Told) -> _Stage:
+        if not self._stage_of:
+            return self._stages[0]
+        number = self._stage_of.get((told.workflow_name, told.instance_id), 0)
+        return self._stages[number]
+
+    # --- instances ----------------------------------------------------------------------------
+
+    def begin(self, row: InstanceRow) -> None:
+        """A run begins."""
+        key = (row.workflow_name, row.instance_id)
+        self._instances.setdefault(key, []).append(row)
+
+    def instance(self, told: Told) -> _Instance:
+        """The instance, to be told what happens to it; the event in hand is its latest."""
+        runs = self._instances.setdefault((told.workflow_name, told.instance_id), [])
+        if runs and runs[-1].run_number == told.run_number:
+            instance = runs[-1]
+            instance.updated_at_ms = told.at_ms
+            instance.partition, instance.offset = told.partition, told.offset
+            return instance
+        change = InstanceChange(
+            workflow_name=told.workflow_name,
+            instance_id=told.instance_id,
+            run_number=told.run_number,
+            updated_at_ms=told.at_ms,
+            partition=told.partition,
+            offset=told.offset,
+        )
+        runs.append(change)
+        return change
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def put_step(self, told: Told, row: StepRow) -> None:
+        """A step is now this, whatever it was; the first that showed it gives it its sequence."""
+        steps = self._stage(told).steps.setdefault(told.run, {})
+        before = steps.get(row.step_key)
+        if isinstance(before, StepRow):
+            row.sequence = before.sequence
+        steps[row.step_key] = row
+
+    def hide_step(self, told: Told, step_key: str) -> None:
+        """What follows of this entry is not shown."""
+        self._hidden.add((told.run, step_key))
+
+    def step(self, told: Told, step_key: str) -> _Step | None:
+        """A step, to be told what happens to it; None for one that is not shown."""
+        steps = self._stage(told).steps.setdefault(told.run, {})
+        found = steps.get(step_key)
+        if found is None and (told.run, step_key) not in self._hidden:
+            found = steps[step_key] = StepChange(
+                workflow_name=told.workflow_name,
+                instance_id=told.instance_id,
+                run_number=told.run_number,
+                step_key=step_key,
+                updated_at_ms=told.at_ms,
+                offset=told.offset,
+            )
+        if found is not None:
+            found.offset = told.offset
+        return found
+
+    def trim(self, told: Told, step_key: str, before: int) -> None:
+        """A loop forgets the steps of its iterations before one."""
+        trim = Trim(*told.run, step_key, before)
+        stage = self._stage(told)
+        steps = stage.steps.get(told.run, {})
+        for key in [key for key in steps if trim.covers(key)]:
+            del steps[key]
+        furthest = stage.trims.get((told.run, step_key))
+        if furthest is None or furthest.trim_before < before:
+            stage.trims[told.run, step_key] = trim
+
+    # --- events and lines ---------------------------------------------------------------------
+
+    def put_event(self, told: Told, row: EventRow) -> None:
+        """An event has arrived."""
+        self._stage(told).events[told.run, row.id] = row
+
+    def deliver(self, told: Told, event_id: str, step_key: str) -> None:
+        """A step takes an event."""
+        events = self._stage(told).events
+        found = events.get((told.run, event_id))
+        if found is None:
+            events[told.run, event_id] = Delivery(
+                workflow_name=told.workflow_name,
+                instance_id=told.instance_id,
+                run_number=told.run_number,
+                id=event_id,
+                delivered_at_ms=told.at_ms,
+                consumed_by_step_key=step_key,
+                offset=told.offset,
+            )
+        else:
+            found.delivered_at_ms = told.at_ms
+            found.consumed_by_step_key = step_key
+            found.offset = told.offset
+
+    def log(self, row: LogRow) -> None:
+        """A line was written."""
+        self._logs.append(row)
+
+    # --- statements ---------------------------------------------------------------------------
+
+    def works(self) -> Iterator[Work]:
+        """The statements, in the order to run them."""
+        yield from _works("workflow_owner", list(self._owners.values()))
+        for stage in self._stages:
+            yield from stage.works()
+        yield from _works("workflow_log", self._logs)
+        for runs in zip_longest(*self._instances.values()):
+            yield from _works("workflow_instance", [i for i in runs if isinstance(i, InstanceRow)])
+            changes = [i for i in runs if isinstance(i, InstanceChange)]
+            yield from _works("workflow_instance_changes", changes)
+
+
+def _works(table: str, rows: Sequence[msgspec.Struct]) -> Iterator[Work]:
+    for at in range(0, len(rows), ROWS_MAX):
+        yield Work(table, _payload(rows[at : at + ROWS_MAX]))
+
+
+def _payload(rows: Sequence[msgspec.Struct]) -> str:
+    """Rows as the JSON parameter of a statement.
+
+    A NUL in a text, such as an error's message, becomes U+FFFD as everywhere in the house. In JSON
+    of an author it is left for Postgres to refuse: it is no JSON then, and must not become any.
+    """
+    encoded = msgspec.json.encode(rows)
+    if b"\\u0000" in encoded:  # as a character, or written out within JSON text: look closer
+        encoded = msgspec.json.encode([_without_nul(row) for row in rows])
+    return encoded.decode()
+
+
+def _without_nul(row: msgspec.Struct) -> SqlRow:
+    fields = msgspec.structs.asdict(row)
+    return {
+        name: value if name in AUTHORS_JSON else _replaced(value) for name, value in fields.items()
+    }
+
+
+def _replaced(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace(_NUL, _REPLACEMENT)
+    return tuple(map(_replaced, value)) if isinstance(value, tuple) else value

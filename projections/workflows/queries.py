@@ -1,0 +1,285 @@
+"""What can be asked of workflows: instances, their runs, and the history of a run.
+
+Pages follow the order in which things happened, which no clock has a say in but for instances, and
+a cursor names the last row that was seen: rows that come meanwhile move nothing. Who follows a run
+asks for its changes instead, which come in the order of the log.
+"""
+
+from datetime import datetime
+from functools import cache
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+from psycopg import sql
+
+from headwater.projections.deliveries.queries import Reader, Row, bounded
+from headwater.projections.errors import InvalidCursor, RecordRefused
+from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.statements import filled, statement
+from headwater.projections.projector.projection import WORKFLOWS
+from headwater.projections.workflows.answers import (
+    Changed,
+    Changes,
+    CurrentStep,
+    Event,
+    Instance,
+    InstanceListed,
+    LogLine,
+    Page,
+    Run,
+    RunKey,
+    Step,
+)
+from headwater.schemas.topics import WORKFLOW_HISTORY
+
+__all__ = [
+    "CHANGES_MAX",
+    "Changed",
+    "Changes",
+    "CurrentStep",
+    "Event",
+    "Instance",
+    "InstanceListed",
+    "LogLine",
+    "Order",
+    "Page",
+    "Run",
+    "RunKey",
+    "Step",
+    "Workflows",
+]
+
+Order: TypeAlias = Literal["asc", "desc"]
+R = TypeVar("R", bound=msgspec.Struct)
+P = TypeVar("P", bound=msgspec.Struct)
+
+#: The numbers that Postgres's bigint can hold.
+_NUMBER_MIN: Final = -(2**63)
+_NUMBER_MAX: Final = 2**63 - 1
+#: Offsets have 15 digits in the ids of lines, which is enough for ever.
+_OFFSET_MAX: Final = 10**15 - 2
+#: Rows of one answer to who follows a run.
+CHANGES_MAX: Final = 500
+
+#: What rows of `workflow_changes` are, by their rank within a record.
+_RANKS: Final[dict[int, type[Step | Event | LogLine | InstanceListed]]] = {
+    1: Step,
+    2: Event,
+    3: LogLine,
+    4: InstanceListed,
+}
+
+
+# --- places: what a cursor holds, named as the query's parameters -------------------------------
+
+
+class _OfInstance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    created_at: datetime
+    instance_id: str
+
+
+class _OfStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    ordinal: int
+    sequence: int
+
+
+class _OfEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    sequence: int
+
+
+class _OfLine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    id: str
+
+
+#: Where pages begin, by order: what no row comes before.
+_BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
+    _OfInstance: {
+        "asc": {"created_at": "-infinity", "instance_id": ""},
+        "desc": {"created_at": "infinity", "instance_id": ""},
+    },
+    _OfStep: {
+        "asc": {"ordinal": -1, "sequence": _NUMBER_MIN},
+        "desc": {"ordinal": _NUMBER_MAX, "sequence": _NUMBER_MAX},
+    },
+    _OfEvent: {"asc": {"sequence": _NUMBER_MIN}, "desc": {"sequence": _NUMBER_MAX}},
+    _OfLine: {"asc": {"id": ""}, "desc": {"id": "~"}},
+}
+
+
+class Workflows:
+    """Reads what was projected of workflows.
+
+    Errors: StoreUnavailable from every method; InvalidCursor from those that take one, ValueError
+            for a limit out of range.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def names(self) -> tuple[str, ...]:
+        """The names of the workflows that the owners of partitions have the code of."""
+        rows = await self._reader.answers(statement("workflow_names"))
+        return tuple(row["name"] for row in rows)
+
+    async def instances(
+        self,
+        workflow_name: str,
+        *,
+        status: str | None = None,
+        order: Order = "desc",
+        limit: int,
+        after: str | None = None,
+    ) -> Page[InstanceListed]:
+        """Instances of a workflow, by the time of their creation, the newest first."""
+        query = _query("workflow_instances", order, status=status)
+        bound: dict[str, object] = {"workflow_name": workflow_name, "status": status}
+        place = _place(_OfInstance, order, after)
+        return await self._page(query, bound | place, InstanceListed, _OfInstance, limit)
+
+    async def instance(self, workflow_name: str, instance_id: str) -> Instance | None:
+        """An instance; None when there is none (yet)."""
+        rows = await self._reader.answers(
+            statement("workflow_instance"), workflow_name=workflow_name, instance_id=instance_id
+        )
+        return msgspec.convert(rows[0], Instance) if rows else None
+
+    async def run(
+        self, workflow_name: str, instance_id: str, run_number: int | None = None
+    ) -> Run | None:
+        """A run of an instance, the current one unless named; None when there is none (yet)."""
+        if run_number is not None and not 0 <= run_number <= _NUMBER_MAX:
+            return None
+        rows = await self._reader.answers(
+            statement("workflow_run"),
+            workflow_name=workflow_name,
+            instance_id=instance_id,
+            run_number=run_number,
+        )
+        return msgspec.convert(rows[0], Run) if rows else None
+
+    async def steps(
+        self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
+    ) -> Page[Step]:
+        """Entries of a run, in the order in which they were first reached."""
+        bound = msgspec.structs.asdict(run) | _place(_OfStep, order, after)
+        return await self._page(_query("workflow_steps", order), bound, Step, _OfStep, limit)
+
+    async def events(
+        self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
+    ) -> Page[Event]:
+        """Events that a run has received, in the order in which they came."""
+        bound = msgspec.structs.asdict(run) | _place(_OfEvent, order, after)
+        return await self._page(_query("workflow_events", order), bound, Event, _OfEvent, limit)
+
+    async def logs(
+        self,
+        run: RunKey,
+        *,
+        level: str | None = None,
+        category: str | None = None,
+        order: Order = "asc",
+        limit: int,
+        after: str | None = None,
+    ) -> Page[LogLine]:
+        """Lines of a run, in the order in which they were written."""
+        query = _query("workflow_logs", order, level=level, category=category)
+        bound = msgspec.structs.asdict(run) | {"level": level, "category": category}
+        place = _place(_OfLine, order, after)
+        return await self._page(query, bound | place, LogLine, _OfLine, limit)
+
+    async def next_offset(self, partition: int) -> int:
+        """The first offset of a partition of `workflow-history` that is not applied yet."""
+        rows = await self._reader.answers(
+            statement("next_offset"),
+            projection=WORKFLOWS.name,
+            topic=WORKFLOW_HISTORY,
+            partition=partition,
+        )
+        return rows[0]["next_offset"] if rows else 0
+
+    async def next_offsets(self) -> dict[int, int]:
+        """The first offset of each partition of `workflow-history` that is not applied yet.
+
+        Shape:  partitions that no projector has seen yet are missing.
+        """
+        rows = await self._reader.answers(
+            statement("next_offsets"), projection=WORKFLOWS.name, topic=WORKFLOW_HISTORY
+        )
+        return {row["partition"]: row["next_offset"] for row in rows}
+
+    async def changes(
+        self, workflow_name: str, instance_id: str, after: int, *, limit: int = CHANGES_MAX
+    ) -> Changes | None:
+        """What changed in the current run since the record at an offset; None without an instance.
+
+        Shape:  after -1 all of the run is told. At most `limit` rows, and the instance, unless a
+                single record has changed more: records are not divided.
+        """
+        found = await self._reader.answers(
+            statement("workflow_changes"),
+            workflow_name=workflow_name,
+            instance_id=instance_id,
+            after=min(max(after, -1), _OFFSET_MAX),
+            limit=bounded(limit),
+        )
+        if not found:
+            return None
+        first = found[0]
+        return Changes(
+            run_number=first["run_number"],
+            rows=tuple(_changed(row) for row in found if row["row"] is not None),
+            offset=first["through"],
+            more=first["more"],
+        )
+
+    async def _page(
+        self, query: bytes, bound: Row, row: type[R], place: type[P], limit: int
+    ) -> Page[R]:
+        limit = bounded(limit)
+        try:
+            # One more than fits tells whether anything is left.
+            found = await self._reader.answers(query, **bound, limit=limit + 1)
+        except RecordRefused as error:
+            raise InvalidCursor(
+                "expected a cursor from an earlier page, found one out of range; start without one"
+            ) from error
+        shown = found[:limit]
+        more = len(found) > limit
+        last = [shown[-1][name] for name in place.__struct_fields__] if more else None
+        rows = tuple(msgspec.convert(each, row) for each in shown)
+        return Page(rows=rows, cursor=None if last is None else pack(last))
+
+
+def _changed(row: Row) -> Changed:
+    return Changed(
+        offset=row["offset"], row=msgspec.json.decode(row["row"], type=_RANKS[row["rank"]])
+    )
+
+
+def _place(place: type[P], order: Order, after: str | None) -> dict[str, object]:
+    """Where a page begins, as parameters of its query."""
+    if after is None:
+        return _BEGIN[place][order]
+    return msgspec.structs.asdict(unpack(after, place))
+
+
+def _query(name: str, order: Order, **filters: str | None) -> bytes:
+    return _filled(name, order, tuple(key for key, value in filters.items() if value is not None))
+
+
+@cache
+def _filled(name: str, order: Order, filters: tuple[str, ...]) -> bytes:
+    """A listing in one of its orders, with the filters that are asked for.
+
+    Only so can Postgres tell that an index answers it.
+    """
+    conditions = [
+        sql.SQL("and {} = {}").format(sql.Identifier(each), sql.Placeholder(each))
+        for each in filters
+    ]
+    return filled(
+        name,
+        filter=sql.SQL(" ").join(conditions),
+        order=sql.SQL("asc") if order == "asc" else sql.SQL("desc"),
+        beyond=sql.SQL(">") if order == "asc" else sql.SQL("<"),
+    )

@@ -1,0 +1,291 @@
+"""Rows of workflows as the statements take them, and changes of rows that Postgres has.
+
+Most events change a row that only Postgres knows. So a batch has two kinds of everything: a row, of
+which all is known, and a change, which says what becomes of a row that may be there. Both are told
+the same; what is told of one row within a batch is merged here, before anything is written.
+
+Fields are named as the statements name them; what has its default value does not travel.
+"""
+
+from typing import Final
+
+import msgspec
+from typing_extensions import override
+
+from headwater.schemas.history import Failure, Json, Parent
+
+__all__ = [
+    "AUTHORS_JSON",
+    "CANCELLED",
+    "COMPLETED",
+    "ERRORED",
+    "PENDING",
+    "WAITING",
+    "Delivery",
+    "EventRow",
+    "InstanceChange",
+    "InstanceRow",
+    "LogRow",
+    "OwnerRow",
+    "Retry",
+    "StepChange",
+    "StepRow",
+    "Trim",
+]
+
+# The statuses of steps; `waiting` and `errored` are such of runs, too.
+PENDING: Final = "pending"
+WAITING: Final = "waiting"
+COMPLETED: Final = "completed"
+ERRORED: Final = "errored"
+CANCELLED: Final = "cancelled"
+
+#: A run in one of these moves by itself between them; out of another, only an operator's word or a
+#: restart brings it.
+_MOVING: Final = ("active", "waiting")
+
+#: Fields that hold JSON text of authors: to be kept as it is, or refused.
+AUTHORS_JSON: Final = frozenset({"params", "output", "result", "payload", "data", "error_detail"})
+
+
+def _parts(failure: Failure | None) -> tuple[str | None, str | None, Json | None]:
+    return (
+        (None, None, None) if failure is None else (failure.name, failure.message, failure.detail)
+    )
+
+
+class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What rows and changes of instances have in common.
+
+    Shape:  status is None where it stays; unless `forced`, it is only taken by a moving run.
+    """
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    status: str | None = None
+    forced: bool = False
+    output: Json | None = None
+    error_name: str | None = None
+    error_message: str | None = None
+    error_detail: Json | None = None
+    completed_at_ms: int | None = None
+    updated_at_ms: int
+    partition: int
+    offset: int
+
+    def move(self, status: str) -> None:
+        """Sets the status, if the run moves by itself."""
+        if not self.forced or self.status in _MOVING:
+            self.status = status
+
+    def force(self, status: str) -> None:
+        """Sets the status, whatever it is."""
+        self.status, self.forced = status, True
+
+    def end(self, status: str, output: Json | None, failure: Failure | None, at_ms: int) -> None:
+        """Ends the run."""
+        self.force(status)
+        self.output = output
+        self.error_name, self.error_message, self.error_detail = _parts(failure)
+        self.completed_at_ms = at_ms
+
+
+class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
+    """An instance whose run begins in this batch.
+
+    Shape:  what was before does not matter, but that a run which `retries` one began when that did.
+    """
+
+    params: Json
+    retries: bool = False
+    parent_workflow_name: str | None = None
+    parent_instance_id: str | None = None
+    parent_run_number: int | None = None
+    parent_step_key: str | None = None
+    started_at_ms: int
+
+    def belong(self, parent: Parent | None) -> None:
+        """Names the parent."""
+        if parent is not None:
+            self.parent_workflow_name = parent.workflow
+            self.parent_instance_id = parent.instance_id
+            self.parent_run_number = parent.run_number
+            self.parent_step_key = parent.key
+
+
+class InstanceChange(_Run, kw_only=True, omit_defaults=True, gc=False):
+    """What becomes of an instance whose run began before this batch."""
+
+    ended: bool = False
+
+    @override
+    def end(self, status: str, output: Json | None, failure: Failure | None, at_ms: int) -> None:
+        """Ends the run."""
+        super().end(status, output, failure, at_ms)
+        self.ended = True
+
+
+class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What rows and changes of steps have in common."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    step_key: str
+    status: str | None = None
+    result: Json | None = None
+    error_name: str | None = None
+    error_message: str | None = None
+    error_detail: Json | None = None
+    updated_at_ms: int
+    rolled_back_at_ms: int | None = None
+    trimmed_before: int | None = None
+    offset: int
+
+    def settle(self, status: str, result: Json | None, failure: Failure | None, at_ms: int) -> None:
+        """Ends the step."""
+        self.become(status, at_ms)
+        self.result = result
+        self.fail(failure)
+
+    def fail(self, failure: Failure | None) -> None:
+        """Sets or takes away the error."""
+        self.error_name, self.error_message, self.error_detail = _parts(failure)
+
+    def become(self, status: str, at_ms: int) -> None:
+        """Gives the step a status, beside the result or error that it has."""
+        self.status = status
+        self.updated_at_ms = at_ms
+
+    def trim(self, before: int, at_ms: int) -> None:
+        """Notes that iterations before one are forgotten."""
+        self.trimmed_before = max(before, self.trimmed_before or 0)
+        self.updated_at_ms = at_ms
+
+    def roll_back(self, at_ms: int) -> None:
+        """Notes that its rollback is done."""
+        self.rolled_back_at_ms = self.updated_at_ms = at_ms
+
+
+class StepRow(_Step, kw_only=True, omit_defaults=True, gc=False):
+    """A step of which all is known."""
+
+    name: str
+    type: str
+    attempts: int
+    max_attempts: int | None = None
+    timeout_ms: int | None = None
+    next_retry_at_ms: int | None = None
+    wake_at_ms: int | None = None
+    wait_event_type: str | None = None
+    child_workflow_name: str | None = None
+    child_instance_id: str | None = None
+    ordinal: int
+    sequence: int
+    created_at_ms: int
+
+    @override
+    def become(self, status: str, at_ms: int) -> None:
+        """Gives the step a status, beside the result or error that it has; no attempt waits."""
+        super().become(status, at_ms)
+        self.next_retry_at_ms = None
+
+
+class StepChange(_Step, kw_only=True, omit_defaults=True, gc=False):
+    """What becomes of a step that Postgres may have; `settled` if result and error are new."""
+
+    settled: bool = False
+
+    @override
+    def settle(self, status: str, result: Json | None, failure: Failure | None, at_ms: int) -> None:
+        """Ends the step."""
+        super().settle(status, result, failure, at_ms)
+        self.settled = True
+
+
+class Trim(msgspec.Struct, frozen=True, gc=False):
+    """What a loop forgets: what lies in iterations before one."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    step_key: str
+    trim_before: int
+
+    def covers(self, step_key: str) -> bool:
+        """Whether a step lies in a forgotten iteration."""
+        scope = f"{self.step_key}/~"
+        if not step_key.startswith(scope):
+            return False
+        number, slash, _ = step_key[len(scope) :].partition("/")
+        # As far as Postgres's bigint goes, and with its digits only.
+        numbered = number.isascii() and number.isdigit() and len(number) <= 18
+        return bool(slash) and numbered and int(number) < self.trim_before
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a run takes over from the one before it: steps by key, events that nobody took."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    kept: tuple[str, ...]
+    reopened: tuple[str, ...]
+    started_at_ms: int
+    offset: int
+
+
+class EventRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """An event that arrived in this batch."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    id: str
+    type: str
+    payload: Json
+    sequence: int
+    created_at_ms: int
+    delivered_at_ms: int | None = None
+    consumed_by_step_key: str | None = None
+    offset: int
+
+
+class Delivery(msgspec.Struct, kw_only=True, gc=False):
+    """Which step has taken an event that arrived before this batch."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    id: str
+    delivered_at_ms: int
+    consumed_by_step_key: str
+    offset: int
+
+
+class LogRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """A line."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    id: str
+    step_key: str | None
+    attempt: int | None
+    level: str
+    category: str
+    message: str
+    data: Json | None
+    is_replay: bool
+    created_at_ms: int
+
+
+class OwnerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Who has claimed a partition."""
+
+    partition: int
+    epoch: int
+    owner: str
+    workflows: tuple[str, ...]
+    claimed_at_ms: int

@@ -1,0 +1,1 @@
+"""What producers send, as types, a module each."""

@@ -1,0 +1,267 @@
+"""What Terra sends, as far as Headwater reads it; fields that it does not name are passed over.
+
+Numbers are read as floats: Terra documents integers and sends `11894.0` for some wearables. A field
+of the wrong type makes the whole delivery a dead letter, with the path in the reason; nothing is
+guessed.
+
+Source: Terra's webhook reference (spec 2026.07.17.1) and the shapes the pipeline has met.
+"""
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from headwater.schemas.errors import MalformedPayload
+
+
+class User(msgspec.Struct, frozen=True):
+    """The `user`, `new_user` or `old_user` of a delivery."""
+
+    user_id: str | None = None
+    provider: str | None = None
+    reference_id: str | None = None
+    scopes: str | None = None
+    last_webhook_update: str | None = None
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The part of a body that says what it is and whom it is about."""
+
+    type: str | None = None
+    status: str | None = None
+    user: User | None = None
+    new_user: User | None = None
+    old_user: User | None = None
+    reference_id: str | None = None
+    upload_id: str | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def is_lab_report(self) -> bool:
+        """The untyped shape of a lab report: no type, an upload id, an array of data."""
+        return (
+            not self.type
+            and isinstance(self.upload_id, str)
+            and bytes(self.data).lstrip()[:1] == b"["
+        )
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """When a record begins and ends, RFC 3339 with the wearer's own offset."""
+
+    start_time: str | None = None
+    end_time: str | None = None
+    is_nap: bool | None = None
+
+
+class HeartRateSummary(msgspec.Struct, frozen=True):
+    """Beats per minute, and RMSSD in milliseconds."""
+
+    resting_hr_bpm: float | None = None
+    avg_hrv_rmssd: float | None = None
+
+
+class HeartRate(msgspec.Struct, frozen=True):
+    """`heart_rate_data`."""
+
+    summary: HeartRateSummary | None = None
+
+
+class Distance(msgspec.Struct, frozen=True):
+    """`distance_data`."""
+
+    steps: float | None = None
+
+
+class ActiveDurations(msgspec.Struct, frozen=True):
+    """`active_durations_data`, in seconds."""
+
+    low_intensity_seconds: float | None = None
+    moderate_intensity_seconds: float | None = None
+    vigorous_intensity_seconds: float | None = None
+
+
+class Stress(msgspec.Struct, frozen=True):
+    """`stress_data`, 0 to 100."""
+
+    avg_stress_level: float | None = None
+
+
+class Strain(msgspec.Struct, frozen=True):
+    """`strain_data`."""
+
+    strain_level: float | None = None
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """`scores`, 0 to 100."""
+
+    recovery: float | None = None
+    sleep: float | None = None
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """`readiness_data`, 0 to 100; where Whoop puts its recovery."""
+
+    readiness: float | None = None
+
+
+class Daily(msgspec.Struct, frozen=True):
+    """One record of a `daily` delivery."""
+
+    metadata: Metadata = Metadata()
+    distance_data: Distance | None = None
+    heart_rate_data: HeartRate | None = None
+    active_durations_data: ActiveDurations | None = None
+    stress_data: Stress | None = None
+    strain_data: Strain | None = None
+    scores: Scores | None = None
+
+
+class Asleep(msgspec.Struct, frozen=True):
+    """Seconds asleep, by stage."""
+
+    duration_asleep_state_seconds: float | None = None
+    duration_deep_sleep_state_seconds: float | None = None
+    duration_light_sleep_state_seconds: float | None = None
+    duration_REM_sleep_state_seconds: float | None = None  # noqa: N815, Terra's own spelling
+
+
+class Awake(msgspec.Struct, frozen=True):
+    """Seconds awake."""
+
+    duration_awake_state_seconds: float | None = None
+
+
+class SleepDurations(msgspec.Struct, frozen=True):
+    """`sleep_durations_data`."""
+
+    asleep: Asleep | None = None
+    awake: Awake | None = None
+
+
+class Breaths(msgspec.Struct, frozen=True):
+    """Breaths per minute."""
+
+    avg_breaths_per_min: float | None = None
+
+
+class OxygenSaturation(msgspec.Struct, frozen=True):
+    """Percent."""
+
+    avg_saturation_percentage: float | None = None
+
+
+class Respiration(msgspec.Struct, frozen=True):
+    """`respiration_data`."""
+
+    breaths_data: Breaths | None = None
+    oxygen_saturation_data: OxygenSaturation | None = None
+
+
+class Temperature(msgspec.Struct, frozen=True):
+    """`temperature_data`: degrees Celsius from the wearer's baseline."""
+
+    delta: float | None = None
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """One record of a `sleep` delivery."""
+
+    metadata: Metadata = Metadata()
+    sleep_durations_data: SleepDurations | None = None
+    heart_rate_data: HeartRate | None = None
+    respiration_data: Respiration | None = None
+    temperature_data: Temperature | None = None
+    readiness_data: Readiness | None = None
+    scores: Scores | None = None
+
+
+class DailyDelivery(msgspec.Struct, frozen=True):
+    """A `daily` delivery."""
+
+    user: User = User()
+    data: tuple[Daily, ...] = ()
+
+
+class RawDelivery(msgspec.Struct, frozen=True):
+    """A `sleep` delivery, its records unread: a session keeps its record byte for byte."""
+
+    user: User = User()
+    data: tuple[msgspec.Raw, ...] = ()
+
+
+class SleepDelivery(msgspec.Struct, frozen=True):
+    """A `sleep` delivery: every record with the JSON text it was read from."""
+
+    user: User
+    data: tuple[tuple[Sleep, str], ...]
+
+
+Payload: TypeAlias = Envelope | DailyDelivery | SleepDelivery
+
+_ENVELOPE: Final = msgspec.json.Decoder(Envelope)
+_DAILY: Final = msgspec.json.Decoder(DailyDelivery)
+_RAW: Final = msgspec.json.Decoder(RawDelivery)
+_SLEEP: Final = msgspec.json.Decoder(Sleep)
+
+
+def decode_envelope(body: bytes) -> Envelope:
+    """Reads what a body is and whom it is about.
+
+    Errors: MalformedPayload, which says whether it is no JSON or JSON of another shape.
+    """
+    try:
+        return _ENVELOPE.decode(body)
+    except msgspec.ValidationError as error:
+        raise MalformedPayload(
+            f"expected a Terra delivery, found another shape: {error}"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayload(f"expected JSON, found {_glimpse(body)}: {error}") from error
+
+
+def decode_daily(body: bytes) -> DailyDelivery:
+    """Reads a `daily` delivery.
+
+    Errors: MalformedPayload with the path of the field, for example `$.data[0].scores.sleep`.
+    """
+    try:
+        return _DAILY.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayload(str(error)) from error
+
+
+def decode_sleep(body: bytes) -> SleepDelivery:
+    """Reads a `sleep` delivery.
+
+    Errors: MalformedPayload with the number of the record and the path of the field in it.
+    """
+    try:
+        raw = _RAW.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayload(str(error)) from error
+    sessions = []
+    for number, record in enumerate(raw.data):
+        try:
+            sessions.append((_SLEEP.decode(record), bytes(record).decode()))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedPayload(f"in data[{number}]: {error}") from error
+    return SleepDelivery(user=raw.user, data=tuple(sessions))
+
+
+def _glimpse(body: bytes) -> str:
+    """The first bytes of a body, for an error message; never the whole of it."""
+    return f"{len(body)} bytes that start with {body[:24]!r}" if body else "an empty body"
+
+
+def decode_payload(kind: str, body: bytes) -> Payload:
+    """Reads a body as the type that its envelope announced.
+
+    Errors: MalformedPayload.
+    """
+    if kind == "daily":
+        return decode_daily(body)
+    if kind == "sleep":
+        return decode_sleep(body)
+    return decode_envelope(body)

@@ -1,0 +1,136 @@
+"""Authors' values as JSON text.
+
+A workflow sees of a result what was recorded of it, also the first time: so it behaves the same on
+replay. Hence nothing is quietly turned into something else. The standard library's encoder is used
+because it alone refuses NaN and keeps large integers.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headwater.processors.replay.errors import UnserialisableError
+from headwater.processors.runs.limits import value_fault
+from headwater.schemas.history import Json
+
+_ENCODE: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+#: The end of a key that may have been a number, a bool or None before the encoder wrote it as
+#: text, by which two keys of a dict can become one. To look at each key of every value would cost
+#: as much as to encode it; to look for these in the text costs a tenth.
+_ODD_KEY: Final = re.compile(
+    r'":(?<=[0-9le]":)(?:(?<=[0-9]":)|(?<="null":)|(?<="true":)|(?<="false":))'
+).search
+
+
+def encode(value: Any, what: str) -> Json:  # noqa: ANN401, any JSON value
+    """Writes a value as JSON text.
+
+    Shape:  (value, what it is for the message) -> JSON text.
+    Errors: UnserialisableError, for what is not JSON or larger than 1 MiB.
+    """
+    if value is None:
+        return "null"
+    try:
+        text = _ENCODE(value)
+        # A lone surrogate is a str that no encoding of Unicode can hold.
+        text.encode()
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as why:
+        raise UnserialisableError(_told(value, what, str(why))) from why
+    if _ODD_KEY(text) and not _keys_are_text(value):
+        raise UnserialisableError(_told(value, what, "a key that is not text"))
+    fault = value_fault(what, text)
+    if fault:
+        raise UnserialisableError(fault)
+    return text
+
+
+def _keys_are_text(value: object) -> bool:
+    left = [value]
+    while left:
+        at = left.pop()
+        if isinstance(at, dict):
+            if not all(isinstance(key, str) for key in at):
+                return False
+            left.extend(at.values())
+        elif isinstance(at, list | tuple):
+            left.extend(at)
+    return True
+
+
+def _told(value: object, what: str, why: str) -> str:
+    """What is wrong with a value that was refused, and where."""
+    try:
+        found = next(_faults(value, "$", ()), f"{type(value).__name__}: {why}")
+    except RecursionError:
+        found = f"{type(value).__name__}, nested too deeply: make it flatter"
+    return (
+        f"expected {what} to be JSON (None, bool, int, float, str, list, dict with str keys), "
+        f"found {found}"
+    )
+
+
+def _faults(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
+    """What is no JSON in a value, each with its place and advice."""
+    if isinstance(value, dict | list | tuple):
+        if id(value) in above:
+            yield f"a {type(value).__name__} at {path} that contains itself; leave that out"
+        else:
+            yield from _faults_within(value, path, (*above, id(value)))
+    elif isinstance(value, str):
+        if sound(value) != value:
+            yield f"text that UTF-8 cannot hold at {path}, with a lone surrogate: {value!r:.80}"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield f"{value} at {path}: JSON has no such number; use None or text for it"
+    elif value is not None and not isinstance(value, int):
+        yield f"{type(value).__name__} at {path}; convert it, for example to text, first"
+
+
+def _faults_within(
+    value: dict[Any, Any] | list[Any] | tuple[Any, ...], path: str, above: tuple[int, ...]
+) -> Iterator[str]:
+    if not isinstance(value, dict):
+        for index, each in enumerate(value):
+            yield from _faults(each, f"{path}[{index}]", above)
+        return
+    for key, each in value.items():
+        if isinstance(key, str):
+            yield from _faults(key, f"a key of {path}", above)
+        else:
+            kind = type(key).__name__
+            yield f"the key {_shown(key)} of type {kind} at {path}; make it text first"
+        yield from _faults(each, f"{path}.{_shown(key)}", above)
+
+
+def _shown(key: object) -> str:
+    try:
+        return key[:80] if isinstance(key, str) else f"{key!r:.80}"
+    except Exception:  # noqa: BLE001, an author's __repr__ may do anything
+        return f"({type(key).__name__})"
+
+
+def sound(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates, as in names of files, become their numbers."""
+    if type(text) is str and text.isascii():
+        return text
+    return text.encode(errors="backslashreplace").decode()
+
+
+def check_sound(what: str, text: object) -> None:
+    """Sees that something is text, and that UTF-8 can hold it.
+
+    Errors: TypeError, UnserialisableError.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"expected {what} to be text, found {type(text).__name__}")
+    if sound(text) != text:
+        raise UnserialisableError(
+            f"expected {what} to be text that UTF-8 can hold, found a lone surrogate: {text[:80]!r}"
+        )
+
+
+def decode(text: Json) -> Any:  # noqa: ANN401, any JSON value
+    """Reads JSON text."""
+    return json.loads(text)

@@ -1,0 +1,112 @@
+"""What an owner has before it: who is ready, times to come, and who rests since when."""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import TypeAlias
+
+from headwater.processors.replay.waits import next_wake_ms
+from headwater.streams.engine.host_protocol import Started
+from headwater.streams.engine.live_instances import Hand
+from headwater.streams.engine.timers import Timers
+
+#: An attempt under way: its activation, the key of its step, its number.
+Place: TypeAlias = tuple[int, str, int]
+
+
+class Priority(IntEnum):
+    """What a tick takes first: what goes on before what begins."""
+
+    WAKE = 0
+    RETRY = 1
+    RESUME = 2
+    RUN = 3
+
+
+class Agenda:
+    """The agenda of one owner.
+
+    Shape:  wakes are times and keys of instances that are bytes.
+    """
+
+    def __init__(self, wakes: Iterable[tuple[int, str]] = ()) -> None:
+        self._ready: list[tuple[Priority, int, int, str]] = []
+        self._count = 0
+        self._wakes: Timers[str] = Timers((key, at_ms) for at_ms, key in wakes)
+        self._deadlines: Timers[Place] = Timers()
+        self._rests: deque[tuple[int, str]] = deque()
+
+    # -- who is ready for a host
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether anybody is ready."""
+        return bool(self._ready)
+
+    def make_ready(self, hand: Hand, priority: Priority, at_ms: int) -> None:
+        """Lets an instance go on, unless its code is at work already."""
+        if hand.ready or (hand.activation is not None and not hand.resting):
+            return
+        hand.ready = True
+        self._count += 1
+        heapq.heappush(self._ready, (priority, at_ms, self._count, hand.key))
+
+    @property
+    def first_ready(self) -> tuple[Priority, int] | None:
+        """How urgent the first is, and since when it is ready; None when nobody is."""
+        return self._ready[0][:2] if self._ready else None
+
+    def next_ready(self) -> str:
+        """Takes out the key of the instance that goes on first."""
+        return heapq.heappop(self._ready)[3]
+
+    # -- time
+
+    def next_due_ms(self) -> int | None:
+        """When time next moves something, or None."""
+        times = (self._wakes.next_ms(), self._deadlines.next_ms())
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def mind(self, hand: Hand, after_ms: int = 0) -> None:
+        """Notes when time next moves an instance, if it does."""
+        wake_at_ms = next_wake_ms(hand.run, after_ms)
+        if wake_at_ms is None:
+            self._wakes.drop(hand.key)
+        else:
+            self._wakes.put(hand.key, wake_at_ms)
+
+    def woken(self, now_ms: int) -> Iterator[str]:
+        """Takes out the keys of the instances whose time has come."""
+        return self._wakes.due(now_ms)
+
+    def watch(self, started: Started, now_ms: int) -> None:
+        """Notes when an attempt takes too long."""
+        if started.step.timeout_ms:
+            self._deadlines.put(_place(started), now_ms + started.step.timeout_ms)
+
+    def unwatch(self, started: Started) -> None:
+        """Forgets an attempt that has ended."""
+        self._deadlines.drop(_place(started))
+
+    def overdue(self, now_ms: int) -> Iterator[Place]:
+        """Takes out the attempts that have taken too long."""
+        return self._deadlines.due(now_ms)
+
+    # -- who rests
+
+    def rest(self, hand: Hand) -> None:
+        """Notes that nothing happens to an instance for now."""
+        self._rests.append((hand.run.updated_at_ms, hand.key))
+
+    def rested(self, before_ms: int) -> Iterator[tuple[int, str]]:
+        """Takes out the instances that have begun to rest before a time, with that time."""
+        # Those that are put back while this runs wait for the next time.
+        for _ in range(len(self._rests)):
+            if self._rests[0][0] > before_ms:
+                return
+            yield self._rests.popleft()
+
+
+def _place(started: Started) -> Place:
+    return (started.activation, started.step.key, started.attempt)

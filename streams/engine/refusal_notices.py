@@ -1,0 +1,60 @@
+"""What a workflow is told whose command was refused elsewhere."""
+
+from typing import Final
+
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, PROGRAM, bounded
+from headwater.schemas.history import (
+    CommandSent,
+    Failure,
+    FinishChild,
+    NoteRefusal,
+    SendEvent,
+    StartRun,
+)
+
+#: Sent twice, or created already: what was asked for is so.
+_AS_ASKED: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS})
+
+
+def back_to_sender(
+    sent: CommandSent, rejection: Rejection, run: CodeRun | None, now_ms: int
+) -> CommandSent | None:
+    """The command that tells the sender, if the sender is a workflow that has to know.
+
+    Shape:  run is what the refused command was about.
+    """
+    command = sent.command
+    what = f"{sent.workflow}/{sent.instance_id}"
+    back: FinishChild | NoteRefusal
+    if isinstance(command, StartRun) and command.parent is not None:
+        parent = command.parent
+        if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
+            return None  # Sent twice: it runs already.
+        failure = Failure("ChildWorkflowError", bounded(f"{what}: {rejection.message}"))
+        back = FinishChild(parent.run_number, parent.key, None, failure)
+        workflow, instance_id = parent.workflow, parent.instance_id
+    elif isinstance(command, SendEvent | StartRun) and command.sender is not None:
+        sender = command.sender
+        if rejection.code in _AS_ASKED or sender.workflow.startswith(PROGRAM):
+            return None
+        lost = (
+            f"the event {command.type} to {what} was dropped"
+            if isinstance(command, SendEvent)
+            else f"{what} was not created"
+        )
+        message = bounded(f"{lost}: {rejection.message}", LOG_MESSAGE_MAX)
+        back = NoteRefusal(sender.run_number, message)
+        workflow, instance_id = sender.workflow, sender.instance_id
+    else:
+        return None
+    return CommandSent(
+        command_id=f"re:{sent.command_id}",
+        workflow=workflow,
+        instance_id=instance_id,
+        sent_at_ms=now_ms,
+        reply_to=-1,
+        command=back,
+    )

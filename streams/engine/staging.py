@@ -1,0 +1,95 @@
+"""What an owner has decided and not yet given out."""
+
+from typing import Final
+
+import msgspec
+
+from headwater.processors.replay.sizes import bytes_max
+from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.decisions import Rejection
+from headwater.schemas.history import NO_CAUSE, CommandSent, HistoryAppended
+from headwater.streams.engine.effects import Answer, Batch, Effect, refused, replied
+from headwater.streams.engine.live_instances import Hand
+
+#: Bytes of a record that several decisions share: it saves appends, which large ones cost anyway.
+#: One decision may have more, `sizes.fitting` says how many.
+_JOINED_BYTES_MAX: Final = 1024 * 1024
+
+
+class Staging:
+    """The batch in the making."""
+
+    def __init__(self) -> None:
+        self._batch = Batch()
+        #: Records of the batches that were given out.
+        self.taken = 0
+        #: Instances that may have a record which more events can join.
+        self._open: list[Hand] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._batch)
+
+    @property
+    def number(self) -> int:
+        """The number of the batch in the making."""
+        return self._batch.number
+
+    @property
+    def has_records(self) -> bool:
+        """Whether memory is ahead of what was given out."""
+        return bool(self._batch.records)
+
+    def take(self) -> Batch:
+        """Gives the batch, and begins the next."""
+        batch, self._batch = self._batch, Batch(self._batch.number + 1)
+        self.taken += len(batch.records)
+        for hand in self._open:
+            hand.tail = None
+        self._open.clear()
+        return batch
+
+    def effect(self, *effects: Effect) -> None:
+        """Adds what follows once the records so far are durable."""
+        self._batch.effects.extend(effects)
+
+    def append(self, hand: Hand, record: HistoryAppended) -> None:
+        """Adds a record of an instance; what it did without a command shares one record."""
+        records = self._batch.records
+        hand.batch, hand.since_ms = self._batch.number, record.at_ms
+        tail = None if hand.tail is None else records[hand.tail]
+        size = bytes_max(record.events)
+        small = hand.tail_bytes + size <= _JOINED_BYTES_MAX
+        if tail is not None and small and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
+            hand.tail_bytes += size
+            events = tail.events + record.events
+            records[hand.tail or 0] = msgspec.structs.replace(tail, events=events)
+            return
+        if hand.tail is None:
+            self._open.append(hand)
+        hand.tail = len(records) if record.cause == NO_CAUSE else None
+        hand.tail_bytes = size
+        records.append(record)
+
+    def refuse(
+        self,
+        epoch: int,
+        offset: int,
+        sent: CommandSent,
+        rejection: Rejection,
+        run: CodeRun | None,
+        now_ms: int,
+    ) -> None:
+        """Adds the refusal of a command."""
+        self._batch.records.append(refused(epoch, offset, sent, rejection, run, now_ms))
+
+    def answer(
+        self,
+        partition: int,
+        offset: int,
+        sent: CommandSent,
+        rejection: Rejection,
+        run: CodeRun | None,
+    ) -> None:
+        """Adds the answer to a command; the latest record has its outcome."""
+        reply = replied(sent, rejection, run, partition)
+        self.effect(Answer(sent.reply_to, offset, len(self._batch.records) - 1, reply))

@@ -1,0 +1,1 @@
+"""`WorkflowTest`: workflows in a test, without Kafka, Postgres, network, or waiting."""

@@ -1,0 +1,184 @@
+"""Instances under test: what is done to them, and how they are looked at."""
+
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from headwater.processors.replay.views import RunView
+from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
+from headwater.schemas.history import (
+    Command,
+    EntryKind,
+    Failure,
+    PauseRun,
+    ReplySent,
+    RestartRun,
+    ResumeRun,
+    RetryRun,
+    SendEvent,
+    TerminateRun,
+)
+from headwater.streams.authoring.refusals import refusal
+from headwater.streams.authoring.values import decode, encode
+from headwater.streams.replay.arguments import aware
+
+
+class World(Protocol):
+    """What an instance needs of the harness."""
+
+    def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
+        """The runs of an instance, folded from the log."""
+
+    async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
+        """Sends a command and gives its outcome."""
+
+    def new_id(self, prefix: str) -> str:
+        """An id drawn from the seed."""
+
+
+class TestInstance:
+    """An instance under test."""
+
+    __test__ = False
+
+    def __init__(self, world: World, workflow: str, instance_id: str) -> None:
+        self._world = world
+        self.workflow_name = workflow
+        self.id = instance_id
+
+    async def status(self) -> SimpleNamespace:
+        """How it stands: `.status`, `.output`, `.error`, `.run_number`."""
+        views = self._world.views(self.workflow_name, self.id)
+        run = views[max(views)].state
+        assert run is not None  # noqa: S101, a view begins with RunStarted
+        return SimpleNamespace(
+            status=run.status.value,
+            output=None if run.output is None else decode(run.output),
+            error=_error(run.failure),
+            run_number=run.run_number,
+        )
+
+    async def history(self, run_number: int | None = None) -> SimpleNamespace:
+        """What happened: `.steps`, `.events`, `.logs`, of the current run or of another."""
+        views = self._world.views(self.workflow_name, self.id)
+        number = max(views) if run_number is None else run_number
+        if number not in views:
+            raise ValueError(f"expected a run number of 0 to {max(views)}, found {run_number}")
+        return _shown(views[number], number)
+
+    async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
+        """Sends an event."""
+        _check("INVALID_EVENT_TYPE", name_fault("an event type", type, EVENT_TYPE_MAX))
+        text = encode(payload, "an event's payload")
+        await self._send(SendEvent(self._world.new_id("evt"), type, text))
+
+    async def pause(self) -> None:
+        """Pauses it at its next step boundary."""
+        await self._send(PauseRun())
+
+    async def resume(self) -> None:
+        """Lets it go on."""
+        await self._send(ResumeRun())
+
+    async def restart(self) -> None:
+        """Begins a new run."""
+        await self._send(RestartRun())
+
+    async def retry(self, from_step: str | None = None) -> None:
+        """Begins a new run that keeps what was done before the step that failed, or before another.
+
+        Shape:  from_step is a step's key, as in `history.steps[i].step_key`.
+        Errors: InstanceNotErroredError, StepNotFoundError.
+        """
+        await self._send(RetryRun(from_step))
+
+    async def terminate(self) -> None:
+        """Ends it for good."""
+        await self._send(TerminateRun())
+
+    async def _send(self, command: Command) -> None:
+        reply = await self._world.send(self.workflow_name, self.id, command)
+        error = refusal(reply.code, reply.message)
+        if error is not None:
+            raise error
+
+
+def instance_id_of(given: str) -> str:
+    """An id that keeps the rules.
+
+    Errors: InvalidInstanceIdError.
+    """
+    _check("INVALID_INSTANCE_ID", name_fault("an instance id", given, INSTANCE_ID_MAX))
+    return given
+
+
+def _check(code: str, fault: str | None) -> None:
+    # What is no text at all would not come as far as the engine, which says the same of the rest.
+    error = refusal(code, fault) if fault else None
+    if error is not None:
+        raise error
+
+
+def _error(failure: Failure | None) -> SimpleNamespace | None:
+    if failure is None:
+        return None
+    return SimpleNamespace(name=failure.name, message=failure.message)
+
+
+def _shown(view: RunView, number: int) -> SimpleNamespace:
+    steps = [
+        SimpleNamespace(
+            step_key=key,
+            name=entry.name,
+            type=entry.kind.value,
+            status=entry.status.value,
+            attempts=entry.attempts,
+            max_attempts=entry.max_attempts or float("inf"),
+            timeout_ms=entry.timeout_ms,
+            result=None if entry.result is None else decode(entry.result),
+            error=_error(entry.failure),
+            next_retry_at=_time(entry.wake_at_ms) if entry.kind is EntryKind.DO else None,
+            wake_at=_time(entry.wake_at_ms) if entry.kind is not EntryKind.DO else None,
+            wait_event_type=_types(entry.event_types, entry.limit),
+            created_at=_time(entry.created_at_ms),
+            updated_at=_time(entry.updated_at_ms),
+            run_number=number,
+        )
+        for key, entry in view.steps()
+    ]
+    events = [
+        SimpleNamespace(
+            type=event.type,
+            payload=decode(event.payload),
+            created_at=_time(event.created_at_ms),
+            delivered_at=_time(event.delivered_at_ms),
+            consumed_by_step_key=event.consumed_by_step_key,
+            run_number=number,
+        )
+        for event in view.events.values()
+    ]
+    logs = [
+        SimpleNamespace(
+            level=line.level,
+            category=line.category,
+            message=line.message,
+            data=None if line.data is None else decode(line.data),
+            step_key=line.step_key,
+            attempt=line.attempt,
+            is_replay=line.is_replay,
+            created_at=_time(at_ms),
+            run_number=number,
+        )
+        for at_ms, line in view.logs
+    ]
+    return SimpleNamespace(run_number=number, steps=steps, events=events, logs=logs, tokens=[])
+
+
+def _types(types: tuple[str, ...] | None, limit: int | None) -> str | list[str] | None:
+    if types is None:
+        return None
+    return types[0] if limit is None else list(types)
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else aware(ms)

@@ -1,0 +1,453 @@
+"""`WorkflowTest`: workflows in a test, without Kafka, Postgres, network, or waiting.
+
+Owner and host are those of production; only the log (lists of encoded records), the clock (moved by
+the test), the ids (drawn from a seed) and the database (SQLite in memory) are stand-ins. Code that
+the test's process holds in memory is lost by `crash()`, as it would be by kill -9.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Generator, Iterable, Sequence
+from datetime import datetime
+from random import Random  # noqa: TID251, the harness draws from its seed
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from headwater.processors.replay.commands import StepReturned
+from headwater.processors.replay.views import RunView, runs
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.schemas.codec import decode as read
+from headwater.schemas.codec import encode as write
+from headwater.schemas.history import (
+    NO_CAUSE,
+    Command,
+    CommandSent,
+    HistoryAppended,
+    PartitionClaimed,
+    ReplySent,
+    StartRun,
+    instance_key,
+)
+from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.refusals import refusal
+from headwater.streams.authoring.values import decode, encode
+from headwater.streams.code_host.host import Host
+from headwater.streams.engine.effects import Answer, Batch, Queued
+from headwater.streams.engine.host_protocol import FromHost, Said, ToHost
+from headwater.streams.engine.live_instances import Instances
+from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.restore import restore
+from headwater.streams.engine.step_database import failed
+from headwater.streams.harness.memory_database import MemoryDatabase
+from headwater.streams.harness.test_instance import TestInstance, instance_id_of
+from headwater.streams.replay.workflow import Workflow
+
+_TO_HOST: Final = (
+    msgspec.msgpack.Encoder(),
+    msgspec.msgpack.Decoder(list[ToHost]),
+)
+_FROM_HOST: Final = (
+    msgspec.msgpack.Encoder(),
+    msgspec.msgpack.Decoder(list[FromHost]),
+)
+#: Turns of the real event loop that callbacks get before they count as waiting for something real.
+_TURNS: Final = 50
+_REAL_WAIT_S: Final = 0.001
+
+
+def _when(start: str | datetime | float) -> int:
+    if isinstance(start, str):
+        start = datetime.fromisoformat(start)
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ValueError(f"expected a start with a time zone, found {start.isoformat()}")
+        return round(start.timestamp() * 1_000)
+    return round(start)
+
+
+class Listed(list[Any]):
+    """A list that may be awaited too, as its like is outside of tests."""
+
+    def __await__(self) -> Generator[None, None, Self]:
+        """Gives itself."""
+        yield from ()
+        return self
+
+
+class WorkflowTest:
+    """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        workflows: Iterable[Workflow],
+        *,
+        seed: int = 0,
+        start: str | datetime | float = "2026-01-01T00:00:00Z",
+        max_steps: int = ENTRIES_MAX,
+    ) -> None:
+        self._entries_max = max_steps
+        self._workflows: dict[str, Workflow] = {}
+        given: object = workflows
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise TypeError(f"expected workflows, as in WorkflowTest([order]), found {given!r:.80}")
+        for each in workflows:
+            if not isinstance(each, Workflow):
+                raise TypeError(f"expected a workflow made by @workflow(...), found {each!r}")
+            each.check()
+            if each.name in self._workflows:
+                raise ValueError(f"expected each name once, found two workflows {each.name!r}")
+            self._workflows[each.name] = each
+        self._random = Random(seed)  # noqa: S311, no secrets are made here
+        self.now_ms = _when(start)
+        self._history: list[bytes] = []
+        self._commands: list[bytes] = []
+        self._read = 0
+        self._records: dict[str, list[HistoryAppended]] = {}
+        self._replies: dict[str, ReplySent] = {}
+        self._published: list[SimpleNamespace] = []
+        self._topic_posts: set[tuple[str, int]] = set()
+        self._database = MemoryDatabase()
+        self._numbers = itertools.count(1)
+        self._said: list[FromHost] = []
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._stirred = asyncio.Event()
+        self._owner: Owner
+        self._host: Host
+
+    async def __aenter__(self) -> Self:
+        self._boot()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        await asyncio.sleep(0)
+        self._database.close()
+
+    # -- instances
+
+    async def create(
+        self,
+        workflow: str,
+        *,
+        id: str | None = None,  # noqa: A002, the name of the contract
+        params: Any = None,  # noqa: ANN401
+    ) -> TestInstance:
+        """Creates an instance; it runs when the test lets it.
+
+        Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError.
+        """
+        name = str(getattr(workflow, "name", workflow))
+        instance_id = self.new_id("inst") if id is None else instance_id_of(id)
+        command = StartRun(encode(params, f"the params of {name}"))
+        reply = await self.send(name, instance_id, command)
+        error = refusal(reply.code, reply.message)
+        if error is not None:
+            raise error
+        return TestInstance(self, name, instance_id)
+
+    async def create_batch(
+        self, workflow: str, instances: Sequence[dict[str, Any]]
+    ) -> list[TestInstance]:
+        """Creates instances; those whose id exists are skipped, and left out of the answer."""
+        name = str(getattr(workflow, "name", workflow))
+        created = []
+        for instance_id, params in batch_of(instances):
+            command = StartRun(encode(params, f"the params of {name}"))
+            reply = await self.send(name, instance_id_of(instance_id), command)
+            if reply.code == "INSTANCE_ID_ALREADY_EXISTS":
+                continue
+            error = refusal(reply.code, reply.message)
+            if error is not None:
+                raise error
+            created.append(TestInstance(self, name, instance_id))
+        return created
+
+    def get(self, workflow: str, id: str) -> TestInstance:  # noqa: A002
+        """An instance that exists.
+
+        Errors: InstanceNotFoundError.
+        """
+        name = str(getattr(workflow, "name", workflow))
+        self.views(name, id)
+        return TestInstance(self, name, id)
+
+    def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
+        """The runs of an instance, folded from the log."""
+        records = self._records.get(instance_key(workflow, instance_id))
+        if records is None:
+            message = f"expected an instance {instance_id} of {workflow}, found none"
+            raise refusal("INSTANCE_NOT_FOUND", message) or KeyError(instance_id)
+        return runs(records)
+
+    # -- time
+
+    async def run_until_idle(self) -> None:
+        """Runs until nothing can move without time or an event."""
+        await self._run(None)
+
+    async def tick(self, max_instances: int | None = None) -> int:
+        """One tick of a runner: takes instances until they wait or end.
+
+        Shape:  at most this many; those that go on before those that begin; gives how many.
+        """
+        return await self._run(max_instances, once=True)
+
+    async def advance(self, duration: Duration) -> None:
+        """Moves the clock, through every due time on its way, and runs what is due."""
+        end_ms = self.now_ms + milliseconds(duration)
+        await self._run(None)
+        while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms + 1:
+            if due_ms > self.now_ms:
+                # Deadlines end when their moment is over: before the next, behind all else in it.
+                self.now_ms = due_ms - 1
+                await self._run(None, heard=True)
+                if self._next_due_ms() != due_ms:
+                    continue
+                if due_ms > end_ms:
+                    break
+                self.now_ms = due_ms
+            self._wake_sleepers()
+            await self._run(None)
+        self.now_ms = end_ms
+        await self._run(None)
+
+    async def sleep(self, duration: Duration) -> None:
+        """Inside a callback: takes virtual time."""
+        due_ms = self.now_ms + milliseconds(duration)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (due_ms, next(self._numbers), future))
+        self._stirred.set()
+        await future
+
+    def _next_due_ms(self) -> int | None:
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        times = [self._sleepers[0][0]] if self._sleepers else []
+        owner = self._owner.next_due_ms()
+        return min([*times, *([] if owner is None else [owner])], default=None)
+
+    def _wake_sleepers(self) -> None:
+        while self._sleepers and self._sleepers[0][0] <= self.now_ms:
+            future = heapq.heappop(self._sleepers)[2]
+            if not future.done():
+                future.set_result(None)
+
+    # -- what can be looked at
+
+    def published(self, topic: str) -> "Listed":
+        """The records that steps have published to a topic: `.key`, `.value`."""
+        return Listed(each for each in self._published if each.topic == topic)
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> "Listed":
+        """Runs a statement on the harness's database and gives its rows, as tuples."""
+        return Listed(self._database.execute(sql, params))
+
+    # -- faults
+
+    async def crash(self) -> None:
+        """Drops everything in memory; what is left is the log."""
+        self._stop()
+        await asyncio.sleep(0)
+        self._boot()
+
+    # -- the world
+
+    def new_id(self, prefix: str) -> str:
+        """An id drawn from the seed."""
+        return f"{prefix}_{self._random.getrandbits(96):024x}"
+
+    async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
+        """Sends a command and gives its outcome."""
+        command_id = self.new_id("cmd")
+        self._append_command(
+            CommandSent(
+                command_id=command_id,
+                workflow=workflow,
+                instance_id=instance_id,
+                sent_at_ms=self.now_ms,
+                reply_to=0,
+                command=command,
+            )
+        )
+        self._turn()
+        return self._replies.pop(command_id)
+
+    def _append_command(self, command: CommandSent) -> None:
+        self._commands.append(write(command))
+
+    def _boot(self) -> None:
+        claim = HistoryAppended(
+            workflow="",
+            instance_id="",
+            run_number=0,
+            sequence=0,
+            epoch=-1,
+            cause=NO_CAUSE,
+            at_ms=self.now_ms,
+            events=(PartitionClaimed(self.new_id("owner"), tuple(sorted(self._workflows))),),
+        )
+        self._history.append(write(claim))
+        claims = Claims()
+        records = [(i, read(each, HistoryAppended)) for i, each in enumerate(self._history)]
+        instances = Instances()
+        restore(claims, records, instances)
+        self._read = claims.cause + 1
+        self._said = []
+        self._host = Host(
+            self._workflows,
+            emit=self._heard,
+            now_ms=lambda: self.now_ms,
+        )
+        self._owner = Owner(
+            0,
+            claims,
+            instances,
+            workflows=frozenset(self._workflows),
+            entries_max=self._entries_max,
+            number_activations=lambda: next(self._numbers),
+            draw_seed=lambda: self.new_id("seed"),
+        )
+        self._turn()
+
+    def _stop(self) -> None:
+        self._host.stop()
+        for _, _, future in self._sleepers:
+            future.cancel()
+        self._sleepers.clear()
+        self._said.clear()
+
+    def _heard(self, message: FromHost) -> None:
+        self._said.append(message)
+        self._stirred.set()
+
+    def _turn(self, limit: int | None = 0, *, heard: bool = False) -> int:
+        """Takes what came, decides, appends, and lets what follows happen."""
+        owner = self._owner
+        while self._read < len(self._commands):
+            offset, self._read = self._read, self._read + 1
+            owner.receive(offset, read(self._commands[offset], CommandSent), self.now_ms)
+        owner.wake(self.now_ms, heard=heard)
+        encoder, decoder = _FROM_HOST
+        said = [*self._said, *self._host.still_running()]
+        self._said = []
+        if said:
+            messages = decoder.decode(encoder.encode(said))
+            owner.hear([self._committed(each) for each in messages], self.now_ms)
+        count = owner.dispatch(self.now_ms, limit)
+        batch = owner.take()
+        self._append(batch)
+        self._follow(batch)
+        return count
+
+    def _committed(self, message: FromHost) -> FromHost:
+        """Runs the SQL of a step that has some; a step whose SQL fails has failed itself."""
+        if not isinstance(message, Said) or not isinstance(message.asked, StepReturned):
+            return message
+        failure = self._database.commit(message.asked) if message.asked.statements else None
+        if failure is None:
+            return message
+        return Said(message.activation, failed(message.asked, failure))
+
+    def _append(self, batch: Batch) -> None:
+        for record in batch.records:
+            self._history.append(write(record))
+            key = instance_key(record.workflow, record.instance_id)
+            self._remember(key, record)
+
+    def _remember(self, key: str, record: HistoryAppended) -> None:
+        kept = self._records.setdefault(key, [])
+        kept.append(record)
+        if not runs(kept[:1]):
+            # A refusal to create leaves no instance.
+            del self._records[key]
+
+    def _follow(self, batch: Batch) -> None:
+        to_host: list[ToHost] = []
+        for effect in batch.effects:
+            match effect:
+                case Answer():
+                    self._replies[effect.reply.command_id] = effect.reply
+                case CommandSent():
+                    self._append_command(effect)
+                case Queued():
+                    self._send_posts(effect)
+                case _:
+                    to_host.append(effect)
+        if to_host:
+            encoder, decoder = _TO_HOST
+            self._host.hear(decoder.decode(encoder.encode(to_host)))
+
+    def _send_posts(self, queued: Queued) -> None:
+        for post in queued.posts:
+            if post.topic is not None:
+                if (queued.key, post.number) not in self._topic_posts:
+                    self._topic_posts.add((queued.key, post.number))
+                    value = decode(post.value or "null")
+                    self._published.append(
+                        SimpleNamespace(topic=post.topic, key=post.key, value=value)
+                    )
+            elif post.command is not None:
+                self._append_command(
+                    CommandSent(
+                        command_id=f"{queued.key}#{post.number}",
+                        workflow=post.workflow or "",
+                        instance_id=post.instance_id or "",
+                        sent_at_ms=self.now_ms,
+                        reply_to=-1,
+                        command=post.command,
+                    )
+                )
+        self._owner.posts_sent(queued.key, queued.posts[-1].number, self.now_ms)
+
+    async def _run(self, limit: int | None, *, once: bool = False, heard: bool = False) -> int:
+        """Turns until nothing moves; callbacks that wait for virtual time do not count.
+
+        Shape:  heard if all that happens at this time has happened.
+        """
+        host = self._host
+        count = self._turn(limit, heard=heard)
+        while self._host is host:
+            self._stirred.clear()
+            if self._moves(ready=not once):
+                count += self._turn(0 if once else None)
+                continue
+            if not await self._callbacks_moved():
+                break
+        return count
+
+    def _moves(self, *, ready: bool) -> bool:
+        owner = self._owner
+        due_ms = owner.next_due_ms()
+        return (
+            bool(self._said)
+            or self._read < len(self._commands)
+            or owner.has_work(ready=ready)
+            or (due_ms is not None and due_ms <= self.now_ms)
+            or bool(self._host.starting())
+        )
+
+    async def _callbacks_moved(self) -> bool:
+        """Lets callbacks go on; False when all of them wait for virtual time, or none is left."""
+        host = self._host
+        turns = 0
+        while host is self._host and host.busy() > self._asleep():
+            await asyncio.sleep(0 if turns < _TURNS else _REAL_WAIT_S)
+            turns += 1
+            if self._said:
+                return True
+        return bool(self._said)
+
+    def _asleep(self) -> int:
+        return sum(not future.done() for _, _, future in self._sleepers)

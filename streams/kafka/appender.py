@@ -1,0 +1,172 @@
+"""Appending to Kafka, many records at a time.
+
+One await per call, not per record: records are packed into one batch a partition and sent with
+`acks=all` by an idempotent producer. `send()` would cost a future and a task switch a record.
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.streams.kafka.records import Outgoing
+
+#: Large enough that a batch of a thousand small records is one or two Kafka batches; four of these
+#: fit the broker's default request limit of 100 MB many times over.
+_BATCH_BYTES: Final = 512 * 1024
+
+#: A Kafka batch with the number of its records.
+_Packed: TypeAlias = tuple[Any, int]
+
+
+class Sent(NamedTuple):
+    """A Kafka batch on its way: its records have consecutive offsets, or none is in the log."""
+
+    topic: str
+    partition: int
+    records: int
+    acknowledged: asyncio.Future[Any]
+
+
+class Appender:
+    """An idempotent producer that appends lists of records; connects when first used."""
+
+    def __init__(self, *, bootstrap: str, client_id: str) -> None:
+        self._bootstrap = bootstrap
+        self._client_id = client_id
+        self._producer: AIOKafkaProducer | None = None
+        self._connecting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Connects now rather than at the first use.
+
+        Errors: BrokerUnavailable when no broker answers.
+        """
+        async with self._connecting:
+            if self._producer is None:
+                self._producer = await self._connect()
+
+    async def _connect(self) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            client_id=self._client_id,
+            acks="all",
+            enable_idempotence=True,
+            max_batch_size=_BATCH_BYTES,
+            max_request_size=MAX_RECORD_BYTES,
+            request_timeout_ms=30_000,
+        )
+        try:
+            await producer.start()
+        except (KafkaError, OSError) as error:
+            await producer.stop()
+            raise BrokerUnavailable(
+                f"expected Kafka at {self._bootstrap}, found no broker that answers: {error}"
+            ) from error
+        return producer
+
+    async def stop(self, within_s: float | None = None) -> None:
+        """Sends what is pending and disconnects.
+
+        Units:  within_s, in seconds: what is pending then may be sent at any later time, or never.
+                Without it, stopping lasts as long as the broker is away.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(producer.stop(), within_s)
+
+    async def partitions(self, topic: str) -> int:
+        """The number of partitions of a topic.
+
+        Errors: BrokerUnavailable, also when there is no such topic.
+        """
+        try:
+            found = await (await self._connected()).partitions_for(topic)
+        except (KafkaError, OSError) as error:
+            raise BrokerUnavailable(
+                f"expected the topic {topic} at {self._bootstrap}, found: {error!r}; "
+                "`headwater topics create` makes the topics"
+            ) from error
+        return len(found)
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """Appends records and returns when the broker has acknowledged every one of them.
+
+        The order is kept within a partition.
+        Errors: BrokerUnavailable; some of the records may then be in the log.
+        """
+        if records:
+            await self.acknowledged(await self.send(records))
+
+    async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
+        """Hands records to the producer, in order; they are durable when `acknowledged` says so.
+
+        Shape:  one Kafka batch a partition, or several where the records are many; those of a
+                partition in order. Of two calls under way at once the order is not kept.
+        Errors: BrokerUnavailable; some of the records may then be in the log, or come there.
+        """
+        producer = await self._connected()
+        by_partition: dict[tuple[str, int], list[Outgoing]] = defaultdict(list)
+        for record in records:
+            by_partition[record[0], record[1]].append(record)
+        packed = [_pack(producer, group) for group in by_partition.values()]
+        sent = []
+        try:
+            # The producer takes one batch a partition at a time: first the first of each.
+            for turn in zip_longest(*packed):
+                for (topic, partition), batch in zip(by_partition, turn, strict=True):
+                    if batch is not None:
+                        builder, count = batch
+                        future = await producer.send_batch(builder, topic, partition=partition)
+                        sent.append(Sent(topic, partition, count, future))
+        except (KafkaError, OSError) as error:
+            raise self._unavailable(len(records), error) from error
+        return sent
+
+    async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
+        """Waits for the broker to acknowledge batches; returns the first offset of each.
+
+        Errors: BrokerUnavailable; the producer is of no more use then, `stop` it.
+        """
+        try:
+            if len(sent) == 1:
+                # The usual case of a quiet log: a `gather` would cost another turn of the loop.
+                metadata = [await sent[0].acknowledged]
+            else:
+                metadata = await asyncio.gather(*(batch.acknowledged for batch in sent))
+        except (KafkaError, OSError) as error:
+            count = sum(batch.records for batch in sent)
+            raise self._unavailable(count, error) from error
+        return [acknowledgement.offset for acknowledgement in metadata]
+
+    def _unavailable(self, count: int, error: Exception) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"expected {count} records acknowledged by {self._bootstrap}, found: {error!r}"
+        )
+
+    async def _connected(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            await self.start()
+        return cast("AIOKafkaProducer", self._producer)
+
+
+def _pack(producer: AIOKafkaProducer, group: Sequence[Outgoing]) -> list[_Packed]:
+    """Packs the records of a partition into Kafka batches."""
+    packed: list[_Packed] = []
+    batch = producer.create_batch()
+    for _, _, key, value, headers in group:
+        headers = headers or []  # noqa: PLW2901, aiokafka takes lists only
+        if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
+            packed.append((batch, batch.record_count()))
+            batch = producer.create_batch()
+            batch.append(timestamp=None, key=key, value=value, headers=headers)
+    packed.append((batch, batch.record_count()))
+    return packed

@@ -1,0 +1,89 @@
+"""Dead letters: what cannot be processed, its key and value untouched, the reason in headers.
+
+The header names are Kafka Connect's, so that existing viewers show them, and our own under
+`headwater.`. All values are text.
+"""
+
+import traceback
+from typing import Final
+
+from headwater.schemas.topics import DEAD_LETTERS
+from headwater.streams.kafka.records import Incoming, Outgoing
+
+REASON: Final = "headwater.reason"
+EVENT_ID: Final = "headwater.event_id"
+REQUEST_ID: Final = "headwater.request_id"
+DEAD_AT: Final = "headwater.dead_at_ms"
+ORIGINAL_TIMESTAMP: Final = "headwater.original_timestamp_ms"
+#: On a record that is put back into its topic: the position of the dead letter. Agents let such a
+#: record pass where they would drop a duplicate or count an old wait.
+REPLAY_OF: Final = "headwater.replay_of"
+#: On a record of the topic `dead-letters` that marks another one as replayed.
+REPLAYED: Final = "headwater.replayed"
+REPLAYED_AT: Final = "headwater.replayed_at_ms"
+
+CONNECT_PREFIX: Final = "__connect.errors."
+_OWN: Final = (REASON, EVENT_ID, REQUEST_ID, DEAD_AT, ORIGINAL_TIMESTAMP, REPLAY_OF)
+
+#: A header is for people: enough for a message with a path, and for the frames that matter.
+_MESSAGE_CHARS: Final = 2_000
+_STACK_CHARS: Final = 6_000
+
+
+def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
+    record: Incoming,
+    *,
+    stage: str,
+    reason: str,
+    detail: str,
+    now_ms: int,
+    event_id: str = "",
+    request_id: str = "",
+    error: BaseException | None = None,
+) -> Outgoing:
+    """A dead letter for a record that a stage read.
+
+    Shape:  reason is a stable code; detail says what was expected, found and where.
+    """
+    kind = type(error) if error is not None else None
+    stack = "".join(traceback.format_exception(error))[-_STACK_CHARS:] if error else ""
+    fields = {
+        CONNECT_PREFIX + "topic": record.topic,
+        CONNECT_PREFIX + "partition": str(record.partition),
+        CONNECT_PREFIX + "offset": str(record.offset),
+        CONNECT_PREFIX + "connector.name": "headwater",
+        CONNECT_PREFIX + "task.id": str(record.partition),
+        CONNECT_PREFIX + "stage": stage,
+        CONNECT_PREFIX + "class.name": f"streams.{stage}",
+        CONNECT_PREFIX + "exception.class.name": (
+            f"{kind.__module__}.{kind.__qualname__}" if kind else reason
+        ),
+        CONNECT_PREFIX + "exception.message": detail[:_MESSAGE_CHARS],
+        CONNECT_PREFIX + "exception.stacktrace": stack,
+        REASON: reason,
+        DEAD_AT: str(now_ms),
+        ORIGINAL_TIMESTAMP: str(record.timestamp),
+        EVENT_ID: event_id,
+        REQUEST_ID: request_id,
+    }
+    added = [(name, value.encode(errors="replace")) for name, value in fields.items()]
+    return Outgoing(
+        DEAD_LETTERS, record.partition, record.key, record.value, [*original(record), *added]
+    )
+
+
+def original(record: Incoming) -> list[tuple[str, bytes]]:
+    """A record's own headers, without those that a dead letter adds."""
+    return [
+        (name, value)
+        for name, value in record.headers
+        if not name.startswith(CONNECT_PREFIX) and name not in _OWN
+    ]
+
+
+def text_header(record: Incoming, name: str) -> str | None:
+    """The last value of a header, as text; None when it is missing."""
+    for key, value in reversed(record.headers):
+        if key == name:
+            return value.decode(errors="replace")
+    return None

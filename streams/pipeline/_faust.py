@@ -1,0 +1,320 @@
+"""The one module that imports Faust: an app whose agents take whole batches.
+
+Theory of operation. Faust's stock transport hands its agents one message at a time and starts two
+tasks for each, about 220 microseconds an event. `BatchTransport`, registered under the URL scheme
+`batched` at Faust's own extension point, hands over what one fetch brought from one partition as
+one message, a `Batch`; an agent pays for the machinery once a batch.
+
+Rules, each against a known fault of Faust 0.15:
+- Faust acknowledges a message when the agent takes the next, also when the agent failed or Faust
+  skipped it. Here an acknowledgement commits nothing; `Batch.done()` does, called by the agent
+  when everything it wrote is acknowledged by the broker.
+- Faust can commit past a message in flight. Here the committed offset only ever moves from the end
+  of one batch to the end of the batch fetched right after it; anything else halts the worker.
+- Faust believes a failed commit. Here a failed commit is forgotten and tried again.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, cast
+
+import faust
+from aiokafka import AIOKafkaConsumer
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP, Message
+from faust.types.tuples import ConsumerMessage
+from typing_extensions import override
+
+from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.kafka.records import Incoming
+
+__all__ = ["SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
+
+App: TypeAlias = faust.App
+
+#: Batches that may wait for an agent; beyond that, fetching waits for it.
+_BATCHES_BUFFERED: Final = 8
+#: Records of one fetch: enough to spread the cost of an append over many, few enough that a batch
+#: takes well under a second.
+_RECORDS_A_FETCH: Final = 2_000
+_BYTES_A_PARTITION: Final = 4 * 1024 * 1024
+_COMMIT_EVERY_S: Final = 1.0
+_METADATA_AGE_MS: Final = 3_000
+#: aiokafka has one fetch under way to a broker. One that asks for idle partitions alone holds up
+#: all others until the broker answers it; Faust would let the broker take 1.5 s.
+_FETCH_WAIT_MS: Final = 50
+#: A worker that is silent for as long loses its partitions to the others.
+SESSION_TIMEOUT_S: Final = 10.0
+
+
+class OffsetGap(HeadwaterError):
+    """A batch was about to be committed that does not follow the one before."""
+
+    disposition = Disposition.HALT
+    code = "offset_gap"
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one fetch brought from one partition, in order.
+
+    Shape:  records is never empty; `after` is the end of the batch fetched before, None for the
+            first batch of an assignment.
+    """
+
+    topic: str
+    partition: int
+    records: list[Incoming]
+    after: int | None
+    _consumer: "BatchConsumer" = field(repr=False)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record."""
+        return int(self.records[-1].offset) + 1
+
+    def done(self) -> None:
+        """Says that everything this batch led to is durable, so that its offset may be committed.
+
+        Errors: OffsetGap.
+        """
+        self._consumer.batch_done(self)
+
+
+class _BatchListener(driver.ConsumerRebalanceListener):
+    """Faust's listener; named here because the consumer class has to carry its own."""
+
+
+class _BatchThread(driver.AIOKafkaConsumerThread):
+    """The thread of Faust's consumer: fetching and heartbeats go on while agents compute."""
+
+    @override
+    def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._fetch_max_wait_ms = _FETCH_WAIT_MS  # noqa: SLF001, Faust has no setting for it
+        return consumer
+
+
+class BatchConsumer(driver.Consumer):
+    """Faust's aiokafka consumer, fetching batches and committing what is done."""
+
+    RebalanceListener = _BatchListener
+
+    @override
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: End of the last batch handed out, by partition: the next one must follow it.
+        self._handed_out: dict[TP, int] = {}
+        #: End of the last batch done, by partition: what may be committed.
+        self._done: dict[TP, int] = {}
+
+    @override
+    def _new_consumer_thread(self) -> _BatchThread:
+        return _BatchThread(self, loop=self.loop, beacon=self.beacon)
+
+    @override
+    def on_buffer_full(self, tp: TP) -> None:
+        """Keeps the partition: Faust would leave it out of a fetch that may last a second."""
+
+    @override
+    def on_buffer_drop(self, tp: TP) -> None:
+        """Nothing was paused."""
+
+    @override
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
+        records, active = await self._wait_next_records(timeout)
+        generation = self.app.consumer_generation_id
+        if records is None or self.should_stop:
+            return
+        for where, batch in records.items():
+            tp = TP(where.topic, where.partition)
+            if self._overtaken(generation):
+                return
+            if batch and (active is None or tp in active or tp in self._buffered_partitions):
+                yield tp, self._batch_message(tp, batch, generation)
+
+    def _overtaken(self, generation: int) -> bool:
+        """Tells whether a rebalance began since a fetch.
+
+        What it brought is fetched again then: Faust seeks before the flow goes on. Seeking here too
+        would meet partitions that are gone already.
+        """
+        return not self.flow_active or generation != self.app.consumer_generation_id
+
+    def _batch_message(self, tp: TP, records: list[Incoming], generation: int) -> ConsumerMessage:
+        last = records[-1]
+        batch = Batch(tp.topic, tp.partition, records, self._handed_out.get(tp), self)
+        self._handed_out[tp] = batch.end
+        return ConsumerMessage(
+            tp.topic,
+            tp.partition,
+            last.offset,
+            last.timestamp / 1000.0,
+            last.timestamp_type,
+            None,
+            None,
+            cast("bytes", batch),
+            None,
+            0,
+            0,
+            tp,
+            generation_id=generation,
+        )
+
+    def batch_done(self, batch: Batch) -> None:
+        """Moves what may be committed to the end of a batch."""
+        tp = TP(batch.topic, batch.partition)
+        if tp not in self.assignment():
+            return
+        if batch.after is not None and self._done.get(tp, batch.after) != batch.after:
+            raise OffsetGap(
+                f"expected the batch of {tp.topic}/{tp.partition} that follows offset "
+                f"{self._done[tp]}, found one that follows {batch.after}; a batch in between "
+                "was lost, the worker must restart from its committed offsets"
+            )
+        self._done[tp] = batch.end
+
+    @override
+    async def perform_seek(self) -> None:
+        self._handed_out.clear()
+        self._done.clear()
+        await super().perform_seek()
+
+    @override
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        await super().on_partitions_revoked(revoked)
+        for tp in revoked:
+            self._handed_out.pop(tp, None)
+            self._done.pop(tp, None)
+
+    @override
+    def ack(self, message: Message) -> bool:
+        # Only ends Faust's own tracking of work in progress; see the rules above.
+        message.acked = True
+        self._unacked_messages.discard(message)
+        return True
+
+    @override
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        return (tp for tp in self._done if topics is None or tp in topics or tp.topic in topics)
+
+    @override
+    def _new_offset(self, tp: TP) -> int | None:
+        return self._done.get(tp)
+
+    @override
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Holes that compaction left need no bookkeeping: batches follow each other."""
+
+    @override
+    async def _commit_offsets(
+        self, offsets: Mapping[TP, int], start_new_transaction: bool = True
+    ) -> bool:
+        before = {tp: self._committed_offset[tp] for tp in offsets}
+        committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
+        if not committed:
+            self._committed_offset.update(before)
+        return committed
+
+    @override
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Faust's watch over single messages does not know batches; the worker has its own."""
+
+
+class BatchTransport(driver.Transport):
+    """Faust's aiokafka transport with batches, for broker URLs of the scheme `batched`."""
+
+    Consumer = BatchConsumer
+
+
+class _BatchSchema(faust.Schema[Any, Any]):
+    """Passes batches through: agents decode record by record, so one bad record harms no other."""
+
+    @override
+    def compile(self, app: Any, **_: Any) -> Callable[..., Awaitable[Any]]:
+        async def decode(message: Message, *, propagate: bool = False) -> object:
+            del propagate
+            return app.create_event(None, message.value, {}, message)
+
+        return decode
+
+
+def batch_app(*, app_id: str, bootstrap: str, member: str | None) -> faust.App:
+    """A Faust app that consumes batches.
+
+    Shape:  member is a name that this worker keeps over restarts (Kafka's static membership), so
+            that a restart does not wait for the group to notice that the old one is gone.
+    """
+    return faust.App(
+        app_id,
+        broker=[f"batched://{server}" for server in bootstrap.split(",")],
+        store="memory://",
+        # No Faust tables: without them and their standbys, aiokafka's own assignor is used.
+        table_standby_replicas=0,
+        # A broker that is just starting knows no topics; whoever asks it then is assigned nothing,
+        # and goes on asking.
+        consumer_metadata_max_age_ms=_METADATA_AGE_MS,
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        reply_create_topic=False,
+        autodiscover=False,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=member,
+        consumer_max_fetch_size=_BYTES_A_PARTITION,
+        broker_max_poll_records=_RECORDS_A_FETCH,
+        broker_commit_interval=_COMMIT_EVERY_S,
+        broker_session_timeout=SESSION_TIMEOUT_S,
+        broker_heartbeat_interval=1.0,
+        broker_request_timeout=30.0,
+        broker_rebalance_timeout=30.0,
+        stream_buffer_maxsize=_BATCHES_BUFFERED,
+        stream_wait_empty=True,
+    )
+
+
+def consume(
+    app: faust.App, *, name: str, topic: str, process: Callable[[Batch], Awaitable[None]]
+) -> None:
+    """Adds an agent that passes the batches of a topic to `process`, one at a time."""
+
+    async def agent(stream: faust.StreamT[Batch]) -> None:
+        async for batch in stream:
+            await process(batch)
+
+    app.agent(app.topic(topic, schema=_BatchSchema()), name=name)(agent)
+
+
+def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+    """Runs an action again and again while the app runs."""
+
+    async def tick() -> None:
+        await action()
+
+    app.timer(interval=seconds)(tick)
+
+
+def on_assignment(
+    app: faust.App,
+    *,
+    assigned: Callable[[set[TP]], None],
+    revoked: Callable[[], None],
+) -> None:
+    """Tells when partitions come and, once no batch of theirs is in work any more, go."""
+
+    @app.on_partitions_assigned.connect(weak=False)
+    async def _assigned(_: object, partitions: set[TP], **__: object) -> None:
+        assigned(partitions)
+
+    @app.on_partitions_revoked.connect(weak=False)
+    async def _revoked(_: object, __: set[TP], **___: object) -> None:
+        revoked()
+
+
+def run(app: faust.App) -> bool:
+    """Runs the app until SIGTERM or SIGINT; tells whether it ended in order."""
+    worker = faust.Worker(app, loglevel="WARNING", redirect_stdouts=False, quiet=True)
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as end:
+        return not end.code

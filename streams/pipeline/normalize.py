@@ -1,0 +1,106 @@
+"""The last agent: turns a user's deliveries into rows. One worker owns all rows of a user."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from headwater.processors.columns import RowUpdate, merge
+from headwater.processors.providers.results import Failed, Normalized, Skipped
+from headwater.processors.providers.terra.normalize import normalize
+from headwater.schemas.codec import decode, decode_row, encode_row
+from headwater.schemas.providers.terra import decode_payload
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, TABLE_BY_TOPIC, Row, Table
+from headwater.schemas.topics import EVENTS
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline.stage_output import Emission
+
+
+class Rows:
+    """The rows of one partition of some tables, and which of them a batch changed."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, tuple[str, ...]], Row] = {}
+        self._changed: dict[tuple[str, tuple[str, ...]], Table] = {}
+
+    def restored(self, table: Table, row: Row) -> None:
+        """Takes up a row as it is in the log."""
+        self._rows[table.name, row.key] = row
+
+    def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
+        """A row, None when there is none."""
+        return self._rows.get((table.name, key))
+
+    def merge(self, update: RowUpdate) -> None:
+        """Merges an update into its row."""
+        key = (update.table.name, update.key)
+        held = self._rows.get(key)
+        row = merge(held, update)
+        if row is not held:
+            self._rows[key] = row
+            self._changed[key] = update.table
+
+    def changed(self, partition: int) -> list[Outgoing]:
+        """The rows that changed since the last call: each once, however often it was set."""
+        out = []
+        for key, table in self._changed.items():
+            row = self._rows[key]
+            out.append(
+                Outgoing(table.topic, partition, table.row_key(row.key), encode_row(table, row))
+            )
+        self._changed.clear()
+        return out
+
+
+class Normalize:
+    """Events in; rows, outcomes and traces out."""
+
+    name: ClassVar[str] = "normalize"
+    source: ClassVar[str] = EVENTS
+    memory: ClassVar[tuple[str, ...]] = (DAILY_SUMMARY.topic, SLEEP_SESSIONS.topic)
+
+    def __init__(self, *, partitions: int) -> None:
+        self._partitions = partitions
+        self._rows: dict[int, Rows] = {}
+
+    def restored(self, record: Incoming) -> None:
+        """Takes up a row."""
+        if record.value is not None:
+            table = TABLE_BY_TOPIC[record.topic]
+            rows = self._rows.setdefault(record.partition, Rows())
+            rows.restored(table, decode_row(table, record.value))
+
+    def forget(self, partition: int) -> None:
+        """Drops the rows of a partition."""
+        self._rows.pop(partition, None)
+
+    def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
+        """Nothing is ever due."""
+        return []
+
+    def step(self, partition: int, records: Sequence[Incoming], now_ms: int) -> list[Outgoing]:
+        """Normalizes a batch of events."""
+        emission = Emission(stage=self.name, partitions=self._partitions, now_ms=now_ms)
+        rows = self._rows.setdefault(partition, Rows())
+        for record in records:
+            event = None
+            try:
+                event = decode(record.value, WebhookAdmitted)
+                self._normalize(rows, event, record, emission)
+            except Exception as error:  # noqa: BLE001, one bad record is one dead letter
+                emission.failed(record, event, error)
+        return rows.changed(partition) + emission.records
+
+    @staticmethod
+    def _normalize(
+        rows: Rows, event: WebhookAdmitted, record: Incoming, emission: Emission
+    ) -> None:
+        match normalize(event, decode_payload(event.type, event.body)):
+            case Normalized(updates=updates):
+                for update in updates:
+                    rows.merge(update)
+                touched = {(update.table.name, update.key) for update in updates}
+                emission.outcome(event, record, "processed", rows=len(touched))
+            case Skipped(reason=reason):
+                emission.outcome(event, record, "skipped", reason)
+            case Failed(code=code, detail=detail):
+                emission.dead(record, event, code, detail)

@@ -1,0 +1,46 @@
+"""What the three agents have in common: a stage takes a batch and says what to append.
+
+A stage does no I/O, so it is tested as plain code; `worker.py` gives it batches, appends what it
+returns, and only then lets the batch be committed. Its memory of a partition comes from compacted
+topics, record by record, before the first batch. An error in `step` ends the worker: memory that
+may be ahead of the log is thrown away with the process and restored from what is durable.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+from headwater.streams.kafka.records import Incoming, Outgoing
+
+
+class Stage(Protocol):
+    """An agent's body."""
+
+    #: Names the stage in logs and dead letters.
+    name: ClassVar[str]
+    #: The topic it consumes.
+    source: ClassVar[str]
+    #: The compacted topics, partitioned like the source, that hold its memory.
+    memory: ClassVar[tuple[str, ...]]
+
+    def restored(self, record: Incoming) -> None:
+        """Takes up one record of its memory."""
+
+    def forget(self, partition: int) -> None:
+        """Drops its memory of a partition that another worker may own from now on."""
+
+    def step(self, partition: int, records: Sequence[Incoming], now_ms: int) -> list[Outgoing]:
+        """Processes a batch: everything it returns is durable before the batch is committed."""
+
+    def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
+        """Does what is due without a record: everything it returns is to be appended."""
+
+
+def phases(emitted: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
+    """Splits what a stage emitted into what is appended first and what only then.
+
+    An append to several partitions can break off in the middle. A tombstone forgets something that
+    another record of the same batch carries on, such as a wait whose delivery is released: it must
+    not become durable before that.
+    """
+    first = [record for record in emitted if record.value is not None]
+    return first, [record for record in emitted if record.value is None]

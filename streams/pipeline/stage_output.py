@@ -1,0 +1,86 @@
+"""What a stage emits for a batch: a list of records to append, built up record by record."""
+
+from headwater.schemas.codec import encode
+from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted
+from headwater.schemas.topics import OUTCOMES
+from headwater.streams.kafka.dead_letters import dead_letter
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+
+
+class Emission:
+    """The records that one batch leads to, in the order they are to be appended."""
+
+    def __init__(self, *, stage: str, partitions: int, now_ms: int) -> None:
+        self.stage = stage
+        self.partitions = partitions
+        self.now_ms = now_ms
+        self.records: list[Outgoing] = []
+
+    def add(self, record: Outgoing) -> None:
+        """Adds a record."""
+        self.records.append(record)
+
+    def keyed(self, topic: str, key: bytes, value: bytes | None) -> None:
+        """Adds a record to the partition of its key."""
+        self.records.append(Outgoing(topic, partition_of(key, self.partitions), key, value))
+
+    def outcome(
+        self,
+        event: WebhookAdmitted,
+        record: Incoming,
+        status: str,
+        reason: str = "",
+        rows: int = 0,
+    ) -> None:
+        """Adds what became of a delivery, and how it came there."""
+        outcome = OutcomeRecorded(
+            event_id=event.event_id,
+            request_id=event.request_id,
+            source=event.source,
+            type=event.type,
+            subject=event.subject,
+            user_id=event.user_id,
+            status=status,
+            reason=reason,
+            rows=rows,
+            partition=event.partition,
+            offset=event.offset,
+            received_at_ms=event.received_at_ms,
+            admitted_at_ms=event.admitted_at_ms,
+            parked_at_ms=event.parked_at_ms,
+            released_at_ms=event.released_at_ms,
+            at_ms=self.now_ms,
+            stage=self.stage,
+            position=f"{record.topic}/{record.partition}@{record.offset}",
+        )
+        self.keyed(OUTCOMES, event.event_id.encode(), encode(outcome))
+
+    def dead(
+        self,
+        record: Incoming,
+        event: WebhookAdmitted | None,
+        reason: str,
+        detail: str,
+        error: BaseException | None = None,
+    ) -> None:
+        """Adds a dead letter, and the outcome when it is known which delivery it was."""
+        self.records.append(
+            dead_letter(
+                record,
+                stage=self.stage,
+                reason=reason,
+                detail=detail,
+                now_ms=self.now_ms,
+                event_id=event.event_id if event else "",
+                request_id=event.request_id if event else "",
+                error=error,
+            )
+        )
+        if event is not None:
+            self.outcome(event, record, "dead", reason)
+
+    def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:
+        """Adds a dead letter for an error that processing a record raised."""
+        reason = error.code if isinstance(error, HeadwaterError) else "unexpected_error"
+        self.dead(record, event, reason, f"{type(error).__name__}: {error}", error)

@@ -1,0 +1,268 @@
+"""The pipeline worker: three agents over one Faust app.
+
+The loop of an agent is the same for all three: restore the memory of a partition before its first
+batch, let the stage decide, append what it emits, and only when the broker has acknowledged all of
+it say that the batch is done. The worker is crash-only: an error in an agent ends the process,
+whose memory may be ahead of the log, and the next one starts from what is durable.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NoReturn
+
+import uvloop
+
+from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
+from headwater.schemas.topics import WEBHOOKS
+from headwater.streams.clock import monotonic, now_ms
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.records import Outgoing
+from headwater.streams.pipeline._faust import (
+    SESSION_TIMEOUT_S,
+    TP,
+    App,
+    Batch,
+    batch_app,
+    consume,
+    every,
+    on_assignment,
+    run,
+)
+from headwater.streams.pipeline.admit import Admit
+from headwater.streams.pipeline.normalize import Normalize
+from headwater.streams.pipeline.resolve import Resolve
+from headwater.streams.pipeline.stage import Stage, phases
+
+log = logging.getLogger(__name__)
+
+#: How often a stage is asked for what is due without a record.
+_TICK_S: Final = 1.0
+#: How often the lease is renewed: many times in a session timeout, so that no hiccup ends a worker.
+_PULSE_S: Final = 1.0
+#: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
+EXIT_CRASHED: Final = 70
+_RETRY_S: Final = 0.5
+_GC_THRESHOLD: Final = 50_000
+
+
+class LeaseLost(HeadwaterError):
+    """The process stood still for so long that its partitions may have another owner."""
+
+    disposition = Disposition.HALT
+    code = "lease_lost"
+
+
+class Lease:
+    """Keeps a worker that was suspended from appending what its memory holds of old.
+
+    Its partitions may have gone to another worker, whose newer rows these appends would hide. The
+    pulse stops with the process, so the time since the last one tells: before each append, and at
+    the next pulse, whichever comes first when the process goes on.
+    """
+
+    def __init__(self, *, valid_for_s: float, monotonic: Callable[[], float]) -> None:
+        self._valid_for_s = valid_for_s
+        self._monotonic = monotonic
+        self._renewed: float | None = None
+
+    def renew(self) -> None:
+        """The pulse.
+
+        Errors: LeaseLost.
+        """
+        now = self._monotonic()
+        self._check(now)
+        # Not the clock again: a stop since the check must not count as a pulse.
+        self._renewed = now
+
+    def check(self) -> None:
+        """Passes while the partitions are surely ours.
+
+        Errors: LeaseLost.
+        """
+        self._check(self._monotonic())
+
+    def _check(self, now: float) -> None:
+        if self._renewed is None:
+            return
+        stood_still = now - self._renewed
+        if stood_still > self._valid_for_s:
+            raise LeaseLost(
+                f"expected a pulse every {self._valid_for_s} s, found none for {stood_still:.1f} "
+                "s; usual cause: the process or its machine was suspended"
+            )
+
+
+class Agent:
+    """Runs a stage over the partitions that this worker owns."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        bootstrap: str,
+        appender: Appender,
+        lease: Lease,
+        clock: Callable[[], int],
+    ) -> None:
+        self.stage = stage
+        self._bootstrap = bootstrap
+        self._appender = appender
+        self._lease = lease
+        self._clock = clock
+        self._owned: set[int] = set()
+        self._ready: set[int] = set()
+        # A tick and a batch of one stage never overlap: both change its memory.
+        self._turn = asyncio.Lock()
+
+    def assigned(self, partitions: set[TP]) -> None:
+        """Takes note of the partitions that this worker owns from now on."""
+        self._owned = {tp.partition for tp in partitions if tp.topic == self.stage.source}
+
+    def revoked(self) -> None:
+        """Forgets all partitions: another worker may write their tables from now on."""
+        for partition in self._ready:
+            self.stage.forget(partition)
+        self._owned.clear()
+        self._ready.clear()
+
+    async def process(self, batch: Batch) -> None:
+        """Processes a batch; when it returns, everything that it led to is durable."""
+        async with self._turn:
+            await self._restore(batch.partition)
+            emitted = self.stage.step(batch.partition, batch.records, self._clock())
+            await self._append(emitted)
+            batch.done()
+
+    async def tick(self) -> None:
+        """Does what is due in the partitions of this worker."""
+        for partition in sorted(self._owned):
+            async with self._turn:
+                if partition in self._owned:
+                    await self._restore(partition)
+                    await self._append(self.stage.tick(partition, self._clock()))
+
+    async def _append(self, emitted: Sequence[Outgoing]) -> None:
+        for phase in phases(emitted):
+            self._lease.check()
+            await self._appender.append(phase)
+
+    async def _restore(self, partition: int) -> None:
+        if partition in self._ready:
+            return
+        self.stage.forget(partition)
+        async for record in read_whole(self._bootstrap, self.stage.memory, partition):
+            self.stage.restored(record)
+        self._ready.add(partition)
+
+
+async def _partitions(bootstrap: str) -> int:
+    """The number of partitions of the topics, waiting for Kafka and for the topics."""
+    appender = Appender(bootstrap=bootstrap, client_id="headwater-worker")
+    told = False
+    while True:
+        try:
+            return await appender.partitions(WEBHOOKS)
+        except BrokerUnavailable as error:
+            if not told:
+                log.warning("waiting for Kafka: %s", error)
+            told = True
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            await appender.stop()
+
+
+def _die() -> NoReturn:
+    """Ends the process at once, from any thread."""
+    logging.shutdown()
+    os._exit(EXIT_CRASHED)
+
+
+def _pulse(lease: Lease) -> NoReturn:
+    """Renews the lease for as long as the process lives.
+
+    For a thread of its own: when a stopped process goes on, the event loop may call no timer for
+    a long time.
+    """
+    while True:
+        try:
+            lease.renew()
+        except LeaseLost as error:
+            log.critical("the worker ends, its partitions may have another owner: %s", error)
+            _die()
+        time.sleep(_PULSE_S)
+
+
+def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Ends the process at the first error of an action; see the module's first lines."""
+
+    async def guarded(*args: Batch) -> None:
+        try:
+            await action(*args)
+        except Exception:
+            log.critical("the worker ends, to start again from what is durable", exc_info=True)
+            _die()
+
+    return guarded
+
+
+def _build(
+    app: App, stages: tuple[Stage, ...], lease: Lease, bootstrap: str, clock: Callable[[], int]
+) -> None:
+    agents = []
+    for stage in stages:
+        appender = Appender(bootstrap=bootstrap, client_id=f"headwater-{stage.name}")
+        agent = Agent(stage, bootstrap=bootstrap, appender=appender, lease=lease, clock=clock)
+        agents.append(agent)
+        consume(app, name=stage.name, topic=stage.source, process=_or_die(agent.process))
+        every(app, _TICK_S, _or_die(agent.tick))
+
+    def assigned(partitions: set[TP]) -> None:
+        for agent in agents:
+            agent.assigned(partitions)
+
+    def revoked() -> None:
+        for agent in agents:
+            agent.revoked()
+
+    on_assignment(app, assigned=assigned, revoked=revoked)
+
+
+def run_worker(
+    *,
+    bootstrap: str,
+    app_id: str,
+    user_prefix: str,
+    park_for_ms: int,
+    member: str | None = None,
+    clock: Callable[[], int] = now_ms,
+) -> None:
+    """Runs the pipeline worker until SIGTERM or SIGINT; exits the process, with 70 after a crash.
+
+    Shape:  member is a name that the worker keeps over restarts, no two workers the same.
+    Units:  park_for_ms, how long a delivery waits for its connection, in milliseconds.
+    """
+    uvloop.install()
+    partitions = uvloop.run(_partitions(bootstrap))
+    app = batch_app(app_id=app_id, bootstrap=bootstrap, member=member)
+    stages = (
+        Admit(partitions=partitions, user_prefix=user_prefix),
+        Resolve(partitions=partitions, user_prefix=user_prefix, park_for_ms=park_for_ms),
+        Normalize(partitions=partitions),
+    )
+    lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
+    _build(app, stages, lease, bootstrap, clock)
+    # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
+    # among what lives as long as the process.
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+    threading.Thread(target=_pulse, args=(lease,), name="lease", daemon=True).start()
+    if not run(app):
+        log.critical("the worker ends, to start again from what is durable: Faust failed")
+        _die()

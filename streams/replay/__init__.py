@@ -1,0 +1,1 @@
+"""Runs the code of a workflow against what is recorded of it."""

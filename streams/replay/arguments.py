@@ -1,0 +1,278 @@
+"""What authors pass to entries and get from them, to and from plain numbers and text."""
+
+import inspect
+import math
+import types
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from hashlib import blake2b
+from typing import Any, TypeGuard, cast
+
+from headwater.processors.replay.commands import RetryPolicy
+from headwater.processors.replay.errors import RollbackError, StepFailedError, UniqueConstraintError
+from headwater.processors.replay.state import Entry
+from headwater.processors.runs.durations import Duration, milliseconds_of
+from headwater.processors.runs.limits import (
+    EVENT_TYPE_MAX,
+    MAILBOX_MAX,
+    SLEEP_MAX_MS,
+    STEP_NAME_MAX,
+    WAIT_DEFAULT_MS,
+    WAIT_MAX_MS,
+    WAIT_MIN_MS,
+    name_fault,
+)
+from headwater.schemas.history import Failure
+from headwater.streams.authoring.read_only import frozen
+from headwater.streams.authoring.values import check_sound
+from headwater.streams.engine.host_protocol import Activate
+from headwater.streams.replay.workflow import ReceivedEvent, Retry
+
+
+def check_name(name: object) -> None:
+    """Sees that the name of an entry keeps the rules.
+
+    Errors: ValueError, TypeError, UnserialisableError.
+    """
+    if isinstance(name, str) and 0 < len(name) <= STEP_NAME_MAX:
+        if type(name) is str and name.isascii():
+            return
+        check_sound("the name of an entry", name)
+        if type(name) is str or isinstance(name, Enum):
+            return
+        raise TypeError(
+            f"expected the name of an entry to be a plain str, found {type(name).__name__}: "
+            f"pass str({str(name)!r})"
+        )
+    found = f"{len(name)} characters: {name[:40]!r}" if isinstance(name, str) else repr(name)
+    raise ValueError(
+        f"expected the name of an entry to be 1 to {STEP_NAME_MAX} characters, found {found}"
+    )
+
+
+def check_callable(name: str, callback: object) -> None:
+    """Sees that a step is given a function, and not what calling it gives.
+
+    Errors: TypeError.
+    """
+    if callable(callback):
+        return
+    if inspect.iscoroutine(callback):
+        callback.close()
+    raise TypeError(
+        f'expected the step "{name}" to be given a function, found {type(callback).__name__}: '
+        "pass the function without calling it, or `lambda: function(argument)`"
+    )
+
+
+def check_rollback(name: str, handler: object) -> None:
+    """Sees that a rollback is a function of the step's result.
+
+    Errors: TypeError.
+    """
+    # A step calls it so. What `inspect` would find of most, at a hundredth of its time.
+    if callable(handler) and _is_plain(handler) and handler.__code__.co_argcount == 1:
+        return
+    if callable(handler):
+        try:
+            inspect.signature(handler).bind(None)
+        except TypeError as why:
+            raise TypeError(
+                f'expected the rollback of the step "{name}" to take one argument, the result of '
+                f"the step, found: {why}"
+            ) from None
+        except ValueError:
+            pass  # It does not say what it takes, as some functions that are built in.
+        return
+    if inspect.iscoroutine(handler):
+        handler.close()
+    raise TypeError(
+        f'expected the rollback of the step "{name}" to be a function of the result of the step, '
+        f"found {handler!r:.80}"
+    )
+
+
+def wants_tx(name: str, callback: Callable[..., Any]) -> bool:
+    """Whether a callback has exactly one required positional parameter.
+
+    Errors: TypeError for more, which nothing would be given for.
+    """
+    if _is_plain(callback):
+        # What `inspect` would find, at a hundredth of its time.
+        required, named = callback.__code__.co_argcount - len(callback.__defaults__ or ()), ""
+    else:
+        required, named = _required(callback)
+    if required > 1 or named:
+        raise TypeError(
+            f'expected the function of the step "{name}" to take no argument or one, the '
+            f"transaction, found that it needs {required}{named}: bind them, as `lambda: "
+            "function(argument)` does"
+        )
+    return required == 1
+
+
+def _is_plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
+    """Whether a function's code says all that it needs. Decorators leave traces."""
+    return (
+        isinstance(function, types.FunctionType)
+        and not function.__dict__
+        and not function.__code__.co_kwonlyargcount
+    )
+
+
+def _required(function: Callable[..., Any]) -> tuple[int, str]:
+    """How many arguments a function has to be given, and which ones by name, for a message."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0, ""
+    needed = [each for each in parameters if each.default is each.empty]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [each.name for each in needed if each.kind is each.KEYWORD_ONLY]
+    count = sum(each.kind in positional for each in needed)
+    return count, f", and {', '.join(named)} by name" if named else ""
+
+
+def retries_of(name: str, retries: object) -> RetryPolicy:
+    """How often a step is tried again.
+
+    Errors: TypeError for what is no Retry; ValueError for one that contradicts itself.
+    """
+    if not isinstance(retries, Retry):
+        raise TypeError(
+            f'expected the retries of the step "{name}" to be a Retry, found {retries!r:.80}: '
+            "write retries=Retry(limit=3)"
+        )
+    try:
+        return retries.policy()
+    except ValueError as why:
+        raise ValueError(f'{why}, for the step "{name}"') from None
+
+
+def step_error(name: str, entry: Entry) -> Exception:
+    """The error that a failed step raises into the workflow."""
+    failure = entry.failure or Failure("Error", "")
+    if failure.name == "RollbackError":
+        return RollbackError(failure.message)
+    if failure.name == "UniqueConstraintError":
+        return UniqueConstraintError(name, entry.attempts, failure)
+    return StepFailedError(name, entry.attempts, failure)
+
+
+def types_of(name: str, given: object) -> tuple[str, ...]:
+    """The types that a wait takes.
+
+    Errors: TypeError, ValueError.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(
+            f'expected the types of the wait "{name}" to be a list, as types=["approval"], '
+            f"found {given!r:.120}"
+        )
+    found = tuple(given)
+    for each in found:
+        fault = name_fault("an event type", each, EVENT_TYPE_MAX)
+        if fault:
+            raise ValueError(f'{fault}, in the wait "{name}"')
+    return found
+
+
+def wait_ms_of(
+    name: str, types_: tuple[str, ...], limit: int | None, timeout: Duration | None
+) -> int:
+    """The timeout of a wait in milliseconds.
+
+    Errors: ValueError for a timeout or a limit out of range, and for no types.
+    """
+    if not types_ or (
+        limit is not None and (type(limit) is not int or not 1 <= limit <= MAILBOX_MAX)
+    ):
+        raise ValueError(
+            f'expected "{name}" to have a type and a whole number from 1 to {MAILBOX_MAX:,} as its '
+            f"limit, found {types_} and {limit!r}"
+        )
+    if timeout is None:
+        return WAIT_DEFAULT_MS
+    wait_ms = milliseconds_of(f'the timeout of "{name}"', timeout)
+    if not WAIT_MIN_MS <= wait_ms <= WAIT_MAX_MS:
+        raise ValueError(
+            f'expected the timeout of "{name}" to be 1 second to 365 days, found {timeout!r}'
+        )
+    return wait_ms
+
+
+def sleep_of(
+    name: str, length: Duration | datetime, now_ms: int, *, until: bool
+) -> tuple[int | None, int | None]:
+    """How long a sleep lasts, or until when it does, in milliseconds.
+
+    Errors: ValueError.
+    """
+    what: Any = length
+    if until:
+        try:
+            until_ms = moment_ms(what)
+        except ValueError as why:
+            raise ValueError(f'{why}, as the end of the sleep "{name}"') from None
+        found: tuple[int | None, int | None] = (None, until_ms)
+        length_ms = until_ms - now_ms
+    else:
+        length_ms = milliseconds_of(f'the length of the sleep "{name}"', what)
+        found = (length_ms, None)
+    if length_ms > SLEEP_MAX_MS:
+        raise ValueError(f'expected the sleep "{name}" to last at most 365 days, found {length!r}')
+    return found
+
+
+def awaited(what: str, function: Any) -> Any:  # noqa: ANN401
+    """An author's function that has to be async, as one that says so if it is not.
+
+    Errors: TypeError, from the call.
+    """
+
+    def call(*arguments: object) -> Awaitable[Any]:
+        found = function(*arguments) if callable(function) else function
+        if hasattr(type(found), "__await__"):
+            return cast("Awaitable[Any]", found)
+        raise TypeError(
+            f"expected {what} to be an async function, found {found!r:.80} where it was called: "
+            "write `async def`"
+        )
+
+    return call
+
+
+def event_of(found: dict[str, Any]) -> ReceivedEvent:
+    """An event as its record has it, read-only."""
+    return ReceivedEvent(found["type"], frozen(found["payload"]), aware(found["timestamp"]))
+
+
+def aware(ms: int) -> datetime:
+    """A time as an aware datetime."""
+    # Not fromtimestamp(ms / 1000), whose float loses the last millisecond now and then.
+    return datetime.fromtimestamp(ms // 1_000, UTC) + timedelta(milliseconds=ms % 1_000)
+
+
+def moment_ms(moment: datetime | float) -> int:
+    """A moment in Unix milliseconds.
+
+    Shape:  what was before 1970 is over as well, and is 0.
+    Errors: ValueError for a datetime without a time zone, and for what is no time.
+    """
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ValueError(
+                f"expected a datetime with a time zone, found {moment!r}: "
+                "pass tzinfo, for example datetime.UTC"
+            )
+        return max(0, round(moment.timestamp() * 1_000))
+    if type(moment) not in (int, float) or not -math.inf < moment < math.inf:
+        raise ValueError(f"expected a datetime or Unix milliseconds, found {moment!r}")
+    return max(0, round(moment))
+
+
+def child_id_of(begin: Activate, key: str) -> str:
+    """The id of a child that its author did not name: the same on every replay."""
+    place = f"{begin.workflow}/{begin.instance_id}/{key}"
+    return f"child_{blake2b(place.encode(), digest_size=12).hexdigest()}"

@@ -1,0 +1,156 @@
+"""An event loop for the code of one workflow run, which does nothing but that.
+
+Real event loops mix the code's own turns with sockets and timers, in an order that no replay can
+repeat, and never say when nothing is left to do. This one has a queue of callbacks and is run until
+it is empty: the order depends on the code and on what is delivered to it alone. What needs a clock,
+a thread or a socket raises and says what to use instead.
+"""
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NoReturn
+
+from typing_extensions import override
+
+from headwater.processors.replay.errors import NonDeterministicError
+
+#: A turn of workflow code is short; this many callbacks mean that it spins without an entry.
+TURNS_MAX: Final = 1_000_000
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    """The loop of one run."""
+
+    __slots__ = ("_failed", "_ready", "tasks")
+
+    def __init__(self) -> None:
+        self._ready: deque[asyncio.Handle] = deque()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._failed: list[asyncio.Task[Any]] = []
+
+    def run_ready(self) -> None:
+        """Runs until nothing is ready.
+
+        Errors: NonDeterministicError when it never comes to rest.
+        """
+        ready = self._ready
+        if not ready:
+            return
+        outside = asyncio._get_running_loop()  # noqa: SLF001, what every event loop does
+        asyncio._set_running_loop(self)  # noqa: SLF001
+        try:
+            turns = 0
+            while ready:
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    try:  # noqa: SIM105, a context manager costs more than the turn
+                        handle._run()  # noqa: SLF001
+                    except (SystemExit, KeyboardInterrupt):
+                        # Whoever awaits the task that raised it gets it too.
+                        pass
+                turns += 1
+                if turns > TURNS_MAX:
+                    ready.clear()
+                    raise NonDeterministicError(
+                        "the workflow spins: a million turns without waiting for an entry"
+                    )
+        finally:
+            asyncio._set_running_loop(outside)  # noqa: SLF001
+
+    def forget(self) -> None:
+        """Lets go of everything: nothing runs here any more."""
+        self._ready.clear()
+        self.tasks.clear()
+        self._failed.clear()
+
+    @override
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    @override
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    @override
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        # A run that is evicted leaves its tasks pending, which is what eviction means.
+        task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        # Asked for its exception, it would be one that somebody knows of.
+        if task._exception is not None:  # noqa: SLF001
+            self._failed = [*self.failed(), task]
+
+    def let_go(self, task: asyncio.Task[Any]) -> None:
+        """Hears no more of a task: how it ends is its owner's doing."""
+        self.tasks.discard(task)
+        task.remove_done_callback(self._done)
+
+    def failed(self) -> list[asyncio.Task[Any]]:
+        """The tasks that have failed, and whose exceptions nobody has been given."""
+        return [task for task in self._failed if task._log_traceback]  # noqa: SLF001
+
+    @override
+    def get_debug(self) -> bool:
+        return False
+
+    @override
+    def is_running(self) -> bool:
+        return True
+
+    @override
+    def is_closed(self) -> bool:
+        return False
+
+    @override
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Exceptions of tasks that nobody awaited: the run's end tells of them."""
+
+
+_TIMER: Final = ("asyncio.sleep, timeouts and timers", "use step.sleep, or a timeout of the entry")
+_REFUSED: Final = {
+    "call_later": _TIMER,
+    "call_at": _TIMER,
+    "time": ("the clock of the event loop", "use step.now"),
+    "call_soon_threadsafe": ("what comes from a thread", "use step.do, and the thread inside it"),
+    "run_in_executor": ("a thread", "use step.do, and the thread inside it"),
+}
+
+
+def _refusing(method: str) -> Callable[..., NoReturn]:
+    what, instead = _REFUSED.get(
+        method, (f"{method} of the event loop", "do what needs it inside step.do")
+    )
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise NonDeterministicError(
+            f"a workflow's own code may not use {what}, because a replay would differ; {instead}"
+        )
+
+    return refuse
+
+
+# Sockets, processes, signals, name look-ups: all else that event loops have.
+for _method in vars(asyncio.AbstractEventLoop):
+    if not _method.startswith("_") and _method not in vars(WorkflowLoop):
+        setattr(WorkflowLoop, _method, _refusing(_method))

@@ -1,0 +1,366 @@
+"""What an author's code holds: `step`, whose every call is an entry of the run's history."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from headwater.processors.replay.commands import Reached
+from headwater.processors.replay.errors import (
+    ChildWorkflowError,
+    EventTimeoutError,
+    RollbackCheckpointError,
+)
+from headwater.processors.replay.state import OPEN, Entry, EntryStatus
+from headwater.processors.runs.durations import Duration, milliseconds_of
+from headwater.processors.runs.limits import INSTANCE_ID_MAX, name_fault
+from headwater.schemas.history import EntryKind
+from headwater.streams.authoring.values import decode, encode
+from headwater.streams.replay import joins
+from headwater.streams.replay import loops as iterations
+from headwater.streams.replay.arguments import (
+    awaited,
+    check_callable,
+    check_rollback,
+    child_id_of,
+    event_of,
+    retries_of,
+    sleep_of,
+    step_error,
+    types_of,
+    wait_ms_of,
+    wants_tx,
+)
+from headwater.streams.replay.branches import Branch
+from headwater.streams.replay.deterministic import Drawn
+from headwater.streams.replay.giving_up import give_up, outcome
+from headwater.streams.replay.host_port import Call
+from headwater.streams.replay.step_log import StepLog
+from headwater.streams.replay.workflow import ReceivedEvent, Retry, Won
+
+_TIMEOUT: Final = "10 minutes"
+_POLICY: Final = Retry().policy()
+_KINDS: Final = {
+    "step": EntryKind.DO,
+    "loop": EntryKind.LOOP,
+    "sleep": EntryKind.SLEEP,
+    "message": EntryKind.WAIT,
+    "join": EntryKind.JOIN,
+    "race": EntryKind.RACE,
+    "child": EntryKind.CHILD,
+    "checkpoint": EntryKind.CHECKPOINT,
+}
+
+
+class Step(Drawn):
+    """The entries of one scope: the workflow itself, a branch, or an iteration of a loop."""
+
+    @property
+    def log(self) -> StepLog:
+        """Writes lines for people; each call is awaited."""
+        # Made when it is asked for, because it knows its scope: held there, both were a cycle.
+        return StepLog(self)
+
+    def do(
+        self,
+        name: str,
+        callback: Callable[..., Any],
+        *,
+        retries: Retry | None = None,
+        timeout: Duration = _TIMEOUT,
+        rollback: Callable[[Any], Any] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Calls a sync or async function once, durably, and gives its result.
+
+        Shape:  callback takes no argument, or one: a StepTx. Its result is JSON.
+        Units:  timeout, of each attempt.
+        Errors: StepFailedError when no attempt is left; RollbackError as it was raised;
+                DuplicateStepError, HistoryDivergedError, RollbackCheckpointError.
+        """
+        ticket = self.run.ticket()
+        return self.track(
+            ticket, name, self._do(ticket, name, callback, retries, timeout, rollback)
+        )
+
+    async def _do(
+        self,
+        ticket: int,
+        name: str,
+        callback: Callable[..., Any],
+        retries: Retry | None,
+        timeout: Duration,  # noqa: ASYNC109
+        rollback: Callable[[Any], Any] | None,
+    ) -> Any:  # noqa: ANN401
+        run = self.run
+        key, entry = self.enter(ticket, name, EntryKind.DO)
+        try:
+            check_callable(name, callback)
+            if rollback is not None:
+                if not self.checkpointed:
+                    raise RollbackCheckpointError(
+                        f'expected `await step.checkpoint(...)` before the step "{name}", which '
+                        "has a rollback; found none"
+                    )
+                run.handlers[key] = rollback
+            if entry is None or entry.status in OPEN:
+                self._call(key, name, callback, retries, timeout, rollback, entry)
+            entry = await outcome(self, key)
+        finally:
+            self.leave(key)
+        if entry.status is EntryStatus.COMPLETED:
+            return decode(entry.result or "null")
+        raise step_error(name, entry)
+
+    def _call(  # noqa: PLR0913, PLR0917
+        self,
+        key: str,
+        name: str,
+        callback: Callable[..., Any],
+        retries: Retry | None,
+        timeout: Duration,
+        rollback: Callable[[Any], Any] | None,
+        entry: Entry | None,
+    ) -> None:
+        run = self.run
+        policy = _POLICY if retries is None else retries_of(name, retries)
+        timeout_ms = milliseconds_of(f'the timeout of the step "{name}"', timeout)
+        tx = wants_tx(name, callback)
+        if rollback is not None:
+            check_rollback(name, rollback)
+        if self.retold:
+            return
+        reached = Reached(
+            key,
+            name,
+            run.record.new_ordinal() if entry is None else entry.ordinal,
+            run.outside.now_ms() if entry is None else entry.created_at_ms,
+            policy.limit + 1,
+            timeout_ms,
+        )
+        call = Call(reached, callback, policy, wants_tx=tx, rollback=rollback is not None)
+        run.calls[key] = call
+        if entry is None or entry.attempts == 0:
+            call.attempt = 1
+            run.run_call(call)
+        elif entry.wake_at_ms is None:
+            call.attempt = entry.attempts + 1
+            run.run_again(call)
+
+    def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
+        """Sleeps durably; at most 365 days."""
+        ticket = self.run.ticket()
+        return self.track(ticket, name, self._sleep(ticket, name, duration, until=False))
+
+    def sleep_until(self, name: str, moment: datetime | float) -> Coroutine[Any, Any, None]:
+        """Sleeps until an aware datetime, or a Unix time in milliseconds."""
+        ticket = self.run.ticket()
+        return self.track(ticket, name, self._sleep(ticket, name, moment, until=True))
+
+    async def _sleep(
+        self, ticket: int, name: str, length: Duration | datetime, *, until: bool
+    ) -> None:
+        key, entry = self.enter(ticket, name, EntryKind.SLEEP)
+        try:
+            if entry is None:
+                now_ms = self.run.outside.now_ms()
+                wait_ms, until_ms = sleep_of(name, length, now_ms, until=until)
+                self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
+            await outcome(self, key)
+        finally:
+            self.leave(key)
+
+    def wait_for_event(
+        self,
+        name: str,
+        *,
+        type: str,  # noqa: A002, the name of the contract
+        timeout: Duration | None = None,
+    ) -> Coroutine[Any, Any, ReceivedEvent]:
+        """Waits for an event of a type; without a timeout for 24 hours.
+
+        Errors: EventTimeoutError; ValueError for a timeout outside 1 second to 365 days.
+        """
+        ticket = self.run.ticket()
+        return self.track(ticket, name, self._wait(ticket, name, (type,), None, timeout))
+
+    def wait_for_events(
+        self,
+        name: str,
+        *,
+        types: Sequence[str],
+        limit: int = 1,
+        timeout: Duration | None = None,
+    ) -> Coroutine[Any, Any, list[ReceivedEvent]]:
+        """Waits for one event or more of some types; gives all there are up to a limit, or []."""
+        ticket = self.run.ticket()
+        return self.track(ticket, name, self._wait(ticket, name, types, limit, timeout))
+
+    async def _wait(
+        self,
+        ticket: int,
+        name: str,
+        types: Sequence[str],
+        limit: int | None,
+        timeout: Duration | None,  # noqa: ASYNC109
+    ) -> Any:  # noqa: ANN401
+        key, entry = self.enter(ticket, name, EntryKind.WAIT)
+        try:
+            if entry is None:
+                event_types = types_of(name, types)
+                self.open(
+                    key,
+                    name,
+                    EntryKind.WAIT,
+                    wait_ms=wait_ms_of(name, event_types, limit, timeout),
+                    event_types=event_types,
+                    limit=limit,
+                )
+            entry = await outcome(self, key)
+        finally:
+            self.leave(key)
+        if entry.failure is not None:
+            raise EventTimeoutError(entry.failure.message)
+        found = decode(entry.result or "null")
+        return event_of(found) if limit is None else [event_of(each) for each in found]
+
+    def run_workflow(
+        self,
+        name: str,
+        workflow: str,
+        *,
+        id: str | None = None,  # noqa: A002, the name of the contract
+        params: Any = None,  # noqa: ANN401
+        timeout: Duration | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Runs a child workflow and gives its output; the child ends with this run.
+
+        Errors: ChildWorkflowError, when it fails, is ended, exists already or takes too long.
+        """
+        ticket = self.run.ticket()
+        return self.track(ticket, name, self._child(ticket, name, workflow, id, params, timeout))
+
+    async def _child(
+        self,
+        ticket: int,
+        name: str,
+        workflow: str,
+        instance_id: str | None,
+        params: Any,  # noqa: ANN401
+        timeout: Duration | None,  # noqa: ASYNC109
+    ) -> Any:  # noqa: ANN401
+        run = self.run
+        workflow = str(getattr(workflow, "name", workflow))
+        key, entry = self.enter(ticket, name, EntryKind.CHILD)
+        try:
+            if entry is None:
+                child_id = instance_id or child_id_of(run.begin, key)
+                fault = name_fault("an instance id", child_id, INSTANCE_ID_MAX)
+                if fault:
+                    raise ValueError(fault)
+                if workflow not in run.outside.workflows():
+                    known = ", ".join(sorted(run.outside.workflows()))
+                    raise ChildWorkflowError(
+                        f"expected one of the workflows {known}, found {workflow!r}"
+                    )
+                wait_ms = None
+                if timeout is not None:
+                    wait_ms = milliseconds_of(f'the timeout of "{name}"', timeout)
+                self.open(
+                    key,
+                    name,
+                    EntryKind.CHILD,
+                    wait_ms=wait_ms,
+                    child_workflow=workflow,
+                    child_id=child_id,
+                    value=encode(params, f"the params of {workflow}"),
+                )
+            entry = await outcome(self, key)
+        finally:
+            self.leave(key)
+        if entry.failure is not None:
+            raise ChildWorkflowError(entry.failure.message)
+        return decode(entry.result or "null")
+
+    def join(
+        self, name: str, /, **branches: Callable[["Step"], Awaitable[Any]]
+    ) -> Coroutine[Any, Any, dict[str, Any]]:
+        """Runs branches at the same time and waits until all have settled.
+
+        Shape:  each branch is async (step) -> JSON; gives their values by name.
+        Errors: JoinError with the failures by name.
+        """
+        ticket = self.run.ticket()
+        return self.track(ticket, name, joins.join(self, ticket, name, _awaited(branches)))
+
+    def race(
+        self, name: str, /, **branches: Callable[["Step"], Awaitable[Any]]
+    ) -> Coroutine[Any, Any, Won]:
+        """Runs branches at the same time; the first that completes wins, the others are cancelled.
+
+        Errors: RaceError when all of them fail.
+        """
+        ticket = self.run.ticket()
+        return self.track(ticket, name, joins.race(self, ticket, name, _awaited(branches)))
+
+    def loop(
+        self,
+        name: str,
+        body: Callable[["Step", Any], Awaitable[Any]],
+        *,
+        state: Any = None,  # noqa: ANN401
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> Coroutine[Any, Any, Any]:
+        """Calls a body with a state until it returns Break, and gives that one's value.
+
+        Shape:  body is async (step, state) -> Continue(state) or Break(value). The state is
+                recorded every `commit_interval` iterations, where a replay starts; entries of
+                old iterations are forgotten every `history_every`, but for the `history_keep` last.
+        """
+        pace = iterations.Pace(commit_interval, history_every, history_keep)
+        ticket = self.run.ticket()
+        body = awaited(f'the body of the loop "{name}"', body)
+        return self.track(ticket, name, iterations.loop(self, ticket, name, body, state, pace))
+
+    def checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
+        """Marks the place from which on steps may have rollbacks."""
+        ticket = self.run.ticket()
+        return self.track(ticket, name, self._checkpoint(ticket, name))
+
+    async def _checkpoint(self, ticket: int, name: str) -> None:
+        key, entry = self.enter(ticket, name, EntryKind.CHECKPOINT)
+        self.leave(key)
+        self.checkpointed = True
+        if entry is None:
+            self.mark(key, name, EntryKind.CHECKPOINT)
+        else:
+            self.run.come_by(entry)
+
+    def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
+        """Stands where an entry was that the code no longer has.
+
+        Shape:  kind is step, loop, sleep, message, join, race, child or checkpoint.
+        """
+        ticket = self.run.ticket()
+        return self.track(ticket, name, self._removed(ticket, name, kind))
+
+    async def _removed(self, ticket: int, name: str, kind: str) -> None:
+        if kind not in _KINDS:
+            self.run.unawaited.pop(ticket, None)
+            raise ValueError(f"expected kind to be one of {', '.join(_KINDS)}, found {kind!r}")
+        key, entry = self.enter(ticket, name, _KINDS[kind], or_removed=True)
+        self.leave(key)
+        self.run.record.pass_over(key)
+        if entry is None:
+            self.mark(key, name, EntryKind.REMOVED)
+        elif entry.kind is not EntryKind.REMOVED:
+            give_up(self, key)
+        else:
+            self.run.come_by(entry)
+
+
+def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch]:
+    return {
+        name: awaited(f'the branch "{name}"', branch) if callable(branch) else branch
+        for name, branch in branches.items()
+    }

@@ -1,0 +1,116 @@
+"""`step.log`: durable log lines."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from headwater.processors.replay.commands import Log
+from headwater.processors.runs.limits import LOG_CATEGORY_MAX, LOG_MESSAGE_MAX, SYSTEM
+from headwater.streams.authoring.attempt import ATTEMPT
+from headwater.streams.authoring.values import encode, sound
+
+if TYPE_CHECKING:
+    from headwater.streams.replay.scope import Scope
+
+
+class StepLog:
+    """Writes lines; those of the workflow's own code are written again on replay, and say so."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: "Scope") -> None:
+        self._scope = scope
+
+    def debug(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> Coroutine[Any, Any, None]:
+        """Writes a line of level debug."""
+        return self._line("debug", message, data, category)
+
+    def info(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> Coroutine[Any, Any, None]:
+        """Writes a line of level info."""
+        return self._line("info", message, data, category)
+
+    def warn(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> Coroutine[Any, Any, None]:
+        """Writes a line of level warn."""
+        return self._line("warn", message, data, category)
+
+    def error(
+        self,
+        message: str,
+        data: Any = None,  # noqa: ANN401
+        *,
+        category: str = "workflow",
+    ) -> Coroutine[Any, Any, None]:
+        """Writes a line of level error."""
+        return self._line("error", message, data, category)
+
+    def _line(
+        self,
+        level: str,
+        message: str,
+        data: Any,  # noqa: ANN401
+        category: str,
+    ) -> Coroutine[Any, Any, None]:
+        run = self._scope.run
+        # A step's callback may be in a thread, and what it forgets is lost with the attempt.
+        if asyncio._get_running_loop() is not run.loop:  # noqa: SLF001
+            return self._write(0, level, message, data, category)
+        ticket = run.ticket()
+        line = self._write(ticket, level, message, data, category)
+        run.unawaited[ticket] = (self._scope, f"log.{level}({message!r:.60})", line)
+        return line
+
+    async def _write(
+        self,
+        ticket: int,
+        level: str,
+        message: str,
+        data: Any,  # noqa: ANN401
+        category: str,
+    ) -> None:
+        run = self._scope.run
+        if ticket:
+            run.unawaited.pop(ticket, None)
+        _check(message, category)
+        text = None if data is None else encode(data, "the data of a log line")
+        attempt = ATTEMPT.get()
+        key, number = (attempt.key, attempt.number) if attempt else (None, None)
+        replayed = attempt is None and run.logs_again()
+        run.say(Log(level, sound(category), sound(message), text, key, number, replayed))
+
+
+def _check(message: object, category: object) -> None:
+    if not isinstance(message, str) or not isinstance(category, str):
+        raise TypeError(
+            "expected the message and the category of a log line to be text, "
+            f"found {message!r:.80} and {category!r:.80}; pass other values as data"
+        )
+    if category == SYSTEM:
+        raise ValueError(
+            f"expected a category of your own, found {SYSTEM!r}, which is the engine's"
+        )
+    if not 0 < len(category) <= LOG_CATEGORY_MAX:
+        raise ValueError(
+            f"expected a category of 1 to {LOG_CATEGORY_MAX} characters, found {category[:80]!r}"
+        )
+    if len(message) > LOG_MESSAGE_MAX:
+        raise ValueError(
+            f"expected a log message of at most {LOG_MESSAGE_MAX} characters, found {len(message)}"
+        )

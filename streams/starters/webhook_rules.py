@@ -1,0 +1,295 @@
+"""Deliveries that start and signal workflows, by rules: a consumer of the topic `events`.
+
+A batch of one partition is decided whole, its commands are sent in the order of the offsets, and
+its end is committed when the outcome of each is known and what failed is among the dead letters.
+After a crash in between the batch is sent again, which changes nothing (`processors.triggers`). A
+command without an outcome is sent again for as long as it takes; those behind it wait, because
+owners take no signal that comes after a later one of the same sender.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Final, Protocol
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import IllegalStateError, KafkaError
+from typing_extensions import override
+
+from headwater.processors.triggers.decide import Failed, Send, decide, refused
+from headwater.processors.triggers.rules import Rule
+from headwater.schemas.codec import decode
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    HeadwaterError,
+    UndecodableRecord,
+    UnknownSchema,
+)
+from headwater.schemas.history import ReplySent
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.topics import EVENTS
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.starters.trigger_memory import Seen, look_back
+from headwater.streams.workflows.client import Addressed, OutcomeUnknown
+
+log = logging.getLogger(__name__)
+
+STAGE: Final = "triggers"
+#: On a dead letter and on its replay: the rule to follow once more; ALL_RULES stands for all.
+RULE: Final = "headwater.rule"
+ALL_RULES: Final = "*"
+#: Rules that are new are followed for deliveries from so long before a worker first knew them:
+#: those that came while the parts of a house were still starting.
+LEAD_MS: Final = 60_000
+
+#: Commands that are sent together, which are appended together too: if that fails, a beginning of
+#: them is in the log, never a later one alone.
+_GROUP: Final = 500
+_BATCH_RECORDS: Final = 500
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+_POLL_MS: Final = 500
+_SESSION_MS: Final = 10_000
+#: Outcomes may take as long as workers are away; heartbeats go on meanwhile.
+_BATCH_MAX_MS: Final = 24 * 60 * 60 * 1_000
+_METADATA_AGE_MS: Final = 3_000
+_RETRY_FIRST_S: Final = 1.0
+_RETRY_MAX_S: Final = 30.0
+#: How long rules may be followed before others of this process have their turn.
+_SLICE_S: Final = 0.005
+
+
+class Commands(Protocol):
+    """Who carries commands, and tells what became of them."""
+
+    def send_many(self, commands: Sequence[Addressed]) -> Awaitable[list[ReplySent]]:
+        """Sends commands in order; their outcomes are in the same order.
+
+        Errors: OutcomeUnknown, BrokerUnavailable.
+        """
+
+
+class Triggers:
+    """Follows rules until it is cancelled.
+
+    Shape:  group is the consumer group, member a name that it keeps over restarts.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        client: Commands,
+        *,
+        bootstrap: str,
+        group: str,
+        member: str | None,
+        clock: Callable[[], int],
+    ) -> None:
+        self._rules = tuple(rules)
+        self._client = client
+        self._bootstrap = bootstrap
+        self._clock = clock
+        self._begin_ms = clock() - LEAD_MS
+        self._appender = Appender(bootstrap=bootstrap, client_id=group)
+        self._seen: dict[TopicPartition, Seen] = {}
+        #: Assigned, and not known yet where they go on.
+        self._fresh: set[TopicPartition] = set()
+        self._options = {
+            "bootstrap_servers": bootstrap,
+            "group_id": group,
+            "group_instance_id": member,
+            "client_id": group,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": _SESSION_MS,
+            "heartbeat_interval_ms": _SESSION_MS // 4,
+            "max_poll_interval_ms": _BATCH_MAX_MS,
+            "max_partition_fetch_bytes": _FETCH_BYTES,
+            "metadata_max_age_ms": _METADATA_AGE_MS,
+        }
+        self._consumer: AIOKafkaConsumer
+
+    async def run(self) -> None:
+        """Follows the rules for every delivery that comes."""
+        self._consumer = AIOKafkaConsumer(**self._options)
+        self._consumer.subscribe([EVENTS], listener=_Listener(self))
+        try:
+            await self._start()
+            while True:
+                try:
+                    await self._round()
+                except (KafkaError, IllegalStateError, OSError) as error:
+                    log.warning("deliveries cannot be read for rules: %r", error)
+                    await asyncio.sleep(_RETRY_FIRST_S)
+        finally:
+            await self._consumer.stop()
+            await self._appender.stop(within_s=_RETRY_FIRST_S)
+
+    async def _start(self) -> None:
+        told = False
+        while True:
+            try:
+                await self._consumer.start()
+            except (KafkaError, OSError) as error:
+                if not told:
+                    log.warning("waiting for Kafka: %r", error)
+                told = True
+                await asyncio.sleep(_RETRY_FIRST_S)
+            else:
+                return
+
+    async def _round(self) -> None:
+        for where in list(self._fresh):
+            await self._place(where)
+        fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
+        for where, records in fetched.items():
+            if where in self._seen:
+                await self._follow(self._seen[where], records)
+                await self._commit(where, records[-1].offset + 1)
+
+    # -- partitions
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Takes note of partitions; nothing of them is read until it is known from where on."""
+        self._consumer.pause(*partitions)
+        self._fresh |= set(partitions)
+
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Forgets partitions."""
+        for where in partitions:
+            self._seen.pop(where, None)
+            self._fresh.discard(where)
+
+    async def _place(self, where: TopicPartition) -> None:
+        """Goes on where the group was; a group that is new begins a little before now."""
+        start = await self._consumer.committed(where)
+        if start is None:
+            found = (await self._consumer.offsets_for_times({where: self._begin_ms}))[where]
+            ends = await self._consumer.end_offsets([where])
+            start = ends[where] if found is None else found.offset
+            # Now: whoever takes the partition over must not begin later.
+            await self._consumer.commit({where: start})
+        seen = await look_back(self._bootstrap, where, start)
+        if where in self._fresh:
+            self._consumer.seek(where, start)
+            self._consumer.resume(where)
+            self._fresh.discard(where)
+            self._seen[where] = seen
+
+    async def _commit(self, where: TopicPartition, offset: int) -> None:
+        """Commits; a partition that is somebody else's by now is read again by them."""
+        with contextlib.suppress(KafkaError, IllegalStateError):
+            await self._consumer.commit({where: offset})
+
+    # -- batches
+
+    async def _follow(self, seen: Seen, records: Sequence[Incoming]) -> None:
+        """Follows the rules for a batch; when it returns, every outcome is known and durable."""
+        letters: list[Outgoing] = []
+        sends: list[tuple[Incoming, Send]] = []
+        loop = asyncio.get_running_loop()
+        pause_at = loop.time() + _SLICE_S
+        for record in records:
+            for found in self._decide(seen, record):
+                if isinstance(found, Failed):
+                    letters.append(self._letter(record, found))
+                else:
+                    sends.append((record, found))
+            if loop.time() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = loop.time() + _SLICE_S
+        for first in range(0, len(sends), _GROUP):
+            group = sends[first : first + _GROUP]
+            replies = await self._send([send for _, send in group])
+            for record, send in group:
+                reply = replies[send.command_id]
+                failed = refused(send, reply.code, reply.message)
+                if failed is not None:
+                    letters.append(self._letter(record, failed))
+        await self._park(letters)
+
+    def _decide(self, seen: Seen, record: Incoming) -> list[Send | Failed]:
+        only = text_header(record, RULE)
+        if only is None and text_header(record, REPLAY_OF) is not None:
+            return []  # Another stage's dead letter: it was here before, when it first came.
+        one = None if only == ALL_RULES else only
+        try:
+            event = decode(record.value, WebhookAdmitted)
+            if only is None and seen.is_copy(event.event_id, record.offset):
+                return []
+            return decide(self._rules, event, record.partition, record.offset, only=one)
+        except Exception as error:  # noqa: BLE001, one bad record is one dead letter
+            reason = error.code if isinstance(error, HeadwaterError) else "unexpected_error"
+            return [Failed(only or ALL_RULES, reason, f"{type(error).__name__}: {error}")]
+
+    async def _send(self, sends: Sequence[Send]) -> dict[str, ReplySent]:
+        """Sends commands until the outcome of each is known."""
+        known: dict[str, ReplySent] = {}
+        wait_s = _RETRY_FIRST_S
+        while True:
+            left = [each for each in sends if each.command_id not in known]
+            try:
+                for reply in await self._client.send_many([_addressed(each) for each in left]):
+                    known[reply.command_id] = reply
+            except OutcomeUnknown as error:
+                known.update(error.known)
+                why: HeadwaterError = error
+            except BrokerUnavailable as error:
+                why = error
+            else:
+                return known
+            if wait_s == _RETRY_FIRST_S:
+                log.warning("deliveries have to wait for their workflows: %s", why)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _RETRY_MAX_S)
+
+    def _letter(self, record: Incoming, failed: Failed) -> Outgoing:
+        """A dead letter that is followed by the rule that failed alone, when it is replayed."""
+        log.warning("a delivery is a dead letter: %s", failed.detail)
+        letter = dead_letter(
+            record,
+            stage=STAGE,
+            reason=failed.reason,
+            detail=failed.detail,
+            now_ms=self._clock(),
+            **_ids(record),
+        )
+        headers = [each for each in letter.headers or () if each[0] != RULE]
+        return letter._replace(headers=[*headers, (RULE, failed.rule.encode())])
+
+    async def _park(self, letters: list[Outgoing]) -> None:
+        while letters:
+            try:
+                await self._appender.append(letters)
+            except BrokerUnavailable as error:
+                log.warning("dead letters have to wait: %s", error)
+                await self._appender.stop(within_s=_RETRY_FIRST_S)
+                await asyncio.sleep(_RETRY_FIRST_S)
+            else:
+                return
+
+
+def _addressed(send: Send) -> Addressed:
+    return Addressed(send.workflow, send.instance_id, send.command, send.command_id)
+
+
+def _ids(record: Incoming) -> dict[str, Any]:
+    with contextlib.suppress(UndecodableRecord, UnknownSchema):
+        event = decode(record.value, WebhookAdmitted)
+        return {"event_id": event.event_id, "request_id": event.request_id}
+    return {}
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, triggers: Triggers) -> None:
+        self._triggers = triggers
+
+    @override
+    async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        self._triggers.revoked(revoked)
+
+    @override
+    async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        self._triggers.assigned(assigned)

@@ -1,0 +1,304 @@
+"""The parent's end of a code host in a child process: starts, hears, watches and ends it.
+
+The child runs authors' code, so it may stand still or die at any time. Its parent sees both: the
+process ends, or its pulse in the black box does. In either case the parent says once how the host
+went, and whose code had its turn; who uses it tells the owners, and starts another.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations
+from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
+from headwater.streams.code_host.frames import Pipe
+from headwater.streams.code_host.threads import THREADS_MAX
+from headwater.streams.engine.host_protocol import FromHost, ToHost
+
+log = logging.getLogger(__name__)
+
+#: How long one turn of code may take. Longer than any honest one, shorter than an operator's
+#: patience: while it lasts, no other run of the app moves.
+STALL_S: Final = 10.0
+#: How long the import of an app may take; large libraries take some seconds.
+START_S: Final = 60.0
+#: How long a host may take to cancel and leave before it is killed.
+STOP_S: Final = 5.0
+#: How often a stall's time the pulse is looked at. Looks are counted, not time: when both processes
+#: were suspended, the child has not stood still.
+_LOOKS: Final = 10
+#: How long a child may take to say where it stands, or to end after it closed its pipe.
+_END_S: Final = 1.0
+
+_FROM_HOST: Final = msgspec.msgpack.Decoder(list[FromHost])
+#: What a child says first, in a frame of its own.
+_HELLO: Final = msgspec.msgpack.Decoder(list[Declarations])
+_EXITS: Final = {
+    EXIT_BROKEN: "with an error of its own, which its log shows",
+    EXIT_NO_THREADS: f"because callbacks that went on after their timeout held all {THREADS_MAX} "
+    "threads",
+}
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """How a host went, for `Owner.host_gone`.
+
+    Shape:  turn is the activation whose own code had its turn; None if none had.
+    """
+
+    reason: str
+    turn: int | None
+
+
+class HostKilled(HeadwaterError):
+    """A code host was killed while it loaded its app."""
+
+    disposition = Disposition.RETRY
+    code = "host_killed"
+
+
+class HostProcess:
+    """A child process that hosts the workflows of one app; it is started once.
+
+    Shape:  `heard` is called with what the host says, and `gone` at most once, after the last of
+            it, when the host has ended but not by `stop`. Both are called by the event loop.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        heard: Callable[[list[FromHost]], None],
+        gone: Callable[[Gone], None],
+        stall_s: float = STALL_S,
+        directory: Path | None = None,
+    ) -> None:
+        self._app = app
+        self._heard = heard
+        self._gone = gone
+        self._stall_s = stall_s
+        self._directory = directory
+        self._process: asyncio.subprocess.Process
+        self._pipe: Pipe
+        self._box: BlackBox
+        self._attending: asyncio.Task[None] | None = None
+        self._hello: asyncio.Future[Declarations]
+        self._timer: asyncio.TimerHandle | None = None
+        self._pulse = self._still = 0
+        self._stalled = self._stopping = False
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    async def start(self, within_s: float = START_S) -> Declarations:
+        """Starts the child; gives what its app declares.
+
+        Errors: AppNotLoaded, with the author's traceback; HostKilled.
+        """
+        self._hello = asyncio.get_running_loop().create_future()
+        await self._launch()
+        self._attending = asyncio.create_task(self._attend())
+        try:
+            async with asyncio.timeout(within_s):
+                hello = await self._hello
+        except TimeoutError:
+            await self.stop(0)
+            raise AppNotLoaded(
+                f"expected {self._app} to be imported within {within_s:g} s, found it still busy"
+            ) from None
+        except BaseException:
+            await self.stop(0)
+            raise
+        if hello.error:
+            await self.stop()
+            code = self._process.returncode
+            # Killed from outside, perhaps: that is no fault of the app's.
+            raise (HostKilled if code is not None and code < 0 else AppNotLoaded)(hello.error)
+        self._look()
+        return hello
+
+    async def _launch(self) -> None:
+        ours, theirs = socket.socketpair()
+        box = BlackBox.create()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                # Without the current directory, where an author may have a `streams` too.
+                *(sys.executable, "-P", "-m", "headwater.streams.code_host.child"),
+                *(str(theirs.fileno()), str(box.descriptor)),
+                *(str(self._stall_s / _LOOKS), self._app),
+                pass_fds=(theirs.fileno(), box.descriptor),
+                stdin=asyncio.subprocess.DEVNULL,
+                cwd=self._directory,
+            )
+        except BaseException:
+            ours.close()
+            box.close()
+            raise
+        finally:
+            theirs.close()
+        self._box = box
+        self._pipe = Pipe(ours, heard=self._hear, ended=self._pipe_ended, waits=False)
+
+    # -- talking
+
+    def send(self, messages: Sequence[ToHost]) -> None:
+        """Sends messages, without waiting; those to a host that is gone concern nobody."""
+        self._pipe.send(messages)
+
+    @property
+    def full(self) -> bool:
+        """Whether the child is far behind with reading: new runs had better wait for `room`."""
+        return self._pipe.full
+
+    async def room(self) -> None:
+        """Waits until it is not full, or gone."""
+        await self._pipe.room()
+
+    def hold(self) -> None:
+        """Hears nothing until `go_on`: the child soon stops hearing too, but loses nothing."""
+        self._pipe.hold()
+
+    def go_on(self) -> None:
+        """Hears again."""
+        self._pipe.go_on()
+
+    def _hear(self, frames: list[bytearray]) -> None:
+        try:
+            if not self._hello.done():
+                (hello,) = _HELLO.decode(frames.pop(0))
+                self._hello.set_result(hello)
+            said = [message for frame in frames for message in _FROM_HOST.decode(frame)]
+        except (msgspec.DecodeError, ValueError):
+            # Authors' code has written to descriptors that are not its own.
+            log.exception("a code host said what is no message; it is ended")
+            self._pipe.close()
+            self._signal(signal.SIGKILL)
+            return
+        if said:
+            self._heard(said)
+
+    # -- watching
+
+    def _look(self) -> None:
+        """Sees whether the pulse goes on."""
+        pulse = self._box.pulse
+        self._still = self._still + 1 if pulse == self._pulse else 0
+        self._pulse = pulse
+        if self._still < _LOOKS:
+            self._later(self._stall_s / _LOOKS, self._look)
+            return
+        self._stalled = True
+        # The fault handler writes where the code stands, and the process ends.
+        self._signal(signal.SIGABRT)
+        self._later(_END_S, self._kill)
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, action)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _pipe_ended(self) -> None:
+        """The child ends, or its code has closed what is not its own."""
+        if not self._stalled:
+            self._later(_END_S, self._kill)
+
+    async def _attend(self) -> None:
+        """Waits for the child's end, and says how it came."""
+        code = await self._process.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            self._pipe.drain()
+        finally:
+            self._tell(code)
+            self._box.close()
+
+    def _tell(self, code: int) -> None:
+        if not self._hello.done():
+            self._hello.set_result(Declarations(error=self._unsaid(code)))
+        elif not self._stopping and self._hello.result().workflows:
+            loop = asyncio.get_running_loop()
+            gone = Gone(self._reason(code), self._box.turn())
+            starting: list[FromHost] = [*self._box.starting()]
+            loop.call_soon(self._mourn, starting, gone)
+
+    def _mourn(self, starting: list[FromHost], gone: Gone) -> None:
+        if self._stopping:
+            return
+        if starting:
+            self._heard(starting)
+        self._gone(gone)
+
+    def _unsaid(self, code: int) -> str:
+        return (
+            f"expected {self._app} to be imported, found that the process {_how(code)} meanwhile\n"
+            f"{self._box.last_words()}"
+        ).rstrip()
+
+    def _reason(self, code: int) -> str:
+        words = self._box.last_words()
+        how = f"stood still for {self._stall_s:g} s" if self._stalled else _how(code)
+        if words:
+            log.error("code host %d %s; its threads were here:\n%s", self.pid, how, words)
+        place = place_of(words)
+        return f"the code host {how}{f' at {place}' if place else ''}"
+
+    # -- ending
+
+    async def stop(self, within_s: float = STOP_S) -> None:
+        """Ends the child: cancels what runs, and kills it if that takes too long."""
+        if self._attending is None:
+            return
+        self._stopping = True
+        self._pipe.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await asyncio.shield(self._attending)
+        if not self._attending.done():
+            self._kill()
+        await self._attending
+
+
+async def declarations_of(
+    app: str, *, directory: Path | None = None, within_s: float = START_S
+) -> Declarations:
+    """Loads an app in a host that ends at once, and says what it declares.
+
+    Errors: AppNotLoaded, with the author's traceback; HostKilled.
+    """
+    host = HostProcess(app, heard=lambda _: None, gone=lambda _: None, directory=directory)
+    declared = await host.start(within_s)
+    await host.stop()
+    return declared
+
+
+def _how(code: int) -> str:
+    """Says an exit code in words."""
+    if code >= 0:
+        return f"ended {_EXITS.get(code, f'with exit code {code}')}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", by the kernel if memory ran out" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"

@@ -1,0 +1,301 @@
+"""Which partitions a worker owns: they come and go with the consumer group of the commands.
+
+A partition that is assigned is claimed and read in the background, and its commands are paused
+meanwhile. Whatever goes wrong with one, it is dropped and taken over again from the log.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from typing_extensions import override
+
+from headwater.processors.replay.step_commits import StepId
+from headwater.schemas.codec import decode
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    HeadwaterError,
+    StoreUnavailable,
+    UndecodableRecord,
+    UnknownSchema,
+)
+from headwater.schemas.history import CommandSent
+from headwater.schemas.topics import WORKFLOW_COMMANDS
+from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.restore import Outcome
+from headwater.streams.kafka.records import Incoming
+from headwater.streams.workflows.log import WorkflowLog
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "headwater-workflows"
+_POLL_MS: Final = 25
+#: How long the broker may hold a fetch. Time moves instances only as far as the commands are known
+#: to have been read, so this is how late a timer may be.
+_FETCH_WAIT_MS: Final = 25
+_COMMANDS_MAX: Final = 2_000
+_SESSION_MS: Final = 10_000
+_METADATA_AGE_MS: Final = 3_000
+_RETRY_S: Final = 1.0
+_RETRY_AFTER_FAULT_S: Final = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class OwnedPartition:
+    """A partition that was taken over.
+
+    Shape:  outcomes are by cause, of commands whose replies may not have been sent; fetched is the
+            offset up to which commands were read, replied that up to which they have their replies;
+            position is the offset in the history behind our last acknowledged record.
+    """
+
+    number: int
+    owner: Owner
+    epoch: int
+    outcomes: dict[int, Outcome]
+    position: int
+    replied: int
+    checkpoint_at_s: float
+    commands: list[tuple[int, CommandSent]] = field(default_factory=list)
+    fetched: int = 0
+    #: A time, and the end of the commands then or later; None when nobody has to know.
+    ahead: tuple[int, int] | None = None
+    #: Up to when all commands are known to have been read.
+    reached_ms: int = 0
+    #: The latest batch that is durable.
+    acknowledged: int = 0
+    #: Records since the last checkpoint.
+    records: int = 0
+    #: Rows of committed steps in Postgres, and the batch after which the log knows of them.
+    step_rows: list[tuple[int, StepId]] = field(default_factory=list)
+
+
+class Ownership:
+    """The partitions of one worker.
+
+    Shape:  `taken` makes an OwnedPartition of (partition, offset up to which commands have their
+            replies); `dropping` is awaited before partitions are given up in order, and `dropped`
+            called for each that is gone; `parked` gets commands that cannot be read; `stirred` is
+            called when something has come.
+    """
+
+    def __init__(  # noqa: PLR0913, what a worker does with its partitions
+        self,
+        *,
+        bootstrap: str,
+        name: str,
+        member: str | None,
+        workflow_log: WorkflowLog,
+        clock: Callable[[], int],
+        taken: Callable[[int, int], Awaitable[OwnedPartition]],
+        dropping: Callable[[], Awaitable[None]],
+        dropped: Callable[[OwnedPartition], None],
+        parked: Callable[[Incoming, HeadwaterError], None],
+        stirred: Callable[[], None],
+    ) -> None:
+        self.partitions: dict[int, OwnedPartition] = {}
+        self._log = workflow_log
+        self._clock = clock
+        self._taken = taken
+        self._dropping = dropping
+        self._dropped = dropped
+        self._parked = parked
+        self._stirred = stirred
+        self._takeovers: dict[int, asyncio.Task[None]] = {}
+        self._options = {
+            "bootstrap_servers": bootstrap,
+            "group_id": GROUP,
+            "group_instance_id": member,
+            "client_id": name,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": _SESSION_MS,
+            "heartbeat_interval_ms": _SESSION_MS // 4,
+            "fetch_max_wait_ms": _FETCH_WAIT_MS,
+            "metadata_max_age_ms": _METADATA_AGE_MS,
+        }
+        self._consumer: AIOKafkaConsumer
+
+    async def start(self) -> None:
+        """Joins the group, waiting for Kafka."""
+        self._consumer = AIOKafkaConsumer(**self._options)
+        self._consumer.subscribe([WORKFLOW_COMMANDS], listener=_Listener(self))
+        while True:
+            try:
+                await self._consumer.start()
+            except (KafkaError, OSError) as error:
+                log.warning("waiting for Kafka: %r", error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def stop(self) -> None:
+        """Leaves the group."""
+        for task in self._takeovers.values():
+            task.cancel()
+        with contextlib.suppress(KafkaError, IllegalStateError):
+            await self.commit()
+        await self._consumer.stop()
+
+    # -- commands
+
+    async def run(self) -> None:
+        """Fetches commands until it is cancelled."""
+        while True:
+            try:
+                fetched = await self._consumer.getmany(
+                    timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
+                )
+            except (KafkaError, OSError) as error:
+                log.warning("commands cannot be read: %r", error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            for where, records in fetched.items():
+                owned = self.partitions.get(where.partition)
+                if owned is not None:
+                    self._read(owned, records)
+            await self._note_positions()
+            await self._look_ahead()
+            self._stirred()
+
+    def _read(self, owned: OwnedPartition, records: Sequence[Incoming]) -> None:
+        for record in records:
+            try:
+                owned.commands.append((record.offset, decode(record.value, CommandSent)))
+            except (UndecodableRecord, UnknownSchema) as error:
+                log.error("a command is parked as a dead letter: %s", error)  # noqa: TRY400
+                self._parked(record, error)
+
+    async def _note_positions(self) -> None:
+        """Takes note of how far each partition was read: past its last record, if it has any."""
+        for owned in list(self.partitions.values()):
+            with contextlib.suppress(IllegalStateError):
+                owned.fetched = await self._consumer.position(_commands(owned.number))
+            if owned.ahead is not None and owned.fetched >= owned.ahead[1]:
+                owned.reached_ms, owned.ahead = owned.ahead[0], None
+
+    async def _look_ahead(self) -> None:
+        """Asks where the commands end, for partitions in which something is due.
+
+        Time moves nothing beyond `reached_ms`: an event that was sent before the end of a wait, and
+        lies unread in the topic, has to be seen before the wait is said to have ended without it.
+        What was fetched does not tell: an answer may be as old as its request, and this process may
+        have been suspended in between.
+        """
+        now_ms = self._clock()
+        due = [
+            owned
+            for owned in self.partitions.values()
+            if owned.ahead is None and (owned.owner.next_due_ms() or now_ms + 1) <= now_ms
+        ]
+        if not due:
+            return
+        try:
+            ends = await self._consumer.end_offsets([_commands(each.number) for each in due])
+        except (KafkaError, OSError) as error:
+            log.warning("the end of the commands cannot be read: %r", error)
+            return
+        for owned in due:
+            end = ends[_commands(owned.number)]
+            if owned.fetched >= end:
+                owned.reached_ms = now_ms
+            else:
+                owned.ahead = now_ms, end
+
+    async def commit(self) -> None:
+        """Tells the group up to where commands have their replies; only takeovers go by it."""
+        offsets = {
+            _commands(owned.number): owned.replied
+            for owned in self.partitions.values()
+            if owned.replied > 0
+        }
+        if offsets:
+            with contextlib.suppress(CommitFailedError):
+                await self._consumer.commit(offsets)
+
+    # -- coming and going
+
+    def assigned(self, numbers: Iterable[int]) -> None:
+        """Takes partitions over, in the background."""
+        for number in numbers:
+            if number not in self.partitions and number not in self._takeovers:
+                self._consumer.pause(_commands(number))
+                self._takeovers[number] = asyncio.create_task(self._take_over(number))
+
+    async def revoked(self, numbers: Iterable[int]) -> None:
+        """Gives partitions up, when what is under way has ended."""
+        gone = set(numbers)
+        for number in gone & self._takeovers.keys():
+            self._takeovers.pop(number).cancel()
+        await self._dropping()
+        with contextlib.suppress(KafkaError, IllegalStateError):
+            await self.commit()
+        for number in gone:
+            self._drop(number)
+
+    def lose(self, numbers: Iterable[int], why: str) -> None:
+        """Drops partitions, and takes over again those that are still assigned."""
+        lost = [number for number in numbers if number in self.partitions]
+        if not lost:
+            return
+        log.warning("partitions %s are taken over again: %s", lost, why)
+        for number in lost:
+            self._drop(number)
+        still = {where.partition for where in self._consumer.assignment()}
+        self.assigned(number for number in lost if number in still)
+
+    def _drop(self, number: int) -> None:
+        self._log.release(number)
+        owned = self.partitions.pop(number, None)
+        if owned is not None:
+            self._dropped(owned)
+
+    async def _take_over(self, number: int) -> None:
+        where = _commands(number)
+        while True:
+            try:
+                committed = await self._consumer.committed(where)
+                owned = await self._taken(number, committed or 0)
+                self._consumer.seek(where, owned.replied)
+                self._consumer.resume(where)
+            except (BrokerUnavailable, StoreUnavailable, KafkaError, OSError) as error:
+                log.warning("partition %s cannot be taken over yet: %s", number, error)
+                await asyncio.sleep(_RETRY_S)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Let out by a library: nobody else would ever take this partition over.
+                log.warning("partition %s cannot be taken over yet: %r", number, error)
+                await asyncio.sleep(_RETRY_S)
+            except Exception:
+                # A bug, or a record that nobody can read: seldom better a second later.
+                log.exception("partition %s cannot be taken over", number)
+                await asyncio.sleep(_RETRY_AFTER_FAULT_S)
+            else:
+                self._takeovers.pop(number, None)
+                self.partitions[number] = owned
+                self._stirred()
+                return
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+
+    @override
+    async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        await self._ownership.revoked(where.partition for where in revoked)
+
+    @override
+    async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        self._ownership.assigned(where.partition for where in assigned)
+
+
+def _commands(number: int) -> TopicPartition:
+    return TopicPartition(WORKFLOW_COMMANDS, number)

@@ -1,0 +1,200 @@
+"""Publishes what steps have given to `tx.publish`: every record once.
+
+A partition of the history is the input, and how far it is published is committed together with the
+records, in one transaction of Kafka's. Each (partition, topic) has a producer of its own, whose
+transactional id says so: when it begins, the producer of an owner before it is fenced off and what
+that had not committed is undone; then the group's offset says which records are there already.
+
+Records are sent in their `order`, and all that wait go into the next transaction. So the offset
+parts what was published from what was not, and a record is never behind it unsent: an owner queues
+all records that its predecessors left before any of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from headwater.schemas.history import Post
+from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY
+from headwater.streams.kafka.records import partition_of
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 2.0
+#: How long a transaction may stay open: nobody reads past it meanwhile, if its producer dies.
+_TRANSACTION_MS: Final = 15_000
+#: How long a producer may take to end.
+_STOP_S: Final = 5.0
+
+#: Told that a post is durable: whose it is, and its number.
+Sent: TypeAlias = Callable[[str, int], None]
+
+
+class _Waiting(NamedTuple):
+    """A record that is to be published."""
+
+    key: str
+    post: Post
+
+
+def _order(waiting: _Waiting) -> int:
+    return waiting.post.order
+
+
+class Publisher:
+    """What the owner of a partition publishes to one topic."""
+
+    def __init__(self, *, bootstrap: str, partition: int, topic: str, sent: Sent) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._sent = sent
+        self._name = f"headwater-publish-{partition}-{topic}"
+        self._group = f"headwater-publish-{topic}"
+        self._input = TopicPartition(WORKFLOW_HISTORY, partition)
+        self._waiting: list[_Waiting] = []
+        self._stirred = asyncio.Event()
+        self._producer: AIOKafkaProducer | None = None
+        #: What lies before is published.
+        self._reached = 0
+
+    def queue(self, key: str, posts: Sequence[Post]) -> None:
+        """Takes posts of an instance; those of one call of the owner come before the next await."""
+        self._waiting.extend(_Waiting(key, post) for post in posts)
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Publishes until it is cancelled."""
+        try:
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                if self._waiting:
+                    await self._publish_waiting()
+        finally:
+            await self._end_producer()
+
+    async def _publish_waiting(self) -> None:
+        try:
+            producer = self._producer or await self._begin()
+            waiting = list(self._waiting)
+            fresh = [each for each in waiting if self._is_fresh(each.post)]
+            if fresh:
+                await self._transact(producer, sorted(fresh, key=_order))
+        except (KafkaError, OSError) as error:
+            log.warning("records for %s have to wait: %r", self._topic, error)
+            # Whether it was committed, the next producer will learn.
+            await self._end_producer()
+            await asyncio.sleep(_RETRY_S)
+            self._stirred.set()
+        else:
+            del self._waiting[: len(waiting)]
+            for key, post in waiting:
+                self._sent(key, post.number)
+
+    def _is_fresh(self, post: Post) -> bool:
+        # What was queued before there was an order may be sent twice.
+        return post.order >= self._reached or post.order < 0
+
+    async def _begin(self) -> AIOKafkaProducer:
+        """Fences off who published before, and learns how far that was."""
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            client_id=self._name,
+            transactional_id=self._name,
+            transaction_timeout_ms=_TRANSACTION_MS,
+            max_request_size=MAX_RECORD_BYTES,
+        )
+        self._producer = producer
+        await producer.start()
+        # Before a transaction holds anything open: is there such a topic at all?
+        await producer.partitions_for(self._topic)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap, group_id=self._group, enable_auto_commit=False
+        )
+        try:
+            await consumer.start()
+            self._reached = await consumer.committed(self._input) or 0
+        finally:
+            await consumer.stop()
+        return producer
+
+    async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[_Waiting]) -> None:
+        reached = max(self._reached, _order(waiting[-1]) + 1)
+        count = len(await producer.partitions_for(self._topic))
+        async with producer.transaction():
+            acknowledged = [await self._send(producer, count, *each) for each in waiting]
+            await asyncio.gather(*acknowledged)
+            await producer.send_offsets_to_transaction({self._input: reached}, self._group)
+        self._reached = reached
+
+    async def _send(
+        self, producer: AIOKafkaProducer, count: int, sender: str, post: Post
+    ) -> asyncio.Future[object]:
+        key = None if post.key is None else post.key.encode()
+        acknowledged: asyncio.Future[object] = await producer.send(
+            self._topic,
+            (post.value or "null").encode(),
+            key=key,
+            partition=partition_of(key or sender.encode(), count),
+            headers=[("headwater-id", f"{sender}#{post.number}".encode())],
+        )
+        return acknowledged
+
+    async def _end_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                await asyncio.wait_for(producer.stop(), _STOP_S)
+            except (KafkaError, OSError, TimeoutError) as error:
+                log.debug("%s did not end in order: %r", self._name, error)
+
+
+class Publishing:
+    """The publishers of a worker.
+
+    Shape:  `sent` is called with (partition, instance key, number of a post) when it is durable.
+    """
+
+    def __init__(self, *, bootstrap: str, sent: Callable[[int, str, int], None]) -> None:
+        self._bootstrap = bootstrap
+        self._sent = sent
+        self._publishers: dict[tuple[int, str], tuple[Publisher, asyncio.Task[None]]] = {}
+
+    def queue(self, partition: int, key: str, posts: Sequence[Post]) -> None:
+        """Takes records of an instance, in their order."""
+        by_topic: dict[str, list[Post]] = {}
+        for post in posts:
+            by_topic.setdefault(post.topic or "", []).append(post)
+        for topic, group in by_topic.items():
+            self._publisher(partition, topic).queue(key, group)
+
+    def _publisher(self, partition: int, topic: str) -> Publisher:
+        known = self._publishers.get((partition, topic))
+        if known is None:
+            publisher = Publisher(
+                bootstrap=self._bootstrap,
+                partition=partition,
+                topic=topic,
+                sent=partial(self._sent, partition),
+            )
+            known = publisher, asyncio.create_task(publisher.run(), name=f"publish to {topic}")
+            self._publishers[partition, topic] = known
+        return known[0]
+
+    def forget(self, partition: int) -> None:
+        """Ends what is published of a partition that has another owner now."""
+        for place in [place for place in self._publishers if place[0] == partition]:
+            self._publishers.pop(place)[1].cancel()
+
+    async def stop(self) -> None:
+        """Ends everything; what was not committed is undone by the next owner."""
+        tasks = [task for _, task in self._publishers.values()]
+        self._publishers.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
