@@ -4,8 +4,8 @@ Theory of operation: the jars come from `streams.kafka.jars`, the Java from the 
 makes it start quickly from `streams.kafka.aot_cache`, the settings from this file at every start
 (the data directory holds no setting of its own, so a new release changes them by being started).
 The broker runs in a session of its own: Ctrl-C in the terminal reaches its owner alone, who then
-stops it in order. If the owner is killed the broker lives on; the pid file lets the next start find and
-stop it, because two brokers must never share a data directory.
+stops it in order. If the owner is killed the broker lives on; the pid file lets the next start find
+and stop it, because two brokers must never share a data directory.
 """
 
 import base64
