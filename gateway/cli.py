@@ -113,7 +113,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 
 
 async def _serve(settings: "Settings") -> None:
-    from headwater.gateway.app import create_app  # noqa: PLC0415 (see above)
+    from headwater.gateway.app import create_app, end_streams, with_short_cut  # noqa: PLC0415 (see above)
     from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
@@ -147,7 +147,12 @@ async def _serve(settings: "Settings") -> None:
             new_id=new_id,
         ),
     )
-    await serve_app(app, host=settings.host, port=settings.port)
+    await serve_app(
+        with_short_cut(app),
+        host=settings.host,
+        port=settings.port,
+        end_streams=lambda: end_streams(app),
+    )
 
 
 @cli.command(

@@ -5,14 +5,13 @@ import gc
 import logging
 import signal
 import socket
+from collections.abc import Callable
 
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
-from litestar import Litestar
 from litestar.types import ASGIApp
 
-from headwater.gateway.app import end_streams, with_short_cut
 from headwater.schemas.errors import PartUnavailable
 
 #: A request's head: all real ones fit in a fraction of it; a larger one is answered 431.
@@ -23,17 +22,19 @@ _HEAD_TIMEOUT_MS = 10_000
 _CONNECTIONS_MAX = 1024
 
 
-async def serve(app: Litestar, *, host: str, port: int) -> None:
+async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[], None]) -> None:
     """Serves until SIGTERM or SIGINT, then finishes the requests at hand and stops the ports.
+
+    `end_streams` ends the answers that would go on for as long as their readers stay.
 
     Errors: PartUnavailable when the address is taken.
     """
     refuse_taken_port(host, port)
-    server = listener(with_short_cut(app), host=host, port=port)
+    server = listener(app, host=host, port=port)
 
     def stop() -> None:
         # First, because the server waits for its connections.
-        end_streams(app)
+        end_streams()
         server.stop()  # type: ignore[no-untyped-call]
 
     loop = asyncio.get_running_loop()
