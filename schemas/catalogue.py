@@ -1,12 +1,15 @@
 """The checked-in catalogue of Avro schemas: every version of each, and its id.
 
-Ids are for ever: a record names the one it was written with. A new version is a new file
-`avro/<name>.<version>.avsc` and a new line, with the next id, in `avro/ids.json`.
+`make schemas` makes the files from the structs (`write`). Once released, an id is for ever: a
+record names the one it was written with.
 """
 
 import json
 from importlib.resources import files
 from typing import Final
+
+#: The namespace of the house's Avro files.
+NAMESPACE: Final = "headwater"
 
 _AVRO: Final = files("headwater.schemas").joinpath("avro")
 

@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origi
 import msgspec
 from msgspec.structs import asdict
 
+from headwater.schemas.catalogue import NAMESPACE
+
 Kind: TypeAlias = type[msgspec.Struct]
 Conversion: TypeAlias = Callable[[Any], Any]
-
-#: The namespace of the house's Avro files.
-NAMESPACE: Final = "headwater"
 
 
 @cache

@@ -1,6 +1,7 @@
-"""The records of flow one, as the code sees them, and the table of all; Avro twins lie in `avro/`.
+"""The records of deliveries, and the table of all records; those of workflows are in `history`.
 
-The records of flow two are in `history`.
+The Avro files are made from the structs (`write`): a record's doc is the first paragraph of its
+docstring, a field's the `#:` comment above it.
 
 msgspec structs rather than dataclasses: a frozen dataclass costs several microseconds to build, a
 struct about 0.3, and every delivery builds half a dozen of them.
@@ -22,11 +23,17 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     agrees on the winner. Partition and offset only say where to find the delivery.
     """
 
+    #: Preference of the origin for this column; 1 where sleep outranks daily, else 0.
     rank: int
+    #: The signed time of the delivery, Unix milliseconds.
     sent_at_ms: int
+    #: The producer's own last_webhook_update, Unix milliseconds; 0 when it gives none.
     updated_at_ms: int
+    #: The delivery that set the column; breaks ties the same way for every reader.
     event_id: str
+    #: Partition of the delivery in the topic webhooks.
     partition: int
+    #: Offset of the delivery in the topic webhooks.
     offset: int
 
     @property
@@ -35,39 +42,49 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
         return f"webhooks/{self.partition}@{self.offset}"
 
 
-class WebhookReceived(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is known of a delivery as soon as it is verified."""
+
+    #: Digest of source, type, subject and body: the deduplication key.
+    event_id: str
+    #: Id of the HTTP request that brought the delivery.
+    request_id: str
+    #: Producer, for example terra.
+    source: str
+    #: The producer's event type, for example daily.
+    type: str
+    #: The producer's own id of whom it is about; empty when it names nobody.
+    subject: str
+    #: The id of ours that the producer echoes, if it does.
+    reference: str | None = None
+    #: The signed time of the delivery, Unix milliseconds.
+    sent_at_ms: int
+    #: The producer's own last_webhook_update, Unix milliseconds; 0 when it gives none.
+    updated_at_ms: int
+    #: When the gateway verified it, Unix milliseconds.
+    received_at_ms: int
+    #: The body, byte for byte as it was signed.
+    body: bytes
+
+
+class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
     """A verified delivery, as it arrived (topic `webhooks`, key `event_id`)."""
 
-    event_id: str
-    request_id: str
-    source: str
-    type: str
-    subject: str
-    reference: str | None = None
-    sent_at_ms: int
-    updated_at_ms: int
-    received_at_ms: int
-    body: bytes
 
-
-class WebhookAdmitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
     """A delivery that is no duplicate (topics `events`, `unresolved` and `waiting`)."""
 
-    event_id: str
-    request_id: str
-    source: str
-    type: str
-    subject: str
-    reference: str | None = None
-    sent_at_ms: int
-    updated_at_ms: int
-    received_at_ms: int
-    body: bytes
+    #: Whose it is, once that is known.
     user_id: str | None = None
+    #: Partition of the delivery in the topic webhooks.
     partition: int
+    #: Offset of the delivery in the topic webhooks.
     offset: int
+    #: When it was admitted, Unix milliseconds; the wait for a connection counts from here.
     admitted_at_ms: int
+    #: When it began to wait for its connection, Unix milliseconds; 0 if it never did.
     parked_at_ms: int = 0
+    #: When its connection came, Unix milliseconds; 0 if it did not wait.
     released_at_ms: int = 0
 
     def stamp(self, rank: int = 0) -> Stamp:
@@ -85,48 +102,72 @@ class WebhookAdmitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class WebhooksClaimed(msgspec.Struct, frozen=True):
     """The first offsets of the event ids of one batch (topic `admissions`, no key)."""
 
+    #: Event ids that were seen for the first time.
     event_ids: list[str]
+    #: Where: offsets in the same partition of the topic webhooks; a later offset with the same id
+    #: is a duplicate.
     offsets: list[int]
+    #: Unix milliseconds.
     admitted_at_ms: int
 
 
 class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of a delivery, and its journey (topic `webhook-outcomes`, key `event_id`).
+    """What became of a delivery, and its journey (topic `webhook-outcomes`, key `event_id`)."""
 
-    Shape:  status is processed, skipped, parked or dead; reason is empty only for processed.
-            Stage is the agent that says so, position where it read the delivery.
-    Units:  Unix milliseconds; 0 for what did not happen.
-    """
-
+    #: The delivery.
     event_id: str
+    #: Id of the HTTP request that brought it.
     request_id: str
+    #: Producer.
     source: str
+    #: The producer's event type.
     type: str
+    #: Whom it is about.
     subject: str
+    #: Whose it is, when known.
     user_id: str | None = None
+    #: processed, skipped, parked or dead.
     status: str
+    #: Why, for skipped, parked and dead; else empty.
     reason: str
+    #: How many rows the delivery touched.
     rows: int
+    #: Partition of the delivery in the topic webhooks.
     partition: int
+    #: Offset of the delivery in the topic webhooks.
     offset: int
+    #: When the gateway verified it, Unix milliseconds.
     received_at_ms: int
+    #: When it was found to be no duplicate, Unix milliseconds.
     admitted_at_ms: int
+    #: When it began to wait for its connection, Unix milliseconds; 0 if it never did.
     parked_at_ms: int = 0
+    #: When its connection came, Unix milliseconds; 0 if it did not wait, or waits.
     released_at_ms: int = 0
+    #: When this became true, Unix milliseconds.
     at_ms: int
+    #: The agent that says so: admit, resolve or normalize.
     stage: str
+    #: Where that agent read the delivery: topic/partition@offset.
     position: str
 
 
 class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The end of a copy of a delivery that was admitted before (topic `traces`, `request_id`)."""
+    """The end of a copy of a delivery admitted before (topic `traces`, key `request_id`)."""
 
+    #: Id of the HTTP request that brought the copy.
     request_id: str
+    #: The delivery.
     event_id: str
+    #: Partition of both in the topic webhooks.
     partition: int
+    #: Offset of the copy.
     offset: int
+    #: Offset of the delivery that was admitted.
     first_offset: int
+    #: When the gateway verified the copy, Unix milliseconds.
     received_at_ms: int
+    #: When it was dropped, Unix milliseconds.
     at_ms: int
 
 

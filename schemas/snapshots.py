@@ -9,16 +9,19 @@ import msgspec
 class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state of an instance (topic `workflow-snapshots`, key: the instance's key).
 
-    Shape:  state is the engine's own encoding of version `format`; a reader that does not know the
-            format folds the history instead. Position is the history's offset from which on events
-            are not yet in it; epoch and cause are those of the partition there. wake_at_ms is when
-            time moves it again, 0 at once, -1 never. Without a key and a state it is a checkpoint:
-            all instances of the partition have snapshots that hold what is before its position.
+    Without a key and a state it is a checkpoint: all instances of the partition have snapshots that
+    hold what is before its position.
     """
 
+    #: Version of the encoding of state; a reader that does not know it folds the history instead.
     format: int
+    #: Epoch of the partition at that position.
     epoch: int
+    #: Offset in the history from which on events are not yet in the state.
     position: int
+    #: Offset of the last command that is in the state; -1 if none is.
     cause: int
+    #: When time moves the instance again, Unix milliseconds; 0 at once, -1 never.
     wake_at_ms: int
+    #: The state, in the engine's own encoding.
     state: bytes

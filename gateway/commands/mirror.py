@@ -34,11 +34,11 @@ _TRANSIENT: Final = frozenset(
     }
 )
 
-_SQLITE_TYPES: Final[Mapping[str, str]] = {
-    "string": "TEXT",
-    "long": "INTEGER",
-    "double": "REAL",
-    "boolean": "INTEGER",
+_SQLITE_TYPES: Final[Mapping[type, str]] = {
+    str: "TEXT",
+    int: "INTEGER",
+    float: "REAL",
+    bool: "INTEGER",
 }
 _TABLE_BY_NAME: Final = {table.name: table for table in TABLES}
 _CURSOR_TABLE: Final = "headwater_cursor"
@@ -182,9 +182,7 @@ class Mirror:
 
 def _prepare(database: sqlite3.Connection, table: Table, columns: Sequence[str]) -> None:
     """Makes the table, and the columns that a newer server has added."""
-    known = {
-        column.name: _SQLITE_TYPES.get(column.type, "") for column in (*table.key, *table.columns)
-    }
+    known = {column.name: _SQLITE_TYPES[column.type] for column in (*table.key, *table.columns)}
     keys = ", ".join(_quoted(column.name) for column in table.key)
     declared = ", ".join(f"{_quoted(name)} {kind}" for name, kind in known.items())
     database.execute(

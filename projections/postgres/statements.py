@@ -31,10 +31,10 @@ __all__ = [
 _QUERIES: Final = files("headwater.projections").joinpath("queries")
 
 _SQL_TYPES: Final = {
-    "string": "text",
-    "long": "bigint",
-    "double": "double precision",
-    "boolean": "boolean",
+    str: "text",
+    int: "bigint",
+    float: "double precision",
+    bool: "boolean",
 }
 #: Columns that travel as text and rest as something better.
 _BETTER_TYPES: Final = {
@@ -116,7 +116,7 @@ def listed(parts: list[sql.Composable]) -> sql.Composed:
     return sql.SQL(", ").join(parts)
 
 
-def _sql_column(table: Table, name: str, kind: str) -> SqlColumn:
+def _sql_column(table: Table, name: str, kind: type) -> SqlColumn:
     return SqlColumn(name, _BETTER_TYPES.get((table.name, name), _SQL_TYPES[kind]))
 
 

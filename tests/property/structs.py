@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 #: Text that UTF-8 can hold.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 LONGS = st.integers(-(2**63), 2**63 - 1)
-INTS = st.integers(-(2**31), 2**31 - 1)
 
-#: Fields of Avro type int, whose range is narrower than that of a long.
-_INTS = frozenset({"rank", "partition", "rows", "reply_to"})
 _PLAIN: dict[object, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     str: TEXTS,
@@ -27,10 +24,7 @@ _PLAIN: dict[object, st.SearchStrategy[Any]] = {
 @cache
 def structs(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     """Structs of a type, their fields filled with anything that Avro can hold."""
-    fields = {
-        field.name: INTS if field.name in _INTS else values(field.type)
-        for field in msgspec.structs.fields(kind)
-    }
+    fields = {field.name: values(field.type) for field in msgspec.structs.fields(kind)}
     return st.builds(kind, **fields)
 
 

@@ -1,0 +1,173 @@
+"""The events of a code workflow: its steps and its other entries."""
+
+from enum import StrEnum
+
+from headwater.schemas.history.values import Child, Failure, Json, Tagged
+
+
+class EntryKind(StrEnum):
+    """What an entry of a history is; the values are those of `history.steps[i].type`."""
+
+    DO = "do"
+    SLEEP = "sleep"
+    WAIT = "wait_for_event"
+    LOOP = "loop"
+    JOIN = "join"
+    RACE = "race"
+    CHILD = "child"
+    CHECKPOINT = "checkpoint"
+    REMOVED = "removed"
+    #: `step.now()`; not shown to people.
+    NOW = "now"
+
+
+class StepCompleted(Tagged, frozen=True):
+    """A `step.do` has its result. Steps are not opened: one record a step is enough."""
+
+    #: The step within its run.
+    key: str
+    #: The author's name for it.
+    name: str
+    #: Its place among the entries of the run.
+    ordinal: int
+    #: When the run came to it, Unix milliseconds.
+    reached_at_ms: int
+    #: The attempt that succeeded; the first is 1.
+    attempt: int
+    #: How many it may have; 0 for any number.
+    max_attempts: int
+    #: How long an attempt may take.
+    timeout_ms: int
+    #: What it returned, JSON text.
+    result: Json
+    #: Whether it has a rollback handler.
+    rollback: bool = False
+
+
+class StepFailed(Tagged, frozen=True):
+    """An attempt of a `step.do` failed."""
+
+    #: The step within its run.
+    key: str
+    #: The author's name for it.
+    name: str
+    #: Its place among the entries of the run.
+    ordinal: int
+    #: When the run came to it, Unix milliseconds.
+    reached_at_ms: int
+    #: The attempt that failed; the first is 1.
+    attempt: int
+    #: How many it may have; 0 for any number.
+    max_attempts: int
+    #: How long an attempt may take.
+    timeout_ms: int
+    #: What it failed with.
+    failure: Failure
+    #: When it is tried again, Unix milliseconds; null if this was the last attempt.
+    retry_at_ms: int | None = None
+
+
+class StepsRetried(Tagged, frozen=True):
+    """The next attempts of steps begin: the time of each has come."""
+
+    #: The steps within their run.
+    keys: tuple[str, ...]
+
+
+class EntryOpened(Tagged, frozen=True):
+    """An entry other than a step begins."""
+
+    #: The entry within its run.
+    key: str
+    #: The author's name for it.
+    name: str
+    #: sleep, wait_for_event, loop, join, race, child, checkpoint, removed or now.
+    kind: EntryKind
+    #: Its place among the entries of the run.
+    ordinal: int
+    #: When time ends it, Unix milliseconds.
+    wake_at_ms: int | None = None
+    #: The types of events that it waits for.
+    event_types: tuple[str, ...] | None = None
+    #: How many of them it takes at most.
+    limit: int | None = None
+    #: The instance that it started.
+    child: Child | None = None
+    #: JSON text that a loop starts from.
+    state: Json | None = None
+
+
+class EntryCompleted(Tagged, frozen=True):
+    """An entry has its result."""
+
+    #: The entry within its run.
+    key: str
+    #: The result, JSON text.
+    result: Json
+    #: Ids of the events that it took out of the mailbox.
+    consumed: tuple[str, ...] = ()
+
+
+class EntryErrored(Tagged, frozen=True):
+    """An entry ended with an error, which the author's code sees."""
+
+    #: The entry within its run.
+    key: str
+    #: The error.
+    failure: Failure
+
+
+class EntriesCancelled(Tagged, frozen=True):
+    """Entries that were open and are no longer wanted: the losers of a race."""
+
+    #: The entries within their run.
+    keys: tuple[str, ...]
+
+
+class LoopAdvanced(Tagged, frozen=True):
+    """A loop has come to an iteration."""
+
+    #: The loop's entry.
+    key: str
+    #: The iteration that begins.
+    iteration: int
+    #: What it begins with, JSON text.
+    state: Json
+    #: Iterations before this one are forgotten.
+    trim_before: int = 0
+
+
+class RollbackStarted(Tagged, frozen=True):
+    """The run failed; rollback handlers run now."""
+
+    #: Why.
+    failure: Failure
+
+
+class EntryRolledBack(Tagged, frozen=True):
+    """A rollback handler is done, or given up."""
+
+    #: The entry whose handler it is.
+    key: str
+
+
+class RollbackFailed(Tagged, frozen=True):
+    """An attempt of a rollback handler failed and is tried again."""
+
+    #: The entry whose handler it is.
+    key: str
+    #: The attempt that failed; the first is 1.
+    attempt: int
+    #: What it failed with.
+    failure: Failure
+    #: When it is tried again, Unix milliseconds.
+    retry_at_ms: int
+
+
+class HostLost(Tagged, frozen=True):
+    """The code host died or stood still while the run's own code, not a step, was running."""
+
+    #: What was seen of it.
+    reason: str
+    #: When the run goes on, Unix milliseconds.
+    retry_at_ms: int

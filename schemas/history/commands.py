@@ -1,0 +1,97 @@
+"""Commands: what an instance may be told to do, and refuse.
+
+They travel on `workflow-commands`, and wait in the outboxes of instances that send some.
+"""
+
+from typing import TypeAlias
+
+from headwater.schemas.history.values import Failure, Json, Parent, Sender, Tagged
+
+
+class StartRun(Tagged, frozen=True):
+    """Create an instance; for a parent also: restart its own child."""
+
+    #: What the author's function is given, JSON text.
+    params: Json
+    #: Whose entry waits for the end of it.
+    parent: Parent | None = None
+    #: The instance whose step has asked for it, and does not wait for its end.
+    sender: Sender | None = None
+
+
+class SendEvent(Tagged, frozen=True):
+    """Put an event into an instance's mailbox."""
+
+    #: The event.
+    event_id: str
+    #: The author's event type.
+    type: str
+    #: What it carries, JSON text.
+    payload: Json
+    #: Who sent it and as which of its posts, if a program did.
+    sender: Sender | None = None
+    #: Params of the instance that is created if there is none, JSON text; null to create none.
+    start: Json | None = None
+
+
+class PauseRun(Tagged, frozen=True):
+    """Stop at the next step boundary."""
+
+
+class ResumeRun(Tagged, frozen=True):
+    """Go on after a pause."""
+
+
+class TerminateRun(Tagged, frozen=True):
+    """End a run for good; with a parent, only if the instance is that parent's child."""
+
+    #: Why, for people.
+    reason: str = ""
+    #: The entry that asks for it, if one does.
+    parent: Parent | None = None
+
+
+class RestartRun(Tagged, frozen=True):
+    """Begin a new run of the same instance."""
+
+
+class RetryRun(Tagged, frozen=True):
+    """Begin a new run of an errored instance that keeps what was done."""
+
+    #: The first entry that is done again; null for the one that failed.
+    from_key: str | None = None
+
+
+class FinishChild(Tagged, frozen=True):
+    """Tell a parent how its child ended: with an output or a failure."""
+
+    #: The parent's run.
+    run_number: int
+    #: The parent's entry.
+    key: str
+    #: What the child returned, JSON text.
+    output: Json | None = None
+    #: What it failed with.
+    failure: Failure | None = None
+
+
+class NoteRefusal(Tagged, frozen=True):
+    """Tell an instance that a command which it had sent was refused."""
+
+    #: The run that had sent it.
+    run_number: int
+    #: Why, as a sentence for people.
+    message: str
+
+
+Command: TypeAlias = (
+    StartRun
+    | SendEvent
+    | PauseRun
+    | ResumeRun
+    | TerminateRun
+    | RestartRun
+    | FinishChild
+    | NoteRefusal
+    | RetryRun
+)

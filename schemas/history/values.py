@@ -1,0 +1,66 @@
+"""What commands and events are made of: their two kinds of struct, and the values within them.
+
+Values of authors (params, results, payloads) are JSON text, never looked into. All are structs,
+because building a frozen dataclass costs microseconds.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+#: JSON text, as an author's code gave it.
+Json: TypeAlias = str
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A value within a record."""
+
+
+class Tagged(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=True, gc=False):
+    """A value that says what it is, for where there are several."""
+
+
+class Failure(Part, frozen=True):
+    """An error as data."""
+
+    #: The error's class.
+    name: str
+    #: What it says.
+    message: str
+    #: JSON text, for errors that carry more than a message, such as a join's.
+    detail: Json | None = None
+
+
+class Parent(Part, frozen=True):
+    """Whose entry a child instance belongs to."""
+
+    #: The parent's workflow.
+    workflow: str
+    #: The parent.
+    instance_id: str
+    #: The parent's run.
+    run_number: int
+    #: The entry in that run.
+    key: str
+
+
+class Child(Part, frozen=True):
+    """The instance that an entry of kind `child` started."""
+
+    #: The child's workflow.
+    workflow: str
+    #: The child.
+    instance_id: str
+
+
+class Sender(Part, frozen=True):
+    """The instance whose outbox a command comes from, and its number there."""
+
+    #: The sender's workflow.
+    workflow: str
+    #: The sender.
+    instance_id: str
+    #: The sender's run.
+    run_number: int
+    #: The post's number in the sender's outbox.
+    number: int

@@ -1,0 +1,193 @@
+"""Makes the Avro files from the structs: `make schemas`.
+
+The newest version of a schema is what its struct says: the names, types and defaults of its fields,
+in their order. A record's doc is the first paragraph of the struct's docstring, a field's the `#:`
+comment above it. What was released is never written again: a struct that differs from its released
+version begins the next one.
+"""
+
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from headwater.schemas.catalogue import IDS, NAMESPACE, schema_text
+from headwater.schemas.records import RECORD_TYPES
+from headwater.schemas.tables import TABLES, Stamps
+
+#: Ids up to this one are in logs of others. A release sets it to the highest id.
+RELEASED_THROUGH: Final = 0
+
+_FOLDER: Final = Path(__file__).parent / "avro"
+_PRIMITIVES: Final[dict[object, str]] = {
+    NoneType: "null",
+    bool: "boolean",
+    int: "long",
+    float: "double",
+    bytes: "bytes",
+    str: "string",
+}
+
+
+class Versions(NamedTuple):
+    """Every version of every schema: the text of its file, and its id."""
+
+    texts: dict[str, str]
+    ids: dict[str, int]
+
+
+def made() -> dict[str, str]:
+    """The text of the newest version of every schema, by name."""
+    records = {name: schema_of(kind) for name, kind in RECORD_TYPES.items()}
+    rows = {table.schema: row_schema_of(table.kind) for table in TABLES}
+    return {
+        name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        for name, schema in (records | rows).items()
+    }
+
+
+def checked_in() -> Versions:
+    """What lies in the folder now."""
+    return Versions({version: schema_text(version) for version in IDS}, dict(IDS))
+
+
+def renewed(old: Versions, schemas: Mapping[str, str], released_through: int) -> Versions:
+    """What the folder should hold when these are the newest schemas.
+
+    Shape:  released versions stay as they are; of the others there is at most one a name. Another
+            doc alone is no reason for another version.
+    """
+    ids = {version: number for version, number in old.ids.items() if number <= released_through}
+    texts = {version: old.texts[version] for version in ids}
+    number_of: dict[str, int] = {}
+    for version in ids:
+        name, _, number = version.rpartition(".")
+        number_of[name] = max(number_of.get(name, 0), int(number))
+    for name, text in schemas.items():
+        newest = texts.get(f"{name}.{number_of.get(name, 0)}")
+        if newest is None or _without_docs(newest) != _without_docs(text):
+            version = f"{name}.{number_of.get(name, 0) + 1}"
+            texts[version] = text
+            ids[version] = max(ids.values(), default=0) + 1
+    return Versions(texts, ids)
+
+
+def _without_docs(text: str) -> object:
+    return json.loads(text, object_hook=lambda node: {k: node[k] for k in node if k != "doc"})
+
+
+def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The Avro schema of a record.
+
+    Errors: TypeError for a field without a doc, or of a type that has no place in Avro.
+    """
+    schema = _record(kind, set())
+    name, fields = schema.pop("name"), schema.pop("fields")
+    return {"type": "record", "name": name, "namespace": NAMESPACE} | schema | {"fields": fields}
+
+
+def row_schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The Avro schema of a row of a table: the key, the columns, and which delivery set each."""
+    schema = schema_of(kind)
+    for field in schema["fields"]:
+        if "default" not in field:
+            field["key"] = True
+    schema["fields"] += schema_of(Stamps)["fields"]
+    return schema
+
+
+def _record(kind: type[msgspec.Struct], defined: set[type]) -> dict[str, Any]:
+    """A record's definition; what is defined already is used by its name from then on."""
+    defined.add(kind)
+    return {
+        "type": "record",
+        "name": kind.__name__,
+        "doc": _paragraph(inspect.getdoc(kind) or ""),
+        "fields": [_field(kind, field, defined) for field in msgspec.structs.fields(kind)],
+    }
+
+
+def _field(
+    kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo, defined: set[type]
+) -> dict[str, Any]:
+    doc = next((doc for doc in _docs(kind, field.name) if doc), None)
+    if doc is None:
+        raise TypeError(f"{kind.__name__}.{field.name}: expected a #: comment above it, found none")
+    made = {"name": field.name, "type": _type(field.type, defined), "doc": doc}
+    if not field.required:
+        made["default"] = field.default
+    return made
+
+
+def _type(annotation: Any, defined: set[type]) -> Any:  # noqa: ANN401, any annotation, any JSON
+    origin, members = get_origin(annotation), get_args(annotation)
+    if annotation in _PRIMITIVES:
+        return _PRIMITIVES[annotation]
+    if origin in (Union, UnionType):
+        # A default is one of the first type of a union, and ours is null.
+        null_first = sorted(members, key=lambda member: member is not NoneType)
+        return [_type(member, defined) for member in null_first]
+    if origin in (tuple, list):
+        return {"type": "array", "items": _type(members[0], defined)}
+    if annotation in defined:
+        return annotation.__name__
+    if issubclass(annotation, Enum):
+        return "string"  # an older reader refuses an unknown member itself, and can say so
+    if issubclass(annotation, msgspec.Struct):
+        return _record(annotation, defined)
+    raise TypeError(f"expected a type that Avro has, found {annotation}")
+
+
+def _paragraph(doc: str) -> str:
+    return " ".join(doc.split("\n\n", 1)[0].split()).replace("`", "")
+
+
+def _docs(kind: type, name: str) -> Iterator[str | None]:
+    """The docs of a field, where a struct or one that it inherits from declares it."""
+    for owner in kind.__mro__:
+        module = inspect.getmodule(owner)
+        if module is not None and issubclass(owner, msgspec.Struct) and owner is not msgspec.Struct:
+            yield _comments(module).get((owner.__name__, name))
+
+
+@cache
+def _comments(module: ModuleType) -> dict[tuple[str, str], str]:
+    """The `#:` comments above the fields of a module's structs, by struct and field."""
+    source = inspect.getsource(module)
+    lines = source.splitlines()
+    found = {}
+    for owner in [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]:
+        for node in owner.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                first = at = node.lineno - 1
+                while lines[first - 1].lstrip().startswith("#:"):
+                    first -= 1
+                words = [re.sub(r"^\s*#:\s*", "", line) for line in lines[first:at]]
+                found[owner.name, node.target.id] = " ".join(words)
+    return found
+
+
+def main() -> None:
+    """Writes the files that should be there, and deletes those that should not."""
+    versions = renewed(checked_in(), made(), RELEASED_THROUGH)
+    files = {f"{version}.avsc": text for version, text in versions.texts.items()}
+    files["ids.json"] = json.dumps(versions.ids, indent=2) + "\n"
+    for path in _FOLDER.iterdir():
+        if path.name not in files:
+            path.unlink()
+    for name, text in files.items():
+        (_FOLDER / name).write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{len(versions.ids)} schemas in {_FOLDER}\n")
+
+
+if __name__ == "__main__":
+    main()
