@@ -44,7 +44,7 @@ class House:
         variables = {"kafka": self.bootstrap, "postgres": self.dsn, "log_level": "warning"}
         variables |= settings
         named = {f"HEADWATER_{name.upper()}": value for name, value in variables.items()}
-        return Child(command, "gateway", command, logs=self.logs, variables=named)
+        return Child(command, "headwater", command, logs=self.logs, variables=named)
 
     def child(self, name: str, *arguments: str) -> Child:
         """A process of the benchmark's own."""

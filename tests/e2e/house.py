@@ -92,7 +92,7 @@ class House:
             command = "serve"
             env["HEADWATER_PORT"] = str(self.ports.setdefault(name, free_port()))
         with (self.directory / f"{name}.log").open("ab") as log:
-            argv = [sys.executable, "-m", "gateway", command, *arguments]
+            argv = [sys.executable, "-m", "headwater", command, *arguments]
             self.parts[name] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
         if command == "serve":
             self.wait(lambda: self._ready(name), f"{name} to be ready")

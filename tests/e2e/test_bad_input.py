@@ -35,7 +35,7 @@ def gateway(log: Path, **settings: str) -> Iterator[tuple[int, subprocess.Popen[
         **settings,
     }
     with log.open("wb") as output:
-        argv = [sys.executable, "-m", "gateway", "serve"]
+        argv = [sys.executable, "-m", "headwater", "serve"]
         process = subprocess.Popen(argv, env=env, stdout=output, stderr=output)
     try:
         _wait_until_it_listens(port, process, log)
@@ -174,7 +174,7 @@ def test_the_gateway_ends_in_order_when_asked(scratch: Path, number: signal.Sign
 def test_a_taken_port_is_one_line(scratch: Path) -> None:
     with gateway(scratch / "first.log") as (port, _):
         run = subprocess.run(
-            [sys.executable, "-m", "gateway", "serve", "--port", str(port)],
+            [sys.executable, "-m", "headwater", "serve", "--port", str(port)],
             capture_output=True,
             text=True,
             check=False,

@@ -50,7 +50,7 @@ def headwater(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str
     """Runs the command line in a directory of the user's."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "gateway", *arguments],
+        [sys.executable, "-m", "headwater", *arguments],
         cwd=directory,
         env={**ours, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

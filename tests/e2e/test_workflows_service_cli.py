@@ -75,7 +75,7 @@ def parts(app: Path, environment: dict[str, str]) -> Iterator[None]:
     try:
         for command in (["serve"], ["project"], ["worker", "--app", "shopping"]):
             variables = {**environment, "HEADWATER_MEMBER": f"cli-{command[0]}"}
-            argv = [sys.executable, "-m", "gateway", *command]
+            argv = [sys.executable, "-m", "headwater", *command]
             running.append(subprocess.Popen(argv, cwd=app, env=variables))
         yield
     finally:
@@ -160,7 +160,7 @@ def columns(text: str, first: int, last: int) -> list[tuple[str, ...]]:
 def following(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Runs a command beside the test."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "gateway", *arguments],
+        [sys.executable, "-m", "headwater", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -61,7 +61,7 @@ class BookHouse(WorkflowHouse):
 
     def project(self) -> None:
         """Starts the projector."""
-        self.launch(_PROJECTOR, ["gateway", "project"], {})
+        self.launch(_PROJECTOR, ["headwater", "project"], {})
 
     def kill_projector(self) -> None:
         """kill -9, and another one takes its place."""

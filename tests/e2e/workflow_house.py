@@ -263,7 +263,7 @@ class WorkflowHouse:
         """
         told = {"HEADWATER_MEMBER": name if member else "", TRAIL: str(self.trail)}
         if not impatience:
-            self.launch(name, ["gateway", "worker", "--app", self.app], told)
+            self.launch(name, ["headwater", "worker", "--app", self.app], told)
             return
         told |= {f"IMPATIENT_{key.upper()}": value for key, value in impatience.items()}
         self.launch(name, ["tests.e2e.impatient_worker", self.app], told)

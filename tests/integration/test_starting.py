@@ -177,12 +177,12 @@ def test_rules_that_cannot_be_end_a_worker_at_once(house: WorkflowHouse, tmp_pat
     rules = tmp_path / "rules.toml"
     rules.write_text(RULES.replace("event.user_id'", "event.user_id +'", 1))
     told = {"HEADWATER_RULES": str(rules)}
-    house.launch("wrong", ["gateway", "worker", "--app", APP], told)
+    house.launch("wrong", ["headwater", "worker", "--app", APP], told)
     assert house.parts.pop("wrong").wait(30) == 2
     assert "rule tell: id, line 1, column 16: Syntax error" in house.log("wrong")
 
     rules.write_text(RULES.replace('"review"\nmode', '"revue"\nmode'))
-    house.launch("unknown", ["gateway", "worker", "--app", APP], told)
+    house.launch("unknown", ["headwater", "worker", "--app", APP], told)
     assert house.parts.pop("unknown").wait(60) == 2
     assert "rule review: expected workflow to be one of report, review, watch; found 'revue'" in (
         house.log("unknown")

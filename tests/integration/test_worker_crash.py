@@ -9,7 +9,7 @@ PATIENCE_S = 60
 
 WORKER = """
 import logging, sys
-from streams import _faust, worker
+from headwater.streams.pipeline import _faust, worker
 
 async def fails(_):
     raise RuntimeError("could not seek")

@@ -47,7 +47,7 @@ def found(path: tuple[str, ...]) -> click.Command:
 def headwater(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER")}
     return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
+        [sys.executable, "-m", "headwater", *arguments],
         env={**ours, **variables},
         capture_output=True,
         text=True,
@@ -170,7 +170,7 @@ def test_a_worker_ends_in_order_at_sigterm_even_while_it_waits_for_kafka(tmp_pat
         "@workflow('mine')\nasync def mine(event, step):\n    pass\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-m", "gateway", *("worker", "--app", "mine", "--kafka", "127.0.0.1:1")],
+        [sys.executable, "-m", "headwater", *("worker", "--app", "mine", "--kafka", "127.0.0.1:1")],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,

@@ -1,5 +1,0 @@
-"""`python -m gateway`: the command line, for a part that starts another."""
-
-from headwater.gateway.cli import main
-
-main()
