@@ -31,6 +31,7 @@ from headwater.processors.replay.commands import (
     Wake,
 )
 from headwater.processors.replay.ends import ending, started_again
+from headwater.processors.replay.entry_keys import keys_at_or_beneath
 from headwater.processors.replay.outbox import end_children, queue
 from headwater.processors.replay.retries import retry_at_ms
 from headwater.processors.replay.retrying import retry
@@ -329,8 +330,7 @@ def _lost(run: CodeRun, losers: Losers | None) -> list[RunEvent]:
 
 def _unwanted(run: CodeRun, scopes: tuple[str, ...], steps: tuple[Reached, ...]) -> list[RunEvent]:
     """Cancels what is open at some keys and beneath them."""
-    beneath = tuple(f"{scope}/" for scope in scopes)
-    keys = [key for key in run.open if key in scopes or key.startswith(beneath)]
+    keys = keys_at_or_beneath(run.open, scopes)
     fresh = [step for step in steps if step.key not in run.entries]
     if not keys and not fresh:
         return []

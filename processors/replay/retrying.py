@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.replay.entry_keys import iteration_of, scopes_above
 from headwater.processors.replay.state import CONTAINERS, OPEN, CodeRun, Entry, EntryStatus
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.decisions import Decision, Rejection
@@ -93,14 +94,11 @@ class _Tree:
                 self.latest[key] = latest
 
     def _above(self, key: str) -> list[tuple[str, int | None]]:
-        names = key.split("/")
         found: list[tuple[str, int | None]] = []
-        for depth in range(1, len(names)):
-            scope, within = "/".join(names[:depth]), names[depth]
+        for scope, part in scopes_above(key):
             entry = self.entries.get(scope)
             if entry is not None and entry.kind in CONTAINERS:
-                loops = entry.kind is EntryKind.LOOP and within.startswith("~")
-                found.append((scope, int(within[1:]) if loops else None))
+                found.append((scope, iteration_of(part) if entry.kind is EntryKind.LOOP else None))
         return found
 
     def unreachable(self, key: str) -> str | None:

@@ -5,9 +5,9 @@ from it. If none is known where that begins, because a replay began behind it, i
 stay from the latest known state on. Nobody sees them, and nothing of them is rolled back.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
+from headwater.processors.replay.entry_keys import keys_of_iterations
 from headwater.processors.replay.state import Entry, EntryStatus
 
 #: Only results lead from one state to the next.
@@ -21,7 +21,7 @@ def trim(entries: dict[str, Entry], key: str, before: int) -> list[str]:
     for number in [number for number in loop.commits if number < earliest]:
         del loop.commits[number]
     loop.trimmed = max(loop.trimmed, before)
-    gone = [(each, number) for each, number in _iterations(entries, key) if number < before]
+    gone = [(each, number) for each, number in keys_of_iterations(entries, key) if number < before]
     for each, number in gone:
         if number < earliest or entries[each].status not in _RESULTS:
             del entries[each]
@@ -36,13 +36,6 @@ def trimmed(entries: dict[str, Entry]) -> set[str]:
         each
         for key, loop in entries.items()
         if loop.trimmed
-        for each, number in _iterations(entries, key)
+        for each, number in keys_of_iterations(entries, key)
         if number < loop.trimmed
     }
-
-
-def _iterations(entries: dict[str, Entry], key: str) -> Iterator[tuple[str, int]]:
-    scope = f"{key}/~"
-    for each in entries:
-        if each.startswith(scope):
-            yield each, int(each[len(scope) :].split("/", 1)[0])

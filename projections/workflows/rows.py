@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
+from headwater.processors.replay.entry_keys import keys_of_iterations
 from headwater.schemas.history import Failure, Json, Parent
 
 __all__ = [
@@ -215,13 +216,8 @@ class Trim(msgspec.Struct, frozen=True, gc=False):
 
     def covers(self, step_key: str) -> bool:
         """Whether a step lies in a forgotten iteration."""
-        scope = f"{self.step_key}/~"
-        if not step_key.startswith(scope):
-            return False
-        number, slash, _ = step_key[len(scope) :].partition("/")
-        # As far as Postgres's bigint goes, and with its digits only.
-        numbered = number.isascii() and number.isdigit() and len(number) <= 18
-        return bool(slash) and numbered and int(number) < self.trim_before
+        lies_in = keys_of_iterations((step_key,), self.step_key)
+        return any(number < self.trim_before for _, number in lies_in)
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,0 +1,80 @@
+"""The grammar of entry keys: the path of names that leads to an entry in the author's code.
+
+    key   = part *("/" part)
+    part  = name | "~" number
+
+A name is the author's, with `/` written as `%2F`; a `%` before `2F` or `25` is written as `%25`, so
+that every name has one spelling and no two names share one. `~n` is iteration n of the loop
+before it, counted from 0. So `pages/~3/fetch` is the entry "fetch" in iteration 3 of the loop
+"pages". A scope is where entries stand: the workflow itself (the empty scope), a branch of a join
+or a race (`fetch/user`), or an iteration of a loop (`pages/~3`).
+
+Only the kind of an entry says whether a part that looks like an iteration is one: a branch may be
+named `~3`, too.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+_SEPARATOR: Final = "/"
+_ITERATION: Final = "~"
+#: A `%` that would be read as the beginning of an escape.
+_AMBIGUOUS: Final = re.compile("%(?=2F|25)")
+#: Digits of an iteration that Postgres's bigint can hold, too.
+_DIGITS_MAX: Final = 18
+
+
+def escaped(name: str) -> str:
+    """A name as one part of a key."""
+    if "/" not in name and "%" not in name:
+        return name
+    return _AMBIGUOUS.sub("%25", name).replace(_SEPARATOR, "%2F")
+
+
+def entry_key(scope: str, name: str) -> str:
+    """The key of a name in a scope; it is also the scope of a branch of that name."""
+    return f"{scope}{_SEPARATOR}{escaped(name)}" if scope else escaped(name)
+
+
+def iteration_scope(loop: str, number: int) -> str:
+    """The scope of an iteration of a loop."""
+    return f"{loop}{_SEPARATOR}{_ITERATION}{number}"
+
+
+def iteration_of(part: str) -> int | None:
+    """The number in a part of a key that has the form of an iteration."""
+    digits = part[1:]
+    if part[:1] != _ITERATION or len(digits) > _DIGITS_MAX:
+        return None
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def scopes_above(key: str) -> Iterator[tuple[str, str]]:
+    """What a key lies in, from the outermost, each with the part of the key that follows it."""
+    parts = key.split(_SEPARATOR)
+    for depth in range(1, len(parts)):
+        yield _SEPARATOR.join(parts[:depth]), parts[depth]
+
+
+def keys_beneath(keys: Iterable[str], scope: str) -> Iterator[str]:
+    """Those of some keys that lie beneath a scope; all of them beneath the empty one."""
+    prefix = f"{scope}{_SEPARATOR}" if scope else ""
+    return (key for key in keys if key.startswith(prefix))
+
+
+def keys_at_or_beneath(keys: Iterable[str], scopes: Collection[str]) -> list[str]:
+    """Those of some keys that are one of the scopes, or lie beneath one."""
+    prefixes = tuple(f"{scope}{_SEPARATOR}" for scope in scopes)
+    return [key for key in keys if key in scopes or key.startswith(prefixes)]
+
+
+def keys_of_iterations(keys: Iterable[str], loop: str) -> Iterator[tuple[str, int]]:
+    """Those of some keys that lie in iterations of a loop, each with the iteration's number."""
+    prefix = f"{loop}{_SEPARATOR}{_ITERATION}"
+    for key in keys:
+        if key.startswith(prefix):
+            part, separator, _ = key[len(loop) + 1 :].partition(_SEPARATOR)
+            number = iteration_of(part)
+            if separator and number is not None:
+                yield key, number
