@@ -63,25 +63,42 @@ def test_stop_iteration_does_not_hang():
     drive(scenario)
 
 
+class Hanging:
+    """Callbacks that hang until they are let go; whoever awaits `began` knows that one runs."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began = asyncio.Semaphore(0)
+        self.let_go = threading.Event()
+
+    def __call__(self) -> None:
+        self._loop.call_soon_threadsafe(self._began.release)
+        self.let_go.wait(PATIENCE_S)
+
+    async def began(self) -> None:
+        await self._began.acquire()
+
+
 def test_callbacks_that_are_given_up_keep_their_threads_until_they_return():
     async def scenario(threads: Threads, told: list[str]) -> None:
-        hang = threading.Event()
-        first, second, queued = [
-            asyncio.create_task(threads.call(hang.wait, PATIENCE_S)) for _ in range(3)
-        ]
-        await asyncio.sleep(0)
+        hanging = Hanging()
+        first, second, queued = [asyncio.create_task(threads.call(hanging)) for _ in range(3)]
+        await hanging.began()
+        await hanging.began()
         await _cancelled(queued)
         await _cancelled(first)
         assert told == []
         await _cancelled(second)
         assert told == ["exhausted"]
-        hang.set()
-        assert await threads.call(lambda: "free again") == "free again"
-        hang.clear()
-        third = asyncio.create_task(threads.call(hang.wait, PATIENCE_S))
-        await asyncio.sleep(0)
+        hanging.let_go.set()
+        # They meet only if both threads are free again.
+        meeting = threading.Barrier(2, timeout=PATIENCE_S)
+        await asyncio.gather(*(threads.call(meeting.wait) for _ in range(2)))
+        again = Hanging()
+        third = asyncio.create_task(threads.call(again))
+        await again.began()
         await _cancelled(third)
-        hang.set()
+        again.let_go.set()
         assert told == ["exhausted"]
 
     drive(scenario)
