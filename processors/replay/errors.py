@@ -5,11 +5,17 @@ no errors at all, and derive from BaseException elsewhere, so that `except Excep
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import override
 
 from headwater.schemas.history import Failure
+
+#: The usual cause of code that does not fit its history.
+CODE_CHANGED: Final = (
+    "the workflow's code changed while this run was under way, or it decides by something that "
+    "differs on replay; keep old entries with step.removed, or give the changed workflow a new name"
+)
 
 
 class NonRetryableError(Exception):
@@ -114,7 +120,7 @@ class HistoryDivergedError(Exception):
     Shape:  key of the entry; recorded and requested name kinds as `history.steps[i].type` does.
     """
 
-    def __init__(self, key: str, recorded: str, requested: str, cause: str) -> None:
+    def __init__(self, key: str, recorded: str, requested: str, cause: str = CODE_CHANGED) -> None:
         super().__init__(
             f"at {key}: recorded {recorded}, requested {requested}; usual cause: {cause}"
         )
@@ -126,10 +132,3 @@ class HistoryDivergedError(Exception):
     @override
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.key, self.recorded, self.requested, self.cause)
-
-
-#: Usual causes, for messages.
-CODE_CHANGED = (
-    "the workflow's code changed while this run was under way, or it decides by something that "
-    "differs on replay; keep old entries with step.removed, or give the changed workflow a new name"
-)

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.plan import Plan, plan
 from headwater.projections.deliveries.rows import TOPICS, LogRecord
-from headwater.projections.workflows.history import read_history
+from headwater.projections.workflows.history import PROJECTION, read_history
 from headwater.projections.workflows.plan import plan_history
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
@@ -46,7 +46,7 @@ DELIVERIES: Final = Projection(
 
 #: Instances, steps, events and lines of workflows.
 WORKFLOWS: Final = Projection(
-    name="workflows",
+    name=PROJECTION,
     group="headwater-workflow-projector",
     topics=(WORKFLOW_HISTORY,),
     read=read_history,

@@ -6,6 +6,7 @@ keeps beside the offset at which reading began. Claims always count: they say wh
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,10 @@ from headwater.projections.deliveries.rows import UNREADABLE, LogRecord
 from headwater.schemas.codec import decode
 from headwater.schemas.history import HistoryAppended, PartitionClaimed
 
-__all__ = ["HistoryRecord", "read_history"]
+__all__ = ["PROJECTION", "HistoryRecord", "read_history"]
+
+#: The name of the projection's offsets in Postgres.
+PROJECTION: Final = "workflows"
 
 
 class HistoryRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

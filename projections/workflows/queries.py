@@ -16,7 +16,6 @@ from headwater.projections.deliveries.queries import Reader, Row, bounded
 from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.statements import filled, statement
-from headwater.projections.projector.projection import WORKFLOWS
 from headwater.projections.workflows.answers import (
     Changed,
     Changes,
@@ -30,6 +29,7 @@ from headwater.projections.workflows.answers import (
     RunKey,
     Step,
 )
+from headwater.projections.workflows.history import PROJECTION
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
 __all__ = [
@@ -191,7 +191,7 @@ class Workflows:
         """The first offset of a partition of `workflow-history` that is not applied yet."""
         rows = await self._reader.answers(
             statement("next_offset"),
-            projection=WORKFLOWS.name,
+            projection=PROJECTION,
             topic=WORKFLOW_HISTORY,
             partition=partition,
         )
@@ -203,7 +203,7 @@ class Workflows:
         Shape:  partitions that no projector has seen yet are missing.
         """
         rows = await self._reader.answers(
-            statement("next_offsets"), projection=WORKFLOWS.name, topic=WORKFLOW_HISTORY
+            statement("next_offsets"), projection=PROJECTION, topic=WORKFLOW_HISTORY
         )
         return {row["partition"]: row["next_offset"] for row in rows}
 

@@ -24,7 +24,6 @@ from .processors.replay.errors import (
     UniqueConstraintError,
     UnserialisableError,
 )
-from .streams.authoring.attempt import StepTx
 from .streams.authoring.refusals import (
     CommandRefusedError,
     EventPayloadInvalidError,
@@ -39,10 +38,12 @@ from .streams.authoring.refusals import (
     WorkflowNotFoundError,
     WorkflowParamsInvalidError,
 )
+from .streams.authoring.step_tx import StepTx
+from .streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from .streams.code_host.schedules import Schedule, schedule
 from .streams.harness.workflow_test import WorkflowTest
 from .streams.replay.step import Step
-from .streams.replay.workflow import Break, Continue, Retry, Workflow, WorkflowEvent, workflow
+from .streams.replay.workflow import Workflow, workflow
 
 __all__ = (
     "Break",

@@ -1,28 +1,11 @@
-"""One attempt of a step: what its callback may ask for while it runs, and how it is called."""
+"""Which attempt of a step the running code belongs to."""
 
 import contextvars
-import json
-from datetime import date, datetime
-from decimal import Decimal
-from typing import Any
-from uuid import UUID
 
 import msgspec
 
-from headwater.processors.replay.errors import UnserialisableError
-from headwater.processors.runs.limits import (
-    EVENT_TYPE_MAX,
-    INSTANCE_ID_MAX,
-    POSTS_BYTES_MAX,
-    POSTS_MAX,
-    WORKFLOW_NAME_MAX,
-    name_fault,
-)
-from headwater.schemas.history import Json, Post, SendEvent, StartRun
-from headwater.streams.authoring.values import check_sound, encode
 
-
-class Attempting(msgspec.Struct, frozen=True, gc=False):
+class CurrentAttempt(msgspec.Struct, frozen=True, gc=False):
     """Which attempt is under way."""
 
     key: str
@@ -30,90 +13,6 @@ class Attempting(msgspec.Struct, frozen=True, gc=False):
 
 
 #: The attempt that the running code belongs to; log lines name it.
-ATTEMPT: contextvars.ContextVar[Attempting | None] = contextvars.ContextVar(
+ATTEMPT: contextvars.ContextVar[CurrentAttempt | None] = contextvars.ContextVar(
     "headwater_attempt", default=None
 )
-
-
-class StepTx:
-    """What a step wants to take effect together with its result, and not at all if it fails.
-
-    Everything is only noted here, and done when the result is recorded.
-    """
-
-    def __init__(self) -> None:
-        self.posts: list[Post] = []
-        self.statements: list[tuple[str, Json]] = []
-        self._bytes = 0
-
-    def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
-        """Appends a record to a Kafka topic; the value is JSON."""
-        check_sound("the name of a topic", topic)
-        if not topic:
-            raise ValueError("expected the name of a topic, found none")
-        if key is not None:
-            check_sound("the key of a record", key)
-        text = encode(value, "a published value")
-        self._post(Post(0, topic=topic, key=key, value=text), topic, key or "", text)
-
-    def execute(self, sql: str, params: Any = ()) -> None:  # noqa: ANN401
-        """Runs SQL in the step's Postgres transaction; `%s` stands for a parameter."""
-        if not isinstance(sql, str):
-            raise TypeError(f"expected SQL as text, found {type(sql).__name__}")
-        check_sound("SQL", sql)
-        self.statements.append((sql, json.dumps(list(params), default=_as_text)))
-
-    def create_workflow(
-        self,
-        name: str,
-        *,
-        id: str,  # noqa: A002, the name of the contract
-        params: Any = None,  # noqa: ANN401
-    ) -> None:
-        """Creates an instance; one that exists already is left as it is."""
-        name = str(getattr(name, "name", name))
-        _check("the name of a workflow", name, WORKFLOW_NAME_MAX)
-        _check("an instance id", id, INSTANCE_ID_MAX)
-        params_text = encode(params, f"the params of {name}")
-        self._post(Post(0, name, id, StartRun(params_text)), params_text)
-
-    def send_event(
-        self,
-        workflow: str,
-        id: str,  # noqa: A002, the name of the contract
-        type: str,  # noqa: A002, the name of the contract
-        payload: Any = None,  # noqa: ANN401
-    ) -> None:
-        """Sends an event to an instance; to one that is not there, or over, it is dropped."""
-        workflow = str(getattr(workflow, "name", workflow))
-        _check("the name of a workflow", workflow, WORKFLOW_NAME_MAX)
-        _check("an instance id", id, INSTANCE_ID_MAX)
-        _check("an event type", type, EVENT_TYPE_MAX)
-        text = encode(payload, "an event's payload")
-        self._post(Post(0, workflow, id, SendEvent("", type, text)), text)
-
-    def _post(self, post: Post, *texts: str) -> None:
-        self._bytes += sum(len(text.encode()) for text in texts)
-        count = len(self.posts) + 1
-        if self._bytes > POSTS_BYTES_MAX or count > POSTS_MAX:
-            raise UnserialisableError(
-                f"expected a step to send at most {POSTS_MAX} records and commands, of "
-                f"{POSTS_BYTES_MAX} bytes together, found {count} of {self._bytes} bytes; send "
-                "them from several steps, or store large data elsewhere and send a reference to it"
-            )
-        self.posts.append(post)
-
-
-def _check(what: str, name: str, longest: int) -> None:
-    fault = name_fault(what, name, longest)
-    if fault:
-        raise ValueError(fault)
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, datetime | date | Decimal | UUID):
-        return str(value)
-    raise TypeError(
-        f"expected SQL parameters that are JSON, dates, Decimal or UUID, "
-        f"found {type(value).__name__}"
-    )

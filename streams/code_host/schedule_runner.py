@@ -21,8 +21,9 @@ import msgspec
 from headwater.processors.cron import due, next_tick
 from headwater.processors.replay.errors import NonRetryableError
 from headwater.schemas.history import EntryKind
-from headwater.streams.authoring.attempt import StepTx
+from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import decode
+from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from headwater.streams.code_host.schedules import (
     SCHEDULE,
     SCHEDULED_FOR,
@@ -31,7 +32,7 @@ from headwater.streams.code_host.schedules import (
     declaration_fault,
 )
 from headwater.streams.replay.step import Step
-from headwater.streams.replay.workflow import Break, Continue, Retry, Workflow, WorkflowEvent
+from headwater.streams.replay.workflow import Workflow
 
 #: The workflow whose instances are the schedules of an app.
 RUNNER: Final = "headwater-schedule"
@@ -145,7 +146,7 @@ async def _wait(step: Step, until_ms: int) -> list[Any]:
         if entry is None:
             more = {"event_types": (DECLARED,), "limit": _NEWS_MAX}
             step.open(key, "wait", EntryKind.WAIT, wake_at_ms=until_ms, **more)
-        entry = await step.run.result(key)
+        entry = await step.result(key)
     finally:
         step.leave(key)
     return [each["payload"] for each in decode(entry.result or "null")]

@@ -18,9 +18,9 @@ from headwater.schemas.history import (
     SendEvent,
     TerminateRun,
 )
+from headwater.streams.authoring.arguments import aware
 from headwater.streams.authoring.refusals import refusal
 from headwater.streams.authoring.values import decode, encode
-from headwater.streams.replay.arguments import aware
 
 
 class World(Protocol):

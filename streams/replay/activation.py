@@ -1,420 +1,254 @@
-"""One run in the hands of a host: its code, run again against what is recorded.
+"""A run that a host has taken on: from the owner's first message about it to the last.
 
-Theory of operation: the author's function runs on a loop of its own (`loop.py`). Where it awaits an
-entry that has its result already, the result is not given at once: when nothing else moves, the
-recorded result with the lowest sequence among those awaited is given, and so on. So the code sees
-the results in the order of the log, now as before the crash, and gather, races and branches take
-the same turns. When no recorded result is awaited any more, the run is live.
-
-Joins, races and loops that have their results run their branches again all the same, only for what
-they visit (`retelling.py`). Rolling back (`rollback.py`) is a replay too.
+Theory of operation: the code is executed until it rests. If nothing is under way then, the run
+suspends: it says so, once for every event that it has seen, and the owner may evict it. When the
+code has returned, so has the run. When it has failed, steps that have returned may have to be
+rolled back, so the run fails only when their results are recorded; then the rollback begins, or the
+run is over.
 """
 
-import asyncio
-import heapq
-from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum, auto
+from typing import Any, Final
 
 from headwater.processors.replay.commands import (
     BeginRollback,
-    CodeCommand,
-    Log,
     Raise,
-    Reached,
-    RetryPolicy,
     Return,
+    StepRaised,
+    StepReturned,
     Suspend,
 )
-from headwater.processors.replay.errors import (
-    CODE_CHANGED,
-    HistoryDivergedError,
-    UnserialisableError,
-)
-from headwater.processors.replay.state import OPEN, UNRESOLVED, Entry, EntryStatus
-from headwater.processors.replay.trimming import trim
-from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
+from headwater.processors.replay.errors import HistoryDivergedError, UnserialisableError
+from headwater.processors.replay.state import Entry, EntryStatus
 from headwater.schemas.history import EntryKind, Failure
+from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import encode
-from headwater.streams.engine.host_protocol import Activate, Started
-from headwater.streams.replay.branches import end
-from headwater.streams.replay.giving_up import come_to_end
-from headwater.streams.replay.host_port import Call, Outside, failure_of
-from headwater.streams.replay.journal import Record
-from headwater.streams.replay.loop import WorkflowLoop
+from headwater.streams.engine.host_protocol import Activate, Resolved
+from headwater.streams.replay.execution import Execution
+from headwater.streams.replay.host_port import Call, HostPort
 from headwater.streams.replay.rollback import Rollback, to_roll_back
-from headwater.streams.replay.workflow import Workflow, WorkflowEvent
+from headwater.streams.replay.workflow import Workflow
 
-if TYPE_CHECKING:
-    from headwater.streams.replay.scope import Scope
+#: Smaller than any sequence.
+_NEVER: Final = -1
 
-#: Rollback handlers are tried again as the owner decides.
-_NEVER: Final = RetryPolicy(0, 0, "constant")
+
+class Phase(Enum):
+    """Where a run stands in the host; it goes from one to a later one only."""
+
+    #: Its code runs, or waits for results.
+    RUNNING = auto()
+    #: Its code has failed; results of steps are on their way to the log.
+    FAILING = auto()
+    #: Its code is replayed for its handlers, or these run.
+    ROLLING_BACK = auto()
+    #: Nothing of it runs any more.
+    CLOSED = auto()
 
 
 class Activation:
-    """A run in hand."""
+    """A run in a host."""
 
     def __init__(
         self,
         begin: Activate,
         workflow: Workflow,
         payload: Any,  # noqa: ANN401, what the author declared
-        outside: Outside,
-        step_of: Callable[["Activation"], Any],
+        host: HostPort,
     ) -> None:
-        self.number = begin.activation
-        self.begin = begin
-        self.workflow = workflow
+        self._begin = begin
+        self._workflow = workflow
         self._payload = payload
-        self.outside = outside
-        self._step_of = step_of
-        self.seen = begin.seen
-        self.closed = False
-        self.calls: dict[str, Call] = {}
-        #: Attempts after the first that are run when all that is recorded has been given.
-        self._deferred: list[Call] = []
-        self._rollback = Rollback(self, begin.rollback) if begin.rollback else None
-        #: What the owner will answer soon: while something is owed, the run is not suspended.
-        self.owed: set[str] = set()
-        self._asked_to_suspend = -1
-        self._restart()
+        self._host = host
+        self._entries = begin.entries
+        #: The sequence of the latest event that the code has seen, and what it was when the run
+        #: suspended last.
+        self._seen = begin.seen
+        self._suspended_at = _NEVER
+        #: Why it fails, and whether because it does not fit its history.
+        self._failure = begin.rollback
+        self._diverged = False
+        self._phase = Phase.RUNNING if begin.rollback is None else Phase.ROLLING_BACK
+        self._execute()
 
-    def _restart(self) -> None:
-        # What is not implemented raises NotImplementedError: it needs the world outside.
-        self.loop = WorkflowLoop()  # type: ignore[abstract]
-        self.record = Record(self.begin.entries, self.begin.entries_max)
-        # What was cancelled is never given. A loop that is open has the sequence of its commit.
-        resolved = [
-            each.sequence
-            for each in self.entries.values()
-            if each.status is not EntryStatus.CANCELLED
-            and each.sequence != UNRESOLVED
-            and each.sequence <= self.begin.logged_at
-        ]
-        # As far as the code had come when it logged last, lines are written again; the latest
-        # result until then ends that, or else the first rest. Then come those logged behind it.
-        self._replay_until = max(resolved, default=0)
-        self._replaying = bool(resolved)
-        self._lines_again = self.begin.lines
-        self.unawaited: dict[int, tuple[Scope, str, Coroutine[Any, Any, Any]]] = {}
-        self.handlers: dict[str, Callable[[Any], Any]] = {}
-        self.commits: dict[str, asyncio.Future[None]] = {}
-        self._ticket = 0
-        self._pending: dict[str, asyncio.Future[Entry]] = {}
-        self._recorded: list[tuple[int, int, asyncio.Future[Entry], Entry]] = []
-        self._outcome: tuple[Any, BaseException | None] | None = None
-
-    @property
-    def entries(self) -> dict[str, Entry]:
-        """What is recorded of the run."""
-        return self.record.entries
-
-    @property
-    def ordinal(self) -> int:
-        """The place of the next new entry among all."""
-        return self.record.ordinal
-
-    @property
-    def rolling_back(self) -> bool:
-        """Whether the code only runs to find rollback handlers."""
-        return self._rollback is not None
-
-    # -- the life of an activation, driven by the host
-
-    def start(self) -> None:
-        """Runs the code from its beginning to where it rests."""
-        begin = self.begin
-        event = WorkflowEvent(
-            payload=self._payload,
-            timestamp=datetime.fromtimestamp(begin.started_at_ms / 1_000, UTC),
-            instance_id=begin.instance_id,
-            workflow_name=begin.workflow,
-            run_number=begin.run_number,
+    def _execute(self) -> None:
+        self._execution = Execution(
+            self._begin,
+            self._workflow,
+            self._payload,
+            self._host,
+            rolling_back=self._phase is Phase.ROLLING_BACK,
         )
-        self._root = self._step_of(self)
-        self.loop.create_task(self._main(event))
-        self.pump()
+        self._run = self._execution.run
+        self._rollback = Rollback(self._entries, self._run.handlers, self._host)
 
-    async def _main(self, event: WorkflowEvent[Any]) -> None:
-        try:
-            self._outcome = (await self.workflow(event, self._root), None)
-        except BaseException as error:  # noqa: BLE001, whatever an author raises ends the run only
-            if not self.closed:
-                self._outcome = (None, error)
-
-    def pump(self) -> None:
-        """Runs the code until it rests, then says what that means."""
-        if self.closed:
-            return
-        recorded = self._recorded
-        try:
-            if self._outcome is None:
-                self.loop.run_ready()
-            while recorded and self._outcome is None:
-                _, _, future, entry = heapq.heappop(recorded)
-                self.come_by(entry)
-                if not future.done():
-                    future.set_result(entry)
-                    self.loop.run_ready()
-        except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
-            self._outcome = (None, error)
-        self._replaying = False
-        self._lines_again = 0
-        self._run_deferred()
-        if self._rollback is not None:
-            self._rollback.rests()
-        elif self._outcome is not None:
-            self._finish(*self._outcome)
-        else:
-            self._rest()
-
-    def _run_deferred(self) -> None:
-        deferred, self._deferred = self._deferred, []
-        for call in deferred:
-            if self.calls.get(call.reached.key) is call and self._outcome is None:
-                self.run_call(call)
+    def proceed(self) -> None:
+        """Runs the code until it rests, and does what follows from that."""
+        match self._phase:
+            case Phase.RUNNING:
+                self._execution.run_until_rest()
+                if self._execution.outcome is None:
+                    self._suspend()
+                else:
+                    self._finish(*self._execution.outcome)
+            case Phase.FAILING:
+                self._fail()
+            case Phase.ROLLING_BACK:
+                self._execution.run_until_rest()
+                self._rollback.begin()
+                self._end_rollback()
+            case Phase.CLOSED:
+                pass
 
     def close(self) -> None:
-        """Lets the run go: its code never runs again, not even to clean up, and says no more."""
-        self.closed = True
-        self.outside.drop(self, None)
-        for _, _, coroutine in self.unawaited.values():
-            coroutine.close()
-        self.unawaited.clear()
-        for task in tuple(self.loop.tasks):
-            end(task)
-        self.loop.forget()
-        self._pending.clear()
-        self._recorded.clear()
+        """Ends everything: the code never runs again, not even to clean up, and sends no more."""
+        self._phase = Phase.CLOSED
+        self._host.cancel()
+        self._run.close()
 
-    def _rest(self) -> None:
-        """Nothing moves in the code: unless an answer or a step is under way, it is suspended."""
-        if self.owed or self.outside.running(self) or self._asked_to_suspend == self.seen:
-            return
-        self._asked_to_suspend = self.seen
-        self.outside.say(self, Suspend(self.seen))
+    # -- messages of the owner
 
-    def ask(self) -> None:
-        """Says again whether anything moves."""
-        self._asked_to_suspend = -1
-        if self.closed or self.rolling_back:
-            return
-        if self._outcome is None:
-            self._rest()
-        else:
-            self._finish(*self._outcome)
-
-    # -- what the owner tells
-
-    def resolved(self, key: str, entry: Entry) -> None:
+    def resolved(self, message: Resolved) -> None:
         """An entry has its result."""
-        self.entries[key] = entry
-        self.seen = max(self.seen, entry.sequence)
-        call = self.calls.pop(key, None)
-        if call is not None and call.started:
-            # It is another attempt's: one that was under way in a host that is gone.
-            self.outside.drop(self, key)
-        self.owed.discard(key)
-        future = self._pending.pop(key, None)
-        if future is not None and not future.done():
-            future.set_result(entry)
+        self._seen = max(self._seen, message.sequence)
+        self._run.resolve(message.key, self._entry(message))
+        self.proceed()
+
+    def _entry(self, message: Resolved) -> Entry:
+        """The entry as the message leaves it."""
+        entry = self._entries.get(message.key)
+        if entry is None:
+            call = self._run.calls.get(message.key)
+            entry = Entry(
+                name=message.key,
+                kind=EntryKind.DO,
+                status=EntryStatus.PENDING,
+                ordinal=call.reached.ordinal if call else self._run.journal.ordinal,
+                created_at_ms=0,
+                updated_at_ms=0,
+            )
+        entry.status = EntryStatus.COMPLETED if message.failure is None else EntryStatus.ERRORED
+        entry.sequence = message.sequence
+        entry.attempts = message.attempts
+        entry.result, entry.failure = message.result, message.failure
+        entry.rollback = message.rollback
+        return entry
 
     def advanced(self, key: str, sequence: int) -> None:
         """A loop's commit is durable."""
-        self.seen = max(self.seen, sequence)
-        self.owed.discard(key)
-        future = self.commits.pop(key, None)
-        if future is not None and not future.done():
-            future.set_result(None)
+        self._seen = max(self._seen, sequence)
+        self._run.pending.discard(key)
+        self._run.results.resolve_commit(key)
+        self.proceed()
 
-    def dropped(self, key: str) -> None:
-        """An attempt has failed, whatever its code may still say."""
-        self.owed.discard(key)
-        call = self.calls.get(key)
-        if call is not None:
-            call.started = call.returned = False
-        self.ask()
+    def timed_out(self, key: str) -> None:
+        """An attempt has failed, whatever its code still returns."""
+        self._run.pending.discard(key)
+        self._run.calls.timed_out(key)
+        self.check_rest()
 
-    def again(self, attempts: dict[str, int], sequence: int) -> None:
-        """Runs the next attempts of steps, by key, as soon as the code has come to them."""
-        self.seen = max(self.seen, sequence)
+    def retry(self, attempts: dict[str, int], sequence: int) -> None:
+        """Begins the next attempts of steps, by key, as soon as the code has come to them."""
+        self._seen = max(self._seen, sequence)
         for key, number in attempts.items():
-            entry = self.entries.get(key)
+            entry = self._entries.get(key)
             if entry is not None:
                 entry.wake_at_ms, entry.attempts = None, number - 1
-        if self._outcome is not None or self.rolling_back:
+        if self._phase is Phase.RUNNING:
+            for key, number in attempts.items():
+                self._run.calls.retry(key, number)
+            self._suspend()
+
+    def retry_handler(self, key: str, attempt: int) -> None:
+        """Begins the next attempt of a rollback handler."""
+        if self._phase is Phase.ROLLING_BACK:
+            self._rollback.retry(key, attempt)
+
+    def handler_done(self, key: str) -> None:
+        """It is durable that an entry is rolled back, or that its handler is given up."""
+        if self._phase is Phase.ROLLING_BACK:
+            self._rollback.handled(key)
+            self._end_rollback()
+
+    def check_rest(self) -> None:
+        """Says again whether anything moves, without running code."""
+        if self._phase is Phase.RUNNING:
+            self._suspended_at = _NEVER
+            self._suspend()
+        elif self._phase is Phase.FAILING:
+            self._fail()
+
+    # -- what attempts come to
+
+    def step_ended(self, call: Call, command: StepReturned | StepRaised) -> None:
+        """An attempt of a step has returned or raised."""
+        call.started = False
+        if self._phase is Phase.CLOSED:
             return
-        for key, number in attempts.items():
-            call = self.calls.get(key)
-            if call is not None and not call.started:
-                call.attempt = number
-                self.run_call(call)
-        self._rest()
+        if isinstance(command, StepReturned):
+            self._run.pending.add(call.reached.key)
+            # Statements may still fail, and with them the step.
+            call.returned = not command.statements
+        self._host.send(command)
+        self.check_rest()
 
-    def roll_back_again(self, key: str, number: int) -> None:
-        """Runs the next attempt of a rollback handler."""
-        if self._rollback is not None:
-            self.entries[key].rollback_attempts = number - 1
-            self._rollback.again(key)
+    def handler_ended(self, key: str, error: BaseException | None) -> None:
+        """An attempt of a rollback handler has returned or raised."""
+        if self._phase is Phase.ROLLING_BACK:
+            self._rollback.handler_ended(key, error)
 
-    def started(self, key: str) -> Started | None:
-        """What is under way for a key, as the owner is told of it."""
-        if self.rolling_back:
-            reached = Reached(key, key, 0, 0, 0, 0)
-            attempt = self.entries[key].rollback_attempts + 1
-            return Started(self.number, reached, attempt, _NEVER, rollback=True)
-        call = self.calls.get(key)
-        if call is None:
-            return None
-        return Started(self.number, call.reached, call.attempt, call.policy)
+    # -- from one phase to the next
 
-    # -- what entries do
-
-    def ticket(self) -> int:
-        """The number of the next call of an entry."""
-        self._ticket += 1
-        return self._ticket
-
-    def come_by(self, entry: Entry) -> None:
-        """The code has come to where an entry was resolved, or a loop had its latest commit."""
-        if entry.sequence >= self._replay_until:
-            self._replaying = False
-        if entry.sequence > self.begin.logged_at:
-            # Lines that were logged before belong to iterations that do not run again.
-            self._lines_again = 0
-
-    def logs_again(self) -> bool:
-        """Whether the line that the code is about to log was logged before."""
-        if self._replaying or not self._lines_again:
-            return self._replaying
-        self._lines_again -= 1
-        return True
-
-    def say(self, asked: CodeCommand, *, owed: str | None = None) -> None:
-        """Tells the owner, unless the run is being rolled back, when only handlers have news.
-
-        Shape:  owed is the key of the entry that will have its result as soon as this is durable.
-        """
-        logged = isinstance(asked, Log) and asked.attempt is not None
-        if self.closed or (self.rolling_back and not logged):
+    def _suspend(self) -> None:
+        """Suspends, if no result and no attempt is under way, and if that was not said before."""
+        if self._run.pending or self._host.is_busy() or self._suspended_at == self._seen:
             return
-        if owed is not None:
-            self.owed.add(owed)
-        self.outside.say(self, asked)
-
-    def run_again(self, call: Call) -> None:
-        """Runs an attempt that was under way, behind what was recorded before it began."""
-        self._deferred.append(call)
-
-    def run_call(self, call: Call) -> None:
-        """Runs an attempt of a step."""
-        self.calls[call.reached.key] = call
-        call.started = True
-        self.outside.call(self, call)
-
-    def abandon(self, lost: list[str]) -> list[Reached]:
-        """Stops what runs in the branches that lost a race, or of entries that are given up.
-
-        Shape:  gives the steps among them that nothing is recorded of yet.
-        """
-        prefixes = tuple(f"{scope}/" for scope in lost)
-        keys = [key for key in self.calls if key in lost or key.startswith(prefixes)]
-        fresh = [self.calls[key].reached for key in keys if key not in self.entries]
-        for key in keys:
-            if not self.calls.pop(key).returned:
-                self.owed.discard(key)
-            self.outside.drop(self, key)
-        self.record.cancel_beneath(lost)
-        return fresh
-
-    def forget_iterations(self, key: str, before: int) -> None:
-        """Forgets entries of a loop's old iterations, as the owner does."""
-        for each in trim(self.entries, key, before):
-            self.handlers.pop(each, None)
-
-    def result(self, key: str) -> asyncio.Future[Entry]:
-        """The result of an entry: a recorded one comes in its turn, the others in the future."""
-        future: asyncio.Future[Entry] = self.loop.create_future()
-        entry = self.entries.get(key)
-        if entry is not None and entry.status not in OPEN and entry.sequence != UNRESOLVED:
-            if entry.status is not EntryStatus.CANCELLED:
-                self._ticket += 1
-                heapq.heappush(self._recorded, (entry.sequence, self._ticket, future, entry))
-        else:
-            self._pending[key] = future
-        return future
-
-    def diverged(self, key: str, recorded: str, requested: str) -> HistoryDivergedError:
-        """The error of code that does not fit its history."""
-        return HistoryDivergedError(key, recorded, requested, CODE_CHANGED)
-
-    # -- the end
+        self._suspended_at = self._seen
+        self._host.send(Suspend(self._seen))
 
     def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
-        """The author's function is through."""
+        """The author's function has returned or raised."""
         if error is None:
-            error = come_to_end(self._root, None) or self._unvisited()
+            error = self._execution.return_fault()
         if error is None:
             try:
-                output = encode(value, f"the output of workflow {self.workflow.name}")
+                output = encode(value, f"the output of workflow {self._workflow.name}")
             except UnserialisableError as why:
                 error = why
             else:
-                self._tell_of_failed_tasks()
-                self.outside.say(self, Return(output))
+                for line in self._execution.failed_tasks():
+                    self._host.send(line)
+                self._host.send(Return(output))
                 self.close()
                 return
-        # What still runs has failed with the run. What has returned may have to be rolled back, so
-        # its record is waited for.
-        self.outside.drop(self, None)
-        self._outcome = (None, error)
-        if self.owed:
+        # What still runs has failed with the run.
+        self._host.cancel()
+        self._failure = failure_of(error)
+        self._diverged = isinstance(error, HistoryDivergedError)
+        self._phase = Phase.FAILING
+        self._fail()
+
+    def _fail(self) -> None:
+        if self._run.pending:
             return
-        failure = failure_of(error)
+        failure = self._why()
         # Code that does not fit its history cannot say what to undo either.
-        if isinstance(error, HistoryDivergedError) or not to_roll_back(self.entries):
-            self.outside.say(self, Raise(failure))
+        if self._diverged or not to_roll_back(self._entries):
+            self._host.send(Raise(failure))
             self.close()
             return
-        self.outside.say(self, BeginRollback(failure))
-        self._begin_rollback(failure)
+        self._host.send(BeginRollback(failure))
+        self._run.close()
+        self._phase = Phase.ROLLING_BACK
+        self._execute()
+        self.proceed()
 
-    def _tell_of_failed_tasks(self) -> None:
-        """Logs the failures of tasks that nobody has awaited."""
-        for task in self.loop.failed():
-            failure = failure_of(task.exception() or asyncio.CancelledError())
-            # Names of tasks are not the same on a replay.
-            name = getattr(task.get_coro(), "__qualname__", "a coroutine")
-            message = f"the task of {name} failed unseen: {failure.name}: {failure.message}"
-            line = bounded(message, LOG_MESSAGE_MAX)
-            self.outside.say(self, Log("warn", SYSTEM, line, None, None, None, is_replay=False))
+    def _end_rollback(self) -> None:
+        if self._rollback.is_over:
+            self._host.send(Raise(self._why()))
+            self.close()
 
-    def _begin_rollback(self, failure: Failure) -> None:
-        self.calls.clear()
-        for task in tuple(self.loop.tasks):
-            end(task)
-        self.loop.forget()
-        self._rollback = Rollback(self, failure)
-        self._restart()
-        self.start()
-
-    def handler_ended(self, key: str, error: BaseException | None) -> None:
-        """A rollback handler is through."""
-        if self._rollback is not None:
-            self._rollback.ended(key, error)
-
-    def handler_done(self, key: str) -> None:
-        """That an entry is rolled back is durable."""
-        if self._rollback is not None:
-            self._rollback.done(key)
-
-    def _unvisited(self) -> HistoryDivergedError | None:
-        """The error of strict code that has not come to an entry of its history."""
-        for key in self.record.unvisited() if self.workflow.strict else ():
-            entry = self.entries[key]
-            # What was cancelled might never have been reached: how far a loser gets is chance. The
-            # time is no entry that an author could mark as removed.
-            if entry.status is not EntryStatus.CANCELLED and entry.kind is not EntryKind.NOW:
-                return self.diverged(key, entry.kind.value, "nothing")
-        return None
+    def _why(self) -> Failure:
+        if self._failure is None:
+            raise AssertionError("a run fails for a reason")
+        return self._failure

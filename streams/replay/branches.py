@@ -1,64 +1,64 @@
 """Code of one run that runs side by side: the branches of a join or a race."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from headwater.processors.replay.errors import HistoryDivergedError
 from headwater.schemas.history import Failure
-from headwater.streams.replay.giving_up import come_to_end
-from headwater.streams.replay.host_port import failure_of
+from headwater.streams.authoring.failures import failure_of
+from headwater.streams.replay.scope import Scope
 
-if TYPE_CHECKING:
-    from headwater.streams.replay.step import Step
+S = TypeVar("S", bound=Scope)
 
-Branch: TypeAlias = "Callable[[Step], Awaitable[Any]]"
+#: An async function of its own scope.
+Branch: TypeAlias = Callable[[S], Awaitable[Any]]
 
 
-class Branches:
+class Branches(Generic[S]):
     """Branches, each in a task and a scope of its own.
 
     Shape:  `settled` has value and error by branch, in the order in which they settled.
     """
 
-    def __init__(self, steps: "Mapping[str, Step]", branches: Mapping[str, Branch]) -> None:
-        self._run = next(iter(steps.values())).run
-        self._moved = self._run.loop.create_future()
+    def __init__(self, scopes: Mapping[str, S], branches: Mapping[str, Branch[S]]) -> None:
+        self._run = next(iter(scopes.values())).run
+        self._changed = self._run.loop.create_future()
         self._diverged: HistoryDivergedError | None = None
-        self.steps = steps
+        self.scopes = scopes
         self.settled: dict[str, tuple[Any, Exception | None]] = {}
         self._tasks = {
             name: self._run.loop.create_task(self._settle(name, branch))
             for name, branch in branches.items()
         }
 
-    async def _settle(self, name: str, branch: Branch) -> None:
+    async def _settle(self, name: str, branch: Branch[S]) -> None:
+        scope = self.scopes[name]
         value: Any = None
         error: Exception | None = None
         try:
-            value = await branch(self.steps[name])
+            value = await branch(scope)
         except Exception as raised:  # noqa: BLE001, whatever a branch raises is its outcome
             error = raised
         except BaseException as raised:  # noqa: BLE001, and so are its ways out
-            if self._run.closed or self.steps[name].is_lost():
-                # Nobody asks. Raised, it would be kept by the task, and with it all frames.
+            if self._run.closed or scope.is_lost():
+                # Nobody awaits it. Raised, it would be kept by the task, and with it all frames.
                 return
             error = RuntimeError(
                 "the branch cancelled itself"
                 if isinstance(raised, asyncio.CancelledError)
                 else f"{type(raised).__name__}: {raised}"
             )
-        error = come_to_end(self.steps[name], error)
+        error = scope.end(error)
         if isinstance(error, HistoryDivergedError):
             self._diverged = self._diverged or error
         self.settled[name] = (value, error)
-        self.wake()
+        self.notify()
 
-    def wake(self, _: object = None) -> None:
+    def notify(self, _: object = None) -> None:
         """Has `until` look again."""
-        if not self._moved.done():
-            self._moved.set_result(None)
+        if not self._changed.done():
+            self._changed.set_result(None)
 
     async def until(self, enough: Callable[[], bool]) -> None:
         """Waits until what has settled is enough; what ends the waiting ends all branches.
@@ -69,10 +69,10 @@ class Branches:
         """
         try:
             while not self._is_enough(enough):
-                await self._moved
-                self._moved = self._run.loop.create_future()
+                await self._changed
+                self._changed = self._run.loop.create_future()
         except BaseException:
-            self.end_others()
+            self.cancel_others()
             raise
 
     def _is_enough(self, enough: Callable[[], bool]) -> bool:
@@ -84,11 +84,15 @@ class Branches:
         """Whether nothing runs any more."""
         return len(self.settled) == len(self._tasks)
 
+    def winner(self) -> str | None:
+        """The branch that completed first."""
+        return next((name for name, (_, error) in self.settled.items() if error is None), None)
+
     def others(self) -> list[str]:
         """The branches that have not settled."""
         return [name for name in self._tasks if name not in self.settled]
 
-    def end_others(self) -> list[str]:
+    def cancel_others(self) -> list[str]:
         """Cancels the branches that have not settled, and names them."""
         others = self.others()
         for name in others:
@@ -96,15 +100,15 @@ class Branches:
         return others
 
     def cancel(self, name: str) -> None:
-        """Cancels a branch: it may clean up, but no entry lets it in."""
-        self.steps[name].lost = True
+        """Cancels a branch: it may clean up, but it can call no entry."""
+        self.scopes[name].lost = True
         self._tasks[name].cancel()
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Ends the branches that have not settled, without giving their code another turn."""
         for name in self.others():
-            self.steps[name].lost = True
-            end(self._tasks[name])
+            self.scopes[name].lost = True
+            self._run.loop.close_task(self._tasks[name])
 
     def failures(self) -> dict[str, Failure]:
         """What failed, by branch in the order of the arguments."""
@@ -113,16 +117,3 @@ class Branches:
             for name, error in ((name, self.settled[name][1]) for name in self._tasks)
             if error is not None
         }
-
-
-def end(task: asyncio.Task[Any]) -> None:
-    """Ends a task without giving its code another turn."""
-    loop: Any = task.get_loop()
-    loop.let_go(task)
-    coroutine: Any = task.get_coro()
-    # An author's `finally` may do anything.
-    with contextlib.suppress(BaseException):
-        coroutine.close()
-    # The task and the future that it waits for hold each other: without this they would stay until
-    # a collection of the oldest generation, once in some hundred thousand runs.
-    task.cancel()

@@ -9,12 +9,12 @@ from typing import Any
 from typing_extensions import override
 
 from headwater.schemas.history import EntryKind
-from headwater.streams.replay.activation import Activation
-from headwater.streams.replay.arguments import aware
+from headwater.streams.authoring.arguments import aware
+from headwater.streams.replay.run_context import RunContext
 from headwater.streams.replay.scope import Scope
 
 
-class Drawn(Scope):
+class DeterministicValues(Scope):
     """A scope whose code may ask for the time and for random values.
 
     They are named, or numbered by their order within the scope.
@@ -22,7 +22,7 @@ class Drawn(Scope):
 
     @override
     def __init__(
-        self, run: Activation, scope: str = "", *, above: Scope | None = None, past: bool = False
+        self, run: RunContext, scope: str = "", *, above: Scope | None = None, past: bool = False
     ) -> None:
         super().__init__(run, scope, above=above, past=past)
         self._values: dict[str, int] = {}
@@ -37,8 +37,8 @@ class Drawn(Scope):
         key, entry = self.enter(ticket, shown, EntryKind.NOW)
         try:
             if entry is None:
-                self.mark(key, shown, EntryKind.NOW, owed=key)
-            entry = await self.run.result(key)
+                self.mark(key, shown, EntryKind.NOW, awaits=key)
+            entry = await self.result(key)
         finally:
             self.leave(key)
         return aware(int(entry.result or "0"))
@@ -50,7 +50,9 @@ class Drawn(Scope):
 
     async def _random(self, ticket: int, name: str | None) -> float:
         # The 53 bits that a float has room for.
-        return (int.from_bytes(self._drawn(ticket, "random", name)[:8], "big") >> 11) / 2.0**53
+        return (
+            int.from_bytes(self._random_bytes(ticket, "random", name)[:8], "big") >> 11
+        ) / 2.0**53
 
     def uuid(self, name: str | None = None) -> Coroutine[Any, Any, str]:
         """A random UUID as text, the same on every replay of this run."""
@@ -58,10 +60,10 @@ class Drawn(Scope):
         return self.track(ticket, "uuid", self._uuid(ticket, name))
 
     async def _uuid(self, ticket: int, name: str | None) -> str:
-        return str(uuid.UUID(bytes=self._drawn(ticket, "uuid", name), version=4))
+        return str(uuid.UUID(bytes=self._random_bytes(ticket, "uuid", name), version=4))
 
-    def _drawn(self, ticket: int, what: str, name: str | None) -> bytes:
-        """16 bytes from the run's recorded seed and this draw's place: no record of their own."""
+    def _random_bytes(self, ticket: int, what: str, name: str | None) -> bytes:
+        """16 bytes from the run's recorded seed and this call's place, not recorded."""
         self.run.unawaited.pop(ticket, None)
         place = self.key(self._value_name(what, name))
         return blake2b(f"{self.run.begin.seed}/{place}".encode(), digest_size=16).digest()

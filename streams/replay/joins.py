@@ -2,69 +2,68 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headwater.processors.replay.commands import Close, CodeCommand, Fail, Losers
+from headwater.processors.replay.entry_keys import entry_key
 from headwater.processors.replay.errors import JoinError, RaceError, UnserialisableError
 from headwater.processors.replay.state import Entry, EntryStatus
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, bounded
 from headwater.schemas.history import EntryKind, Failure
+from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
-from headwater.streams.replay.branches import Branch, Branches
-from headwater.streams.replay.giving_up import give_up
-from headwater.streams.replay.host_port import failure_of
-from headwater.streams.replay.retelling import is_over, retell
-from headwater.streams.replay.scope import escaped
-from headwater.streams.replay.workflow import Won
-
-if TYPE_CHECKING:
-    from headwater.streams.replay.step import Step
+from headwater.streams.authoring.workflow_values import Won
+from headwater.streams.replay.branches import Branch, Branches, S
+from headwater.streams.replay.finished_entries import only_replays, replay_beneath
+from headwater.streams.replay.scope import Scope
 
 #: Characters of the messages of all branches that have failed, so that they are a result that fits.
 _MESSAGES_MAX: Final = 240 * 1024
 
 
-async def join(step: "Step", ticket: int, name: str, branches: Mapping[str, Branch]) -> Any:  # noqa: ANN401
+async def join(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S]]) -> Any:  # noqa: ANN401
     """See `Step.join`."""
-    run = step.run
-    key, entry = _enter(step, ticket, name, EntryKind.JOIN, branches)
+    run = scope.run
+    key, entry = _enter(scope, ticket, name, EntryKind.JOIN, branches)
     try:
-        if is_over(step, entry):
-            entry = await retell(step, key, lambda: _begin(step, key, branches, past=True))
+        if only_replays(scope, entry):
+            entry = await replay_beneath(
+                scope, key, lambda: _begin(scope, key, branches, past=True)
+            )
         else:
-            running = _begin(step, key, branches)
+            running = _begin(scope, key, branches)
             await running.until(running.all_settled)
-            run.say(_joined(key, running), owed=key)
-            entry = await run.result(key)
-            run.record.through.add(key)
+            run.send(_joined(key, running), awaits=key)
+            entry = await scope.result(key)
+            run.journal.finished.add(key)
     except asyncio.CancelledError:
-        give_up(step, key)
+        scope.give_up(key)
         raise
     finally:
-        step.leave(key)
+        scope.leave(key)
     if entry.failure is not None:
         raise _error(entry.failure, JoinError)
     return decode(entry.result or "null")
 
 
-async def race(step: "Step", ticket: int, name: str, branches: Mapping[str, Branch]) -> Won:
+async def race(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S]]) -> Won:
     """See `Step.race`."""
-    run = step.run
-    key, entry = _enter(step, ticket, name, EntryKind.RACE, branches)
+    run = scope.run
+    key, entry = _enter(scope, ticket, name, EntryKind.RACE, branches)
     try:
-        if is_over(step, entry):
-            entry = await _retell_race(step, key, branches)
+        if only_replays(scope, entry):
+            entry = await _replay_race(scope, key, branches)
         else:
-            running = _begin(step, key, branches)
-            await running.until(lambda: running.all_settled() or _winner(running) is not None)
-            run.say(_raced(step, key, running), owed=key)
-            entry = await run.result(key)
-            run.record.through.add(key)
+            running = _begin(scope, key, branches)
+            await running.until(lambda: running.all_settled() or running.winner() is not None)
+            run.send(_raced(scope, key, running), awaits=key)
+            entry = await scope.result(key)
+            run.journal.finished.add(key)
     except asyncio.CancelledError:
-        give_up(step, key)
+        scope.give_up(key)
         raise
     finally:
-        step.leave(key)
+        scope.leave(key)
     if entry.failure is not None:
         raise _error(entry.failure, RaceError)
     won = decode(entry.result or "null")
@@ -72,47 +71,43 @@ async def race(step: "Step", ticket: int, name: str, branches: Mapping[str, Bran
 
 
 def _enter(
-    step: "Step", ticket: int, name: str, kind: EntryKind, branches: Mapping[str, Branch]
+    scope: S, ticket: int, name: str, kind: EntryKind, branches: Mapping[str, Branch[S]]
 ) -> tuple[str, Entry | None]:
     if not branches or not all(callable(branch) for branch in branches.values()):
-        step.run.unawaited.pop(ticket, None)
+        scope.run.unawaited.pop(ticket, None)
         raise ValueError(
             f"expected a {kind.value} to have branches, each an async function of a step, "
             f"found {dict(branches)!r}"
         )
-    key, entry = step.enter(ticket, name, kind)
+    key, entry = scope.enter(ticket, name, kind)
     if entry is None:
-        step.open(key, name, kind)
+        scope.open(key, name, kind)
     return key, entry
 
 
 def _begin(
-    step: "Step", key: str, branches: Mapping[str, Branch], *, past: bool = False
-) -> Branches:
-    steps = {name: step.beneath(f"{key}/{escaped(name)}", past=past) for name in branches}
-    return Branches(steps, branches)
+    scope: S, key: str, branches: Mapping[str, Branch[S]], *, past: bool = False
+) -> Branches[S]:
+    scopes = {name: scope.beneath(entry_key(key, name), past=past) for name in branches}
+    return Branches(scopes, branches)
 
 
-def _joined(key: str, running: Branches) -> CodeCommand:
+def _joined(key: str, running: Branches[Any]) -> CodeCommand:
     failures = running.failures()
     try:
         if failures:
             message = f'branches of "{key}" failed: {_listed(failures)}'
             return Fail(key, Failure("JoinError", message, _detail(failures)))
-        values = {name: running.settled[name][0] for name in running.steps}
+        values = {name: running.settled[name][0] for name in running.scopes}
         return Close(key, encode(values, f'the values of the join "{key}"'))
     except UnserialisableError as error:
         return Fail(key, failure_of(error))
 
 
-def _winner(running: Branches) -> str | None:
-    return next((name for name, (_, error) in running.settled.items() if error is None), None)
-
-
-def _raced(step: "Step", key: str, running: Branches) -> CodeCommand:
-    winner = _winner(running)
-    lost = [running.steps[name].scope for name in running.end_others()]
-    losers = Losers(tuple(lost), tuple(step.run.abandon(lost)))
+def _raced(scope: Scope, key: str, running: Branches[Any]) -> CodeCommand:
+    winner = running.winner()
+    lost = [running.scopes[name].scope for name in running.cancel_others()]
+    losers = Losers(tuple(lost), scope.run.discard(lost))
     try:
         if winner is None:
             failures = running.failures()
@@ -124,31 +119,31 @@ def _raced(step: "Step", key: str, running: Branches) -> CodeCommand:
         return Fail(key, failure_of(error), losers)
 
 
-async def _retell_race(step: "Step", key: str, branches: Mapping[str, Branch]) -> Entry:
+async def _replay_race(scope: S, key: str, branches: Mapping[str, Branch[S]]) -> Entry:
     """Runs branches again; the losers for as long as they ran, and no longer.
 
     A result of a loser's may be recorded between the last one of the winner's and the end of the
     race. Its code never saw it; but if the winner's code has become shorter, a loser may have been
     further than it is when the winner settles.
     """
-    entry = step.run.entries.get(key)
+    entry = scope.run.entries.get(key)
     completed = entry is not None and entry.status is EntryStatus.COMPLETED
     winner = decode(entry.result or "null")["winner"] if entry and completed else None
     failure = entry.failure if entry else None
     unserialisable = failure is not None and _is_unserialisable(failure)
 
-    def is_won(running: Branches) -> bool:
-        return winner in running.settled or (unserialisable and _winner(running) is not None)
+    def is_won(running: Branches[Any]) -> bool:
+        return winner in running.settled or (unserialisable and running.winner() is not None)
 
-    def end_losers(running: Branches) -> None:
+    def end_losers(running: Branches[Any]) -> None:
         for name in running.others():
-            if not any(step.run.record.unvisited(running.steps[name].scope)):
+            if not any(scope.run.journal.unvisited(running.scopes[name].scope)):
                 running.cancel(name)
 
-    return await retell(
-        step,
+    return await replay_beneath(
+        scope,
         key,
-        lambda: _begin(step, key, branches, past=True),
+        lambda: _begin(scope, key, branches, past=True),
         settles=is_won,
         settled=end_losers,
     )

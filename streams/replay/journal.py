@@ -1,17 +1,22 @@
-"""What is recorded of a run, and what of it the code has visited since its beginning."""
+"""What is recorded of a run, and what of it the code has visited since it began."""
 
 from collections.abc import Collection, Iterable, Iterator
 
+from headwater.processors.replay.entry_keys import (
+    keys_at_or_beneath,
+    keys_beneath,
+    keys_of_iterations,
+)
 from headwater.processors.replay.errors import TooManyEntriesError
 from headwater.processors.replay.state import OPEN, Entry, EntryStatus
 from headwater.processors.runs.limits import key_fault, too_many_entries
 from headwater.schemas.history import EntryKind
 
 
-class Record:
-    """The entries of a run in hand.
+class Journal:
+    """The entries of a run.
 
-    Shape:  `through` has the joins, races and loops whose code has run to their end since the
+    Shape:  `finished` has the joins, races and loops whose code has run to its end since the
             beginning: the same name again gives the same result, and runs nothing.
     """
 
@@ -19,15 +24,15 @@ class Record:
         self.entries = entries
         self._entries_max = entries_max
         self.visited: set[str] = set()
-        self.through: set[str] = set()
-        #: What the code no longer waits for, though it once asked for it (see `giving_up.py`).
+        self.finished: set[str] = set()
+        #: What the code no longer waits for, though it once did (see `Scope.give_up`).
         self.given_up: set[str] = set()
         #: The place of the next new entry among all, in the order in which they are first reached.
         self.ordinal = 0
         self._passed_over: set[str] = set()
 
     def visit(self, key: str, entry: Entry | None) -> None:
-        """Takes note that the code has come to an entry."""
+        """Notes that the code has come to an entry."""
         self.visited.add(key)
         if entry is not None:
             self.ordinal = max(self.ordinal, entry.ordinal + 1)
@@ -38,7 +43,7 @@ class Record:
         return self.ordinal - 1
 
     def make_room(self, key: str, kind: EntryKind) -> None:
-        """Sees that the run may have one more entry.
+        """Checks that the run may have one more entry.
 
         Errors: TooManyEntriesError; sleeps do not count. ValueError for a key that is too long.
         """
@@ -50,8 +55,9 @@ class Record:
             if counted >= self._entries_max:
                 raise TooManyEntriesError(too_many_entries(key, self._entries_max))
 
-    def opened(self, key: str, name: str, kind: EntryKind, ordinal: int) -> None:
-        """Takes note of an entry that the owner is being told of."""
+    def open(self, key: str, name: str, kind: EntryKind) -> int:
+        """Adds an entry that the owner is about to record; gives its place among all."""
+        ordinal = self.new_ordinal()
         self.entries[key] = Entry(
             name=name,
             kind=kind,
@@ -60,31 +66,32 @@ class Record:
             created_at_ms=0,
             updated_at_ms=0,
         )
+        return ordinal
 
-    def cancel_beneath(self, scopes: Collection[str]) -> None:
-        """Takes note that the owner cancels what is open in some branches, or some entries."""
-        prefixes = tuple(f"{scope}/" for scope in scopes)
-        for key, entry in self.entries.items():
-            if entry.status in OPEN and (key in scopes or key.startswith(prefixes)):
+    def cancel(self, scopes: Collection[str]) -> None:
+        """Notes that the owner cancels what is open at some keys and beneath them."""
+        for key in keys_at_or_beneath(self.entries, scopes):
+            entry = self.entries[key]
+            if entry.status in OPEN:
                 entry.status = EntryStatus.CANCELLED
 
     # -- what is not visited
 
     def unvisited(self, scope: str = "") -> Iterator[str]:
         """Keys beneath a scope that the code has not come to, though it might have."""
-        prefix = f"{scope}/" if scope else ""
-        for key in self.entries:
-            if key.startswith(prefix) and key not in self.visited and key not in self._passed_over:
+        for key in keys_beneath(self.entries, scope):
+            if key not in self.visited and key not in self._passed_over:
                 yield key
 
     def pass_over(self, key: str) -> None:
-        """Takes note that the code means to visit nothing beneath a key."""
-        self._pass_over([each for each in self.entries if each.startswith(f"{key}/")])
+        """Notes that the code will visit nothing beneath a key."""
+        self._pass_over(list(keys_beneath(self.entries, key)))
 
     def pass_over_iterations(self, key: str, before: int) -> None:
-        """Takes note that a loop begins at a later iteration."""
+        """Notes that a loop begins at a later iteration."""
         if before:
-            self._pass_over([each for each, number in self._iterations(key) if number < before])
+            iterations = keys_of_iterations(self.entries, key)
+            self._pass_over([each for each, number in iterations if number < before])
 
     def _pass_over(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -92,14 +99,6 @@ class Record:
             # What is new comes after what is passed over, too.
             self.ordinal = max(self.ordinal, self.entries[key].ordinal + 1)
 
-    # -- iterations
-
     def last_iteration(self, key: str) -> int:
         """The latest iteration of a loop of which something is recorded."""
-        return max((number for _, number in self._iterations(key)), default=0)
-
-    def _iterations(self, key: str) -> Iterator[tuple[str, int]]:
-        prefix = f"{key}/~"
-        for each in self.entries:
-            if each.startswith(prefix):
-                yield each, int(each[len(prefix) :].split("/", 1)[0])
+        return max((number for _, number in keys_of_iterations(self.entries, key)), default=0)

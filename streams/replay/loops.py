@@ -1,26 +1,23 @@
 """Entries with iterations: loop."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from headwater.processors.replay.commands import Advance, Close, Fail
+from headwater.processors.replay.entry_keys import iteration_scope
 from headwater.processors.replay.errors import LoopError
 from headwater.processors.replay.state import Entry, EntryStatus
 from headwater.schemas.history import EntryKind
+from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
-from headwater.streams.replay.branches import Branches
-from headwater.streams.replay.giving_up import come_to_end, give_up
-from headwater.streams.replay.host_port import failure_of
-from headwater.streams.replay.retelling import is_over, retell
-from headwater.streams.replay.workflow import Break, Continue
+from headwater.streams.authoring.workflow_values import Break, Continue
+from headwater.streams.replay.branches import Branches, S
+from headwater.streams.replay.finished_entries import only_replays, replay_beneath
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from headwater.streams.replay.step import Step
-
-Body: TypeAlias = "Callable[[Step, Any], Awaitable[Any]]"
+#: An async function of an iteration's scope and of the loop's state.
+Body: TypeAlias = Callable[[S, Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +48,27 @@ class Pace:
 
 
 async def loop(
-    step: "Step",
+    scope: S,
     ticket: int,
     name: str,
-    body: Body,
+    body: Body[S],
     state: Any,  # noqa: ANN401
     pace: Pace,
 ) -> Any:  # noqa: ANN401
     """See `Step.loop`."""
-    run = step.run
-    key, entry = step.enter(ticket, name, EntryKind.LOOP)
+    key, entry = scope.enter(ticket, name, EntryKind.LOOP)
     try:
         if entry is None:
             begun = encode(state, f'the state of the loop "{key}"')
-            step.open(key, name, EntryKind.LOOP, value=begun)
-            if not step.retold:
-                run.entries[key].commits = {0: begun}
-        if entry is not None and entry.status is EntryStatus.CANCELLED and not step.past:
-            entry = await _run_into_its_end(step, key, body, pace)
-        elif is_over(step, entry):
-            entry = await _retell_loop(step, key, body, pace)
-        else:
-            await _run(step, key, body, pace)
-            entry = await run.result(key)
-            run.record.through.add(key)
+            scope.open(key, name, EntryKind.LOOP, value=begun)
+            if not scope.only_replays:
+                scope.run.entries[key].commits = {0: begun}
+        entry = await _Loop(scope, key, body, pace).result(entry)
     except asyncio.CancelledError:
-        give_up(step, key)
+        scope.give_up(key)
         raise
     finally:
-        step.leave(key)
+        scope.leave(key)
     if entry.failure is not None:
         raise LoopError(
             f'the loop "{key}" has failed: {entry.failure.name}: {entry.failure.message}'
@@ -87,128 +76,140 @@ async def loop(
     return decode(entry.result or "null")
 
 
-async def _run(step: "Step", key: str, body: Body, pace: Pace) -> None:
-    run = step.run
-    states = run.entries[key].commits
-    at = max(states)
-    run.record.pass_over_iterations(key, at)
-    run.come_by(run.entries[key])
-    try:
-        while isinstance(outcome := await _iterate(step, key, body, at, states[at]), Continue):
-            at += 1
-            states[at] = _state(key, outcome)
-            if pace.commits(at):
-                await _commit(step, key, at, states, pace)
-        result = encode(outcome.value, f'the value of the loop "{key}"')
-        _trim(step, key, states, at + 1 - pace.history_keep)
-        run.say(Close(key, result), owed=key)
-    except Exception as error:
-        run.say(Fail(key, failure_of(error)))
-        raise
+class _Loop(Generic[S]):
+    """A loop that the code has entered."""
 
+    def __init__(self, scope: S, key: str, body: Body[S], pace: Pace) -> None:
+        self._scope = scope
+        self._run = scope.run
+        self._key = key
+        self._body = body
+        self._pace = pace
 
-async def _iterate(
-    step: "Step",
-    key: str,
-    body: Body,
-    at: int,
-    state: str,
-) -> Break | Continue:
-    iteration = step.beneath(f"{key}/~{at}")
-    try:
-        outcome = await body(iteration, decode(state))
-    except Exception as error:
-        come_to_end(iteration, error)
-        raise
-    undone = come_to_end(iteration, None)
-    if undone is not None:
-        raise undone
-    if not isinstance(outcome, Break | Continue):
-        raise LoopError(
-            f'expected the body of the loop "{key}" to return Continue(state) or Break(value), '
-            f"found {type(outcome).__name__}"
+    async def result(self, entry: Entry | None) -> Entry:
+        """Runs the loop, or what is left of it, and gives its entry with the result."""
+        if entry is not None and entry.status is EntryStatus.CANCELLED and not self._scope.past:
+            return await self._replay_cancelled()
+        if only_replays(self._scope, entry):
+            return await self._replay(entry)
+        await self._iterate()
+        entry = await self._scope.result(self._key)
+        self._run.journal.finished.add(self._key)
+        return entry
+
+    # -- a loop that goes on
+
+    async def _iterate(self) -> None:
+        run, key = self._run, self._key
+        states = run.entries[key].commits
+        at = max(states)
+        run.journal.pass_over_iterations(key, at)
+        run.lines.reach(run.entries[key])
+        try:
+            while isinstance(
+                outcome := await self._call_body(self._scope, at, states[at]), Continue
+            ):
+                at += 1
+                states[at] = self._state(outcome)
+                if self._pace.commits(at):
+                    await self._commit(at, states)
+            result = encode(outcome.value, f'the value of the loop "{key}"')
+            self._trim_at_end(states, at + 1 - self._pace.history_keep)
+            run.send(Close(key, result), awaits=key)
+        except Exception as error:
+            run.send(Fail(key, failure_of(error)))
+            raise
+
+    async def _call_body(self, scope: S, at: int, state: str) -> Break | Continue:
+        iteration = scope.beneath(iteration_scope(self._key, at))
+        try:
+            outcome = await self._body(iteration, decode(state))
+        except Exception as error:
+            iteration.end(error)
+            raise
+        not_awaited = iteration.end(None)
+        if not_awaited is not None:
+            raise not_awaited
+        if not isinstance(outcome, Break | Continue):
+            raise LoopError(
+                f'expected the body of the loop "{self._key}" to return Continue(state) or '
+                f"Break(value), found {type(outcome).__name__}"
+            )
+        return outcome
+
+    def _state(self, outcome: Continue) -> str:
+        return encode(outcome.state, f'the state of the loop "{self._key}"')
+
+    async def _commit(self, at: int, states: dict[int, str]) -> None:
+        run, key = self._run, self._key
+        before = at - self._pace.history_keep if self._pace.trims(at) else 0
+        durable = run.results.of_commit(key)
+        run.send(Advance(key, at, states[at], before), awaits=key)
+        if before:
+            run.forget_iterations(key, before)
+        await durable
+
+    def _trim_at_end(self, states: dict[int, str], before: int) -> None:
+        """Forgets old iterations at the end, with the state from which the rest goes on.
+
+        States between commits are not known if a replay began after them: then it is an earlier
+        one.
+        """
+        run, key = self._run, self._key
+        known = max((number for number in states if number <= before), default=None)
+        if known is not None and before > run.entries[key].trimmed:
+            run.send(Advance(key, known, states[known], before))
+            run.forget_iterations(key, before)
+
+    # -- a loop that only replays
+
+    async def _replay_cancelled(self) -> Entry:
+        """Runs a loop again whose task the author's code has cancelled, and cancels again.
+
+        It has no result that could be due before that, and its body may have cleaned up.
+        """
+        await self._iterate_again(self._scope.beneath(self._key, past=True))
+        return await self._scope.result(self._key)
+
+    async def _replay(self, entry: Entry | None) -> Entry:
+        """Gives what is recorded of a loop, and an error as it was: only its body can make that.
+
+        What is complete is not entered again, because replays begin at commits, and its end is the
+        last of them. Only its rollback handlers are found by running it.
+        """
+        run, key = self._run, self._key
+        completed = entry is not None and entry.status is EntryStatus.COMPLETED
+        if completed and not run.rolling_back:
+            run.journal.pass_over(key)
+            return await self._scope.result(key)
+
+        def raise_again(running: Branches[Any]) -> None:
+            _, error = running.settled[""]
+            if error is not None and not completed:
+                raise error
+
+        return await replay_beneath(
+            self._scope,
+            key,
+            lambda: Branches({"": self._scope.beneath(key, past=True)}, {"": self._iterate_again}),
+            settles=Branches.all_settled,
+            settled=raise_again,
         )
-    return outcome
 
+    async def _iterate_again(self, past: S) -> None:
+        """Iterations from the latest commit on, where replays begin; rolling back, the earliest.
 
-def _state(key: str, outcome: Continue) -> str:
-    return encode(outcome.state, f'the state of the loop "{key}"')
-
-
-async def _commit(step: "Step", key: str, at: int, states: dict[int, str], pace: Pace) -> None:
-    run = step.run
-    before = at - pace.history_keep if pace.trims(at) else 0
-    future = run.commits[key] = run.loop.create_future()
-    run.say(Advance(key, at, states[at], before), owed=key)
-    if before:
-        run.forget_iterations(key, before)
-    await future
-
-
-def _trim(step: "Step", key: str, states: dict[int, str], before: int) -> None:
-    """Forgets old iterations at the end of a loop, with the state from which the rest goes on.
-
-    States between commits are not known if a replay began behind them: then it is an earlier one.
-    """
-    known = max((number for number in states if number <= before), default=None)
-    if known is not None and before > step.run.entries[key].trimmed:
-        step.run.say(Advance(key, known, states[known], before))
-        step.run.forget_iterations(key, before)
-
-
-async def _run_into_its_end(step: "Step", key: str, body: Body, pace: Pace) -> Entry:
-    """Runs a loop again whose task the author's code has cancelled, and cancels again.
-
-    It has no result that could be due before that, and its body may have cleaned up.
-    """
-    await _run_again(step.beneath(key, past=True), key, body, pace)
-    return await step.run.result(key)
-
-
-async def _retell_loop(step: "Step", key: str, body: Body, pace: Pace) -> Entry:
-    """Gives what is recorded of a loop, and an error as it was: only its body can make that.
-
-    What is complete is not entered again, because replays begin at commits, and its end is the last
-    of them. Only its rollback handlers are found by running it.
-    """
-    run = step.run
-    entry = run.entries.get(key)
-    completed = entry is not None and entry.status is EntryStatus.COMPLETED
-    if completed and not run.rolling_back:
-        run.record.pass_over(key)
-        return await run.result(key)
-
-    async def iterations(past: "Step") -> None:
-        await _run_again(past, key, body, pace)
-
-    def raise_again(running: Branches) -> None:
-        _, error = running.settled[""]
-        if error is not None and not completed:
-            raise error
-
-    return await retell(
-        step,
-        key,
-        lambda: Branches({"": step.beneath(key, past=True)}, {"": iterations}),
-        settles=Branches.all_settled,
-        settled=raise_again,
-    )
-
-
-async def _run_again(step: "Step", key: str, body: Body, pace: Pace) -> None:
-    """Iterations from the latest commit on, where replays begin; rolling back, from the earliest.
-
-    A commit without a record, after the last iteration that has any, stays without: so a body that
-    does not end where it did cannot go on for ever.
-    """
-    run = step.run
-    states = run.entries[key].commits
-    at = min(states) if run.rolling_back else max(states)
-    last = max(run.record.last_iteration(key), *states)
-    run.record.pass_over_iterations(key, at)
-    state = states[at]
-    while isinstance(outcome := await _iterate(step, key, body, at, state), Continue):
-        at += 1
-        state = states.get(at) or _state(key, outcome)
-        if at > last and pace.commits(at):
-            await run.loop.create_future()
+        A commit without a record, after the last iteration that has any, stays without: so a body
+        that does not end where it did cannot go on for ever.
+        """
+        run, key = self._run, self._key
+        states = run.entries[key].commits
+        at = min(states) if run.rolling_back else max(states)
+        last = max(run.journal.last_iteration(key), *states)
+        run.journal.pass_over_iterations(key, at)
+        state = states[at]
+        while isinstance(outcome := await self._call_body(past, at, state), Continue):
+            at += 1
+            state = states.get(at) or self._state(outcome)
+            if at > last and self._pace.commits(at):
+                await run.loop.create_future()

@@ -1,20 +1,17 @@
 """Rolling back: the handlers of completed steps, from the last one to the first.
 
-The author's code is replayed first, with nothing new asked for: what has no result stays without.
-When all rests, every handler that belongs to a completed step is known.
+The author's code is replayed first, and nothing new is begun: what has no result stays without.
+When it rests, every handler that belongs to a completed step is known.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headwater.processors.replay.commands import Raise, RollbackRaised, RolledBack
+from headwater.processors.replay.commands import RollbackRaised, RolledBack
 from headwater.processors.replay.state import Entry, EntryStatus
-from headwater.schemas.history import Failure
+from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode
-from headwater.streams.replay.host_port import failure_of
-
-if TYPE_CHECKING:
-    from headwater.streams.replay.activation import Activation
+from headwater.streams.replay.host_port import HostPort
 
 
 def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
@@ -28,55 +25,65 @@ def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
 
 
 class Rollback:
-    """The rollback of a run in hand."""
+    """The rollback of a run.
 
-    def __init__(self, run: "Activation", failure: Failure) -> None:
-        self._run = run
-        self._failure = failure
+    Shape:  handlers, by key, are those that the replay finds; they are looked at when one runs.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        handlers: Mapping[str, Callable[[Any], Any]],
+        host: HostPort,
+    ) -> None:
+        self._entries = entries
+        self._handlers = handlers
+        self._host = host
+        #: The keys of what is to be rolled back, the next one last; None before the code rests.
         self._left: list[str] | None = None
 
-    def rests(self) -> None:
-        """All handlers are known: begins with the last, if it has not begun yet."""
-        if self._left is None:
-            self._left = to_roll_back(self._run.entries)
-            self._next()
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is rolled back."""
+        return self._left is not None and not self._left
 
-    def again(self, key: str) -> None:
+    def begin(self) -> None:
+        """Begins with the last handler, unless it has begun: all handlers are known."""
+        if self._left is None:
+            self._left = to_roll_back(self._entries)
+            self._call_next()
+
+    def retry(self, key: str, attempt: int) -> None:
         """Tries a handler again that has failed."""
+        self._entries[key].rollback_attempts = attempt - 1
         if self._is_next(key):
             self._call(key)
 
-    def ended(self, key: str, error: BaseException | None) -> None:
-        """A handler is through."""
-        say = self._run.outside.say
-        if error is None:
-            say(self._run, RolledBack(key))
-        else:
-            say(self._run, RollbackRaised(key, failure_of(error)))
+    def handler_ended(self, key: str, error: BaseException | None) -> None:
+        """A handler has returned or raised."""
+        self._host.send(
+            RolledBack(key) if error is None else RollbackRaised(key, failure_of(error))
+        )
 
-    def done(self, key: str) -> None:
-        """That an entry is rolled back is durable."""
+    def handled(self, key: str) -> None:
+        """It is durable that an entry is rolled back, or that its handler is given up."""
         if self._left and self._is_next(key):
             self._left.pop()
-            self._next()
+            self._call_next()
 
     def _is_next(self, key: str) -> bool:
         return bool(self._left and self._left[-1] == key)
 
-    def _next(self) -> None:
-        run = self._run
-        if not self._left:
-            run.outside.say(run, Raise(self._failure))
-            run.close()
-        elif not run.entries[self._left[-1]].rollback_at_ms:
+    def _call_next(self) -> None:
+        # One that has failed before is tried again when the owner says so.
+        if self._left and not self._entries[self._left[-1]].rollback_at_ms:
             self._call(self._left[-1])
-        # Otherwise it has failed before: the owner says when it is tried again.
 
     def _call(self, key: str) -> None:
-        run = self._run
-        handler: Callable[[Any], Any] = run.handlers.get(key, _gone)
-        output = decode(run.entries[key].result or "null")
-        run.outside.call_handler(run, key, handler, output)
+        entry = self._entries[key]
+        handler = self._handlers.get(key, _gone)
+        output = decode(entry.result or "null")
+        self._host.call_handler(key, entry.rollback_attempts + 1, handler, output)
 
 
 def _gone(_: object) -> None:

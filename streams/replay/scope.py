@@ -1,35 +1,36 @@
-"""A place in the tree of a run's entries, where they are entered and asked for."""
+"""A place in the tree of a run's entries: where they are called, and where they end.
+
+An entry that nobody awaits any more is given up: it is cancelled, as those of a race's losers are.
+Left open, a wait would take an event from a later one, and a child would go on for nobody. That is
+so where the author's code cancels the task that awaits it, says that it was removed, or leaves it
+under way when the code of its scope ends. It happens at the same place on replay, so what was given
+up has no result for whoever calls it again, even if one was recorded meanwhile: only the log has
+that, not the code.
+"""
 
 import asyncio
 import inspect
-import re
 from collections.abc import Coroutine
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from typing_extensions import override
 
-from headwater.processors.replay.commands import Mark, Open
+from headwater.processors.replay.commands import Cancel, Mark, Open
+from headwater.processors.replay.entry_keys import entry_key
 from headwater.processors.replay.errors import (
     DuplicateStepError,
+    HistoryDivergedError,
     NonDeterministicError,
     NotAwaitedError,
 )
-from headwater.processors.replay.state import Entry
+from headwater.processors.replay.state import OPEN, Entry
 from headwater.schemas.history import EntryKind
-from headwater.streams.replay.activation import Activation
-from headwater.streams.replay.arguments import check_name
-
-#: Where a name has what would stand for another character in a key.
-_ESCAPED: Final = re.compile("%(?=2F|25)")
+from headwater.streams.authoring.arguments import check_name
+from headwater.streams.replay.run_context import RunContext
 
 
 class Suspended(BaseException):
     """The run was let go while its code was running: nothing of it matters any more."""
-
-
-def escaped(name: str) -> str:
-    """A name as a part of a key: nothing in it stands for a place in the tree."""
-    return _ESCAPED.sub("%25", name).replace("/", "%2F")
 
 
 def _was_awaited(task: asyncio.Task[Any] | None) -> bool:
@@ -43,18 +44,18 @@ def _was_awaited(task: asyncio.Task[Any] | None) -> bool:
 class Scope:
     """The workflow itself, a branch, or an iteration of a loop.
 
-    Shape:  a scope is `lost` when its branch was ended, `through` when its code has come to its
-            end, and `past` beneath an entry that is over.
+    Shape:  a scope is `lost` when its branch was ended, `ended` when its code has returned or
+            raised, and `past` beneath an entry that is over.
     """
 
     def __init__(
-        self, run: Activation, scope: str = "", *, above: "Scope | None" = None, past: bool = False
+        self, run: RunContext, scope: str = "", *, above: "Scope | None" = None, past: bool = False
     ) -> None:
         self.run = run
         self.scope = scope
         self.above = above
         self.lost = False
-        self.through = False
+        self.ended = False
         self.past: bool = past or (above is not None and above.past)
         self.checkpointed: bool = above is not None and above.checkpointed
         #: The entries that its code has called and that have not come to their end, by key, and
@@ -66,26 +67,26 @@ class Scope:
         return type(self)(self.run, scope, above=self, past=past)
 
     @property
-    def retold(self) -> bool:
-        """Whether nothing asked here is news: what is not recorded stays without a result."""
+    def only_replays(self) -> bool:
+        """Whether nothing new is begun here: what is not recorded stays without a result."""
         return self.past or self.run.rolling_back
 
     def is_lost(self) -> bool:
-        """Whether this scope was ended, or one above it has come to its end."""
+        """Whether this scope was ended from outside, or one above it has come to its end."""
         if self.lost:
             return True
         at = self.above
         while at is not None:
-            if at.lost or at.through:
+            if at.lost or at.ended:
                 return True
             at = at.above
         return False
 
     def key(self, name: str) -> str:
         """The key of a name in this scope."""
-        return f"{self.scope}/{escaped(name)}" if self.scope else escaped(name)
+        return entry_key(self.scope, name)
 
-    # -- entries
+    # -- an entry, from its call to its end
 
     def track(
         self, ticket: int, name: str, coroutine: Coroutine[Any, Any, Any]
@@ -98,11 +99,39 @@ class Scope:
         self, ticket: int, name: str, kind: EntryKind, *, or_removed: bool = False
     ) -> tuple[str, Entry | None]:
         """Begins a call of an entry: its key, and what is recorded of it."""
-        run = self.run
+        run, journal = self.run, self.run.journal
         run.unawaited.pop(ticket, None)
+        self._check_place(name)
+        check_name(name)
+        key = self.key(name)
+        if key in self.under_way:
+            raise DuplicateStepError(
+                f'expected one entry "{key}" at a time, found a second while the first is under '
+                "way: give each its own name"
+            )
+        if key in journal.given_up and not or_removed:
+            raise DuplicateStepError(
+                f'expected another name than "{key}", found the name of an entry that was removed, '
+                "or cancelled with the task that awaited it: give each its own name"
+            )
+        entry = run.entries.get(key)
+        kinds = (kind, EntryKind.REMOVED) if or_removed else (kind,)
+        if entry is not None and entry.kind not in kinds:
+            raise HistoryDivergedError(key, entry.kind.value, kind.value)
+        if entry is None and not self.only_replays:
+            journal.make_room(key, kind)
+        if run.strict and key in journal.visited:
+            raise HistoryDivergedError(key, kind.value, f"a second {kind.value} of the same name")
+        journal.visit(key, entry)
+        self.under_way[key] = asyncio.current_task(run.loop)
+        return key, entry
+
+    def _check_place(self, name: str) -> None:
+        """Checks that an entry may be called here and now."""
+        run = self.run
         if run.closed or self.is_lost():
             raise Suspended
-        if self.through:
+        if self.ended:
             raise NotAwaitedError(
                 f'expected the entry "{name}" to be called before {self} returns, found it called '
                 "later: await all tasks where they begin"
@@ -112,36 +141,72 @@ class Scope:
                 f'expected the entry "{name}" to be awaited by the workflow\'s own code, found it '
                 "inside a step or a thread: call it outside, and pass its result in"
             )
-        check_name(name)
-        key = self.key(name)
-        if key in self.under_way:
-            raise DuplicateStepError(
-                f'expected one entry "{key}" at a time, found a second while the first is under '
-                "way: give each its own name"
-            )
-        if key in run.record.given_up and not or_removed:
-            raise DuplicateStepError(
-                f'expected another name than "{key}", found the name of an entry that was removed, '
-                "or cancelled with the task that awaited it: give each its own name"
-            )
+
+    def open(self, key: str, name: str, kind: EntryKind, **more: Any) -> None:  # noqa: ANN401
+        """Opens an entry that is not a step."""
+        if not self.only_replays:
+            ordinal = self.run.journal.open(key, name, kind)
+            self.run.send(Open(key, name, kind, ordinal, **more))
+
+    def mark(self, key: str, name: str, kind: EntryKind, *, awaits: str | None = None) -> None:
+        """Records an entry that is over at once."""
+        if not self.only_replays:
+            ordinal = self.run.journal.open(key, name, kind)
+            self.run.send(Mark(key, name, kind, ordinal), awaits=awaits)
+
+    def result(self, key: str) -> asyncio.Future[Entry]:
+        """The result of an entry, when its turn has come."""
+        return self.run.results.of(key, self.run.entries.get(key))
+
+    async def result_or_give_up(self, key: str) -> Entry:
+        """The result of an entry, which is given up if what awaits it is cancelled first."""
+        future = self.result(key)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                self.give_up(key)
+            raise
+
+    def give_up(self, key: str) -> None:
+        """Cancels an entry and what is beneath it.
+
+        What ends a whole branch or the run cancels tasks too, and decides itself about entries.
+        """
+        run = self.run
+        if run.closed or self.is_lost():
+            return
+        run.journal.given_up.add(key)
         entry = run.entries.get(key)
-        kinds = (kind, EntryKind.REMOVED) if or_removed else (kind,)
-        if entry is not None and entry.kind not in kinds:
-            raise run.diverged(key, entry.kind.value, kind.value)
-        if entry is None and not self.retold:
-            run.record.make_room(key, kind)
-        if run.workflow.strict and key in run.record.visited:
-            raise run.diverged(key, kind.value, f"a second {kind.value} of the same name")
-        run.record.visit(key, entry)
-        self.under_way[key] = asyncio.current_task(run.loop)
-        return key, entry
+        # A step in its first attempt has no record yet.
+        is_open = key in run.calls if entry is None else entry.status in OPEN
+        if is_open and not self.only_replays:
+            run.send(Cancel(key, run.discard([key])))
 
     def leave(self, key: str) -> None:
         """Ends a call of an entry."""
         self.under_way.pop(key, None)
 
-    def left_undone(self) -> NotAwaitedError | None:
-        """What code that returns now has forgotten, or what runs in tasks that it never awaited."""
+    # -- the end of the scope
+
+    def end(self, error: Exception | None) -> Exception | None:
+        """Ends a scope whose code has returned or raised; gives the error that it ends with.
+
+        What it has left under way is given up: a gather of which one has failed leaves the others.
+        But what nobody ever waited for is an error of code that returns.
+        """
+        if error is None:
+            error = self._not_awaited()
+        for key in self.under_way:
+            self.give_up(key)
+        self.ended = True
+        for task in self.under_way.values():
+            if task is not None:
+                task.cancel()
+        return error
+
+    def _not_awaited(self) -> NotAwaitedError | None:
+        """What code that returns now has forgotten, or left in tasks that it never awaited."""
         forgotten = [
             what
             for scope, what, coroutine in self.run.unawaited.values()
@@ -163,19 +228,3 @@ class Scope:
     @override
     def __str__(self) -> str:
         return f'"{self.scope}"' if self.scope else "the workflow"
-
-    def open(self, key: str, name: str, kind: EntryKind, **more: Any) -> None:  # noqa: ANN401
-        """Asks for an entry that is not a step."""
-        if not self.retold:
-            self.run.say(Open(key, name, kind, self._opened(key, name, kind), **more))
-
-    def mark(self, key: str, name: str, kind: EntryKind, *, owed: str | None = None) -> None:
-        """Asks for an entry that is over at once."""
-        if not self.retold:
-            self.run.say(Mark(key, name, kind, self._opened(key, name, kind)), owed=owed)
-
-    def _opened(self, key: str, name: str, kind: EntryKind) -> int:
-        record = self.run.record
-        ordinal = record.new_ordinal()
-        record.opened(key, name, kind, ordinal)
-        return ordinal

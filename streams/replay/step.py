@@ -14,10 +14,7 @@ from headwater.processors.replay.state import OPEN, Entry, EntryStatus
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, name_fault
 from headwater.schemas.history import EntryKind
-from headwater.streams.authoring.values import decode, encode
-from headwater.streams.replay import joins
-from headwater.streams.replay import loops as iterations
-from headwater.streams.replay.arguments import (
+from headwater.streams.authoring.arguments import (
     awaited,
     check_callable,
     check_rollback,
@@ -30,12 +27,13 @@ from headwater.streams.replay.arguments import (
     wait_ms_of,
     wants_tx,
 )
+from headwater.streams.authoring.values import decode, encode
+from headwater.streams.authoring.workflow_values import ReceivedEvent, Retry, Won
+from headwater.streams.replay import joins, loops
 from headwater.streams.replay.branches import Branch
-from headwater.streams.replay.deterministic import Drawn
-from headwater.streams.replay.giving_up import give_up, outcome
+from headwater.streams.replay.deterministic import DeterministicValues
 from headwater.streams.replay.host_port import Call
 from headwater.streams.replay.step_log import StepLog
-from headwater.streams.replay.workflow import ReceivedEvent, Retry, Won
 
 _TIMEOUT: Final = "10 minutes"
 _POLICY: Final = Retry().policy()
@@ -51,13 +49,13 @@ _KINDS: Final = {
 }
 
 
-class Step(Drawn):
+class Step(DeterministicValues):
     """The entries of one scope: the workflow itself, a branch, or an iteration of a loop."""
 
     @property
     def log(self) -> StepLog:
         """Writes lines for people; each call is awaited."""
-        # Made when it is asked for, because it knows its scope: held there, both were a cycle.
+        # Made at each use: held here, it and its scope would refer to each other.
         return StepLog(self)
 
     def do(
@@ -103,7 +101,7 @@ class Step(Drawn):
                 run.handlers[key] = rollback
             if entry is None or entry.status in OPEN:
                 self._call(key, name, callback, retries, timeout, rollback, entry)
-            entry = await outcome(self, key)
+            entry = await self.result_or_give_up(key)
         finally:
             self.leave(key)
         if entry.status is EntryStatus.COMPLETED:
@@ -126,24 +124,25 @@ class Step(Drawn):
         tx = wants_tx(name, callback)
         if rollback is not None:
             check_rollback(name, rollback)
-        if self.retold:
+        if self.only_replays:
             return
         reached = Reached(
             key,
             name,
-            run.record.new_ordinal() if entry is None else entry.ordinal,
-            run.outside.now_ms() if entry is None else entry.created_at_ms,
+            run.journal.new_ordinal() if entry is None else entry.ordinal,
+            run.host.now_ms() if entry is None else entry.created_at_ms,
             policy.limit + 1,
             timeout_ms,
         )
         call = Call(reached, callback, policy, wants_tx=tx, rollback=rollback is not None)
-        run.calls[key] = call
         if entry is None or entry.attempts == 0:
             call.attempt = 1
-            run.run_call(call)
+            run.calls.start(call)
         elif entry.wake_at_ms is None:
             call.attempt = entry.attempts + 1
-            run.run_again(call)
+            run.calls.start_after_replay(call)
+        else:
+            run.calls.add(call)
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """Sleeps durably; at most 365 days."""
@@ -161,10 +160,10 @@ class Step(Drawn):
         key, entry = self.enter(ticket, name, EntryKind.SLEEP)
         try:
             if entry is None:
-                now_ms = self.run.outside.now_ms()
+                now_ms = self.run.host.now_ms()
                 wait_ms, until_ms = sleep_of(name, length, now_ms, until=until)
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
-            await outcome(self, key)
+            await self.result_or_give_up(key)
         finally:
             self.leave(key)
 
@@ -214,7 +213,7 @@ class Step(Drawn):
                     event_types=event_types,
                     limit=limit,
                 )
-            entry = await outcome(self, key)
+            entry = await self.result_or_give_up(key)
         finally:
             self.leave(key)
         if entry.failure is not None:
@@ -252,12 +251,14 @@ class Step(Drawn):
         key, entry = self.enter(ticket, name, EntryKind.CHILD)
         try:
             if entry is None:
-                child_id = instance_id or child_id_of(run.begin, key)
+                child_id = instance_id or child_id_of(
+                    run.begin.workflow, run.begin.instance_id, key
+                )
                 fault = name_fault("an instance id", child_id, INSTANCE_ID_MAX)
                 if fault:
                     raise ValueError(fault)
-                if workflow not in run.outside.workflows():
-                    known = ", ".join(sorted(run.outside.workflows()))
+                if workflow not in run.host.workflows():
+                    known = ", ".join(sorted(run.host.workflows()))
                     raise ChildWorkflowError(
                         f"expected one of the workflows {known}, found {workflow!r}"
                     )
@@ -273,7 +274,7 @@ class Step(Drawn):
                     child_id=child_id,
                     value=encode(params, f"the params of {workflow}"),
                 )
-            entry = await outcome(self, key)
+            entry = await self.result_or_give_up(key)
         finally:
             self.leave(key)
         if entry.failure is not None:
@@ -317,10 +318,10 @@ class Step(Drawn):
                 recorded every `commit_interval` iterations, where a replay starts; entries of
                 old iterations are forgotten every `history_every`, but for the `history_keep` last.
         """
-        pace = iterations.Pace(commit_interval, history_every, history_keep)
+        pace = loops.Pace(commit_interval, history_every, history_keep)
         ticket = self.run.ticket()
         body = awaited(f'the body of the loop "{name}"', body)
-        return self.track(ticket, name, iterations.loop(self, ticket, name, body, state, pace))
+        return self.track(ticket, name, loops.loop(self, ticket, name, body, state, pace))
 
     def checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """Marks the place from which on steps may have rollbacks."""
@@ -334,7 +335,7 @@ class Step(Drawn):
         if entry is None:
             self.mark(key, name, EntryKind.CHECKPOINT)
         else:
-            self.run.come_by(entry)
+            self.run.lines.reach(entry)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
         """Stands where an entry was that the code no longer has.
@@ -350,16 +351,16 @@ class Step(Drawn):
             raise ValueError(f"expected kind to be one of {', '.join(_KINDS)}, found {kind!r}")
         key, entry = self.enter(ticket, name, _KINDS[kind], or_removed=True)
         self.leave(key)
-        self.run.record.pass_over(key)
+        self.run.journal.pass_over(key)
         if entry is None:
             self.mark(key, name, EntryKind.REMOVED)
         elif entry.kind is not EntryKind.REMOVED:
-            give_up(self, key)
+            self.give_up(key)
         else:
-            self.run.come_by(entry)
+            self.run.lines.reach(entry)
 
 
-def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch]:
+def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:
     return {
         name: awaited(f'the branch "{name}"', branch) if callable(branch) else branch
         for name, branch in branches.items()

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headwater.processors.replay.commands import Log
 from headwater.processors.runs.limits import LOG_CATEGORY_MAX, LOG_MESSAGE_MAX, SYSTEM
 from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.authoring.values import encode, sound
-
-if TYPE_CHECKING:
-    from headwater.streams.replay.scope import Scope
+from headwater.streams.replay.scope import Scope
 
 
 class StepLog:
@@ -18,7 +16,7 @@ class StepLog:
 
     __slots__ = ("_scope",)
 
-    def __init__(self, scope: "Scope") -> None:
+    def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
     def debug(
@@ -92,8 +90,8 @@ class StepLog:
         text = None if data is None else encode(data, "the data of a log line")
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
-        replayed = attempt is None and run.logs_again()
-        run.say(Log(level, sound(category), sound(message), text, key, number, replayed))
+        replayed = attempt is None and run.lines.next_is_logged()
+        run.send(Log(level, sound(category), sound(message), text, key, number, replayed))
 
 
 def _check(message: object, category: object) -> None:

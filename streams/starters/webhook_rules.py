@@ -23,7 +23,6 @@ from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
     HeadwaterError,
-    Overloaded,
     UndecodableRecord,
     UnknownSchema,
 )
@@ -237,7 +236,7 @@ class Triggers:
             except OutcomeUnknown as error:
                 known.update(error.known)
                 why: HeadwaterError = error
-            except (BrokerUnavailable, Overloaded) as error:
+            except BrokerUnavailable as error:
                 why = error
             else:
                 return known

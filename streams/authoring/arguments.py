@@ -26,8 +26,7 @@ from headwater.processors.runs.limits import (
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.values import check_sound
-from headwater.streams.engine.host_protocol import Activate
-from headwater.streams.replay.workflow import ReceivedEvent, Retry
+from headwater.streams.authoring.workflow_values import ReceivedEvent, Retry
 
 
 def check_name(name: object) -> None:
@@ -272,7 +271,7 @@ def moment_ms(moment: datetime | float) -> int:
     return max(0, round(moment))
 
 
-def child_id_of(begin: Activate, key: str) -> str:
+def child_id_of(workflow: str, instance_id: str, key: str) -> str:
     """The id of a child that its author did not name: the same on every replay."""
-    place = f"{begin.workflow}/{begin.instance_id}/{key}"
+    place = f"{workflow}/{instance_id}/{key}"
     return f"child_{blake2b(place.encode(), digest_size=12).hexdigest()}"

@@ -1,0 +1,219 @@
+"""A run in a host, with the attempts of its steps and of its rollback handlers.
+
+Attempts run on the host's event loop, functions that are not async wherever `call_sync` puts them.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from headwater.processors.replay.commands import (
+    CodeCommand,
+    Reached,
+    RetryPolicy,
+    StepRaised,
+    StepReturned,
+)
+from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
+from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
+from headwater.streams.authoring.failures import failure_of
+from headwater.streams.authoring.step_tx import StepTx
+from headwater.streams.authoring.values import encode
+from headwater.streams.engine.host_protocol import Activate, FromHost, Said, Started
+from headwater.streams.replay.activation import Activation
+from headwater.streams.replay.host_port import Call
+from headwater.streams.replay.workflow import Workflow
+
+if TYPE_CHECKING:
+    import asyncio
+
+#: Calls a function that is not async, somewhere; gives its result.
+CallSync: TypeAlias = Callable[..., Awaitable[Any]]
+
+#: What asyncio says where no event loop is.
+_NO_LOOP: Final = re.compile("no (running|current) event loop")
+#: The owner decides about handlers that fail.
+_OWNERS_POLICY: Final = RetryPolicy(0, 0, "constant")
+
+
+class Attempt:
+    """An attempt that is under way; `attempts` of its run has it as long as it counts."""
+
+    __slots__ = ("key", "run", "started", "task")
+
+    def __init__(self, run: "HostedRun", key: str, started: Callable[[], Started]) -> None:
+        self.run = run
+        self.key = key
+        #: What the owner is told of it.
+        self.started = started
+        self.task: asyncio.Task[None]
+
+    def counts(self) -> bool:
+        """Whether it has not ended, and nobody has cancelled it."""
+        return self.run.attempts.get(self.key) is self
+
+
+class HostServices:
+    """What the runs of a host share.
+
+    Shape:  `fresh` has the attempts that the owner has not been told of; `busy` counts those that
+            are under way.
+    """
+
+    def __init__(
+        self,
+        workflows: frozenset[str],
+        emit: Callable[[FromHost], None],
+        now_ms: Callable[[], int],
+        call_sync: CallSync,
+    ) -> None:
+        self.workflows = workflows
+        self.emit = emit
+        self.now_ms = now_ms
+        self.call_sync = call_sync
+        self.loop: asyncio.AbstractEventLoop
+        self.fresh: list[Attempt] = []
+        self.busy = 0
+
+
+class HostedRun:
+    """A run in a host: what its activation reaches of the world outside (the port `HostPort`)."""
+
+    def __init__(
+        self,
+        services: HostServices,
+        begin: Activate,
+        workflow: Workflow,
+        payload: Any,  # noqa: ANN401, what the author declared
+    ) -> None:
+        self._services = services
+        self._number = begin.activation
+        self.attempts: dict[str, Attempt] = {}
+        self.activation = Activation(begin, workflow, payload, self)
+
+    # -- the port
+
+    def send(self, command: CodeCommand) -> None:
+        """Sends a command to the owner."""
+        self._services.emit(Said(self._number, command))
+
+    def is_busy(self) -> bool:
+        """Whether attempts are under way."""
+        return bool(self.attempts)
+
+    def now_ms(self) -> int:
+        """The host's clock."""
+        return self._services.now_ms()
+
+    def workflows(self) -> frozenset[str]:
+        """The names of the workflows that this host knows."""
+        return self._services.workflows
+
+    def cancel(self, key: str | None = None) -> None:
+        """Cancels the attempt of a key, or all."""
+        for attempt in list(self.attempts.values()) if self.attempts else ():
+            if key in (None, attempt.key):
+                attempt.task.cancel()
+                self._end(attempt)
+
+    def call(self, call: Call) -> None:
+        """Begins an attempt of a step."""
+        attempt = Attempt(
+            self,
+            call.reached.key,
+            lambda: Started(self._number, call.reached, call.attempt, call.policy),
+        )
+        self._start(attempt, self._run_step(attempt, call))
+
+    def call_handler(
+        self,
+        key: str,
+        attempt: int,
+        handler: Callable[[Any], Any],
+        output: Any,  # noqa: ANN401
+    ) -> None:
+        """Begins an attempt of a rollback handler."""
+        reached = Reached(key, key, 0, 0, 0, 0)
+        started = Started(self._number, reached, attempt, _OWNERS_POLICY, rollback=True)
+        begun = Attempt(self, key, lambda: started)
+        self._start(begun, self._run_handler(begun, attempt, handler, output))
+
+    # -- attempts
+
+    def _start(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> None:
+        services = self._services
+        attempt.task = services.loop.create_task(work)
+        self.attempts[attempt.key] = attempt
+        services.fresh.append(attempt)
+        services.busy += 1
+
+    def _end(self, attempt: Attempt) -> None:
+        del self.attempts[attempt.key]
+        self._services.busy -= 1
+
+    async def _run_step(self, attempt: Attempt, call: Call) -> None:
+        number = call.attempt
+        ATTEMPT.set(CurrentAttempt(attempt.key, number))
+        tx = StepTx() if call.wants_tx else None
+        command: StepReturned | StepRaised
+        try:
+            value = await self._invoke(call.callback, *(() if tx is None else (tx,)))
+            command = StepReturned(
+                call.reached,
+                number,
+                call.policy,
+                encode(value, f'the result of step "{call.reached.name}"'),
+                call.rollback,
+                tuple(tx.posts) if tx else (),
+                tuple(tx.statements) if tx else (),
+            )
+        except BaseException as error:  # noqa: BLE001, whatever a step raises is the step's failure
+            if not attempt.counts():
+                return
+            command = _raised(call, number, error)
+        if attempt.counts():
+            self._end(attempt)
+            self.activation.step_ended(call, command)
+
+    async def _run_handler(
+        self,
+        attempt: Attempt,
+        number: int,
+        handler: Callable[[Any], Any],
+        output: Any,  # noqa: ANN401
+    ) -> None:
+        failed: BaseException | None = None
+        ATTEMPT.set(CurrentAttempt(attempt.key, number))
+        try:
+            await self._invoke(handler, output)
+        except BaseException as error:  # noqa: BLE001, as for steps
+            failed = error
+        if attempt.counts():
+            self._end(attempt)
+            self.activation.handler_ended(attempt.key, failed)
+
+    async def _invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        try:
+            value = await self._services.call_sync(function, *arguments)
+        except RuntimeError as error:
+            if not _NO_LOOP.search(str(error)):
+                raise
+            # In its thread is none. What needs one, as `lambda: asyncio.gather(...)` does, is
+            # written for it, and blocks nothing.
+            value = function(*arguments)
+        # A lambda that calls an async function gives its coroutine.
+        return await value if inspect.isawaitable(value) else value
+
+
+def _raised(call: Call, number: int, error: BaseException) -> StepRaised:
+    failure = failure_of(error)
+    if isinstance(error, RollbackError):
+        # By this name it is known again when it is raised into the workflow.
+        failure = msgspec.structs.replace(failure, name=RollbackError.__name__)
+    final = isinstance(error, NonRetryableError | RollbackError | UnserialisableError)
+    return StepRaised(call.reached, number, failure, call.policy, retryable=not final)

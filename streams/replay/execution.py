@@ -1,0 +1,106 @@
+"""The code of a run, executed from its beginning until it rests.
+
+The author's function runs on a loop of its own (`loop.py`), and what it awaits is given in the
+order of the log (`results.py`). When no recorded result is awaited any more, the run is live.
+
+Joins, races and loops that have their results run their branches again all the same, only for what
+they visit (`finished_entries.py`). A run that is rolled back is executed again, too
+(`rollback.py`).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from headwater.processors.replay.commands import Log
+from headwater.processors.replay.errors import HistoryDivergedError
+from headwater.processors.replay.state import EntryStatus
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
+from headwater.schemas.history import EntryKind
+from headwater.streams.authoring.failures import failure_of
+from headwater.streams.authoring.workflow_values import WorkflowEvent
+from headwater.streams.engine.host_protocol import Activate
+from headwater.streams.replay.host_port import HostPort
+from headwater.streams.replay.run_context import RunContext
+from headwater.streams.replay.step import Step
+from headwater.streams.replay.workflow import Workflow
+
+
+class Execution:
+    """One execution of a workflow's function.
+
+    Shape:  `outcome` is None until the function has returned a value or raised an error.
+    """
+
+    def __init__(
+        self,
+        begin: Activate,
+        workflow: Workflow,
+        payload: Any,  # noqa: ANN401, what the author declared
+        host: HostPort,
+        *,
+        rolling_back: bool,
+    ) -> None:
+        self.run = RunContext(begin, host, strict=workflow.strict, rolling_back=rolling_back)
+        self.outcome: tuple[Any, BaseException | None] | None = None
+        self._workflow = workflow
+        self._root = Step(self.run)
+        event = WorkflowEvent(
+            payload=payload,
+            timestamp=datetime.fromtimestamp(begin.started_at_ms / 1_000, UTC),
+            instance_id=begin.instance_id,
+            workflow_name=begin.workflow,
+            run_number=begin.run_number,
+        )
+        self.run.loop.create_task(self._main(event))
+
+    async def _main(self, event: WorkflowEvent[Any]) -> None:
+        try:
+            self.outcome = (await self._workflow(event, self._root), None)
+        except BaseException as error:  # noqa: BLE001, whatever an author raises ends the run only
+            if not self.run.closed:
+                self.outcome = (None, error)
+
+    def run_until_rest(self) -> None:
+        """Runs the code until it waits for what is not recorded yet, or has ended."""
+        run = self.run
+        try:
+            if self.outcome is None:
+                run.loop.run_ready()
+            while self.outcome is None and (recorded := run.results.next_recorded()) is not None:
+                future, entry = recorded
+                run.lines.reach(entry)
+                if not future.done():
+                    future.set_result(entry)
+                    run.loop.run_ready()
+        except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
+            self.outcome = (None, error)
+        run.lines.rest()
+        for call in run.calls.deferred():
+            if self.outcome is None:
+                run.calls.start(call)
+
+    def return_fault(self) -> Exception | None:
+        """What is wrong with code that has returned, if anything."""
+        return self._root.end(None) or self._unvisited()
+
+    def _unvisited(self) -> HistoryDivergedError | None:
+        """The error of strict code that has not come to an entry of its history."""
+        for key in self.run.journal.unvisited() if self.run.strict else ():
+            entry = self.run.entries[key]
+            # What was cancelled might never have been reached: how far a loser gets is chance. The
+            # time is no entry that an author could mark as removed.
+            if entry.status is not EntryStatus.CANCELLED and entry.kind is not EntryKind.NOW:
+                return HistoryDivergedError(key, entry.kind.value, "nothing")
+        return None
+
+    def failed_tasks(self) -> Iterator[Log]:
+        """Lines about tasks that have failed and that nobody has awaited."""
+        for task in self.run.loop.failed():
+            failure = failure_of(task.exception() or asyncio.CancelledError())
+            # Names of tasks are not the same on a replay.
+            name = getattr(task.get_coro(), "__qualname__", "a coroutine")
+            message = f"the task of {name} failed unseen: {failure.name}: {failure.message}"
+            line = bounded(message, LOG_MESSAGE_MAX)
+            yield Log("warn", SYSTEM, line, None, None, None, is_replay=False)

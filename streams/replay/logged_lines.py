@@ -1,0 +1,48 @@
+"""Which log lines of a run were logged before, by the execution that is being replayed."""
+
+from collections.abc import Iterable
+
+from headwater.processors.replay.state import UNRESOLVED, Entry, EntryStatus
+
+
+class LoggedLines:
+    """How far the code had come when it logged last, and how far it is now.
+
+    Until the code has come that far, every line was logged before. Where that is ends with the
+    latest result that it had then, or else when the code rests first. Then come the lines that were
+    logged after that result, which are only counted.
+    """
+
+    def __init__(self, entries: Iterable[Entry], logged_at: int, lines: int) -> None:
+        # What was cancelled is never given. A loop that is open has the sequence of its commit.
+        resolved = [
+            each.sequence
+            for each in entries
+            if each.status is not EntryStatus.CANCELLED
+            and each.sequence != UNRESOLVED
+            and each.sequence <= logged_at
+        ]
+        self._logged_at = logged_at
+        self._replay_until = max(resolved, default=0)
+        self._replaying = bool(resolved)
+        self._left = lines
+
+    def reach(self, entry: Entry) -> None:
+        """The code has come to where an entry was resolved, or a loop had its latest commit."""
+        if entry.sequence >= self._replay_until:
+            self._replaying = False
+        if entry.sequence > self._logged_at:
+            # Lines that were logged before belong to iterations that do not run again.
+            self._left = 0
+
+    def rest(self) -> None:
+        """The code rests: what it logs from now on is new."""
+        self._replaying = False
+        self._left = 0
+
+    def next_is_logged(self) -> bool:
+        """Whether the line that the code is about to log was logged before."""
+        if self._replaying or not self._left:
+            return self._replaying
+        self._left -= 1
+        return True

@@ -1,0 +1,97 @@
+"""What all entries of one run share while its code runs."""
+
+from typing import TYPE_CHECKING, Any
+
+from headwater.processors.replay.commands import CodeCommand, Log, Reached
+from headwater.processors.replay.state import Entry
+from headwater.processors.replay.trimming import trim
+from headwater.streams.engine.host_protocol import Activate
+from headwater.streams.replay.host_port import HostPort
+from headwater.streams.replay.journal import Journal
+from headwater.streams.replay.logged_lines import LoggedLines
+from headwater.streams.replay.loop import WorkflowLoop
+from headwater.streams.replay.results import Results
+from headwater.streams.replay.step_calls import StepCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+
+class RunContext:
+    """One execution of the code of a run, seen from its entries.
+
+    Shape:  while `rolling_back`, the code only runs to find rollback handlers. `pending` has the
+            keys of entries whose results come as soon as a command that was sent is durable.
+    """
+
+    def __init__(
+        self, begin: Activate, host: HostPort, *, strict: bool, rolling_back: bool
+    ) -> None:
+        self.begin = begin
+        self.host = host
+        self.strict = strict
+        self.rolling_back = rolling_back
+        self.closed = False
+        # What is not implemented raises: it needs the world outside.
+        self.loop = WorkflowLoop()  # type: ignore[abstract]
+        self.entries = begin.entries
+        self.journal = Journal(begin.entries, begin.entries_max)
+        self.results = Results(self.loop)
+        self.calls = StepCalls(host)
+        self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)
+        self.handlers: dict[str, Callable[[Any], Any]] = {}
+        self.pending: set[str] = set()
+        #: Calls of entries that are not awaited yet: the object whose method was called, for the
+        #: message what was called, and its coroutine.
+        self.unawaited: dict[int, tuple[object, str, Coroutine[Any, Any, Any]]] = {}
+        self._ticket = 0
+
+    def ticket(self) -> int:
+        """The number of the next call of an entry."""
+        self._ticket += 1
+        return self._ticket
+
+    def send(self, command: CodeCommand, *, awaits: str | None = None) -> None:
+        """Sends a command to the owner, unless the run is over or being rolled back.
+
+        Shape:  awaits is the key of the entry that has its result as soon as this is durable. Of a
+                run that is being rolled back, only the lines of its handlers are sent.
+        """
+        if self.closed:
+            return
+        if self.rolling_back and not (isinstance(command, Log) and command.attempt is not None):
+            return
+        if awaits is not None:
+            self.pending.add(awaits)
+        self.host.send(command)
+
+    def discard(self, scopes: list[str]) -> tuple[Reached, ...]:
+        """Ends what runs at some keys and beneath them, which nobody awaits any more.
+
+        Shape:  gives the steps among them that nothing is recorded of yet.
+        """
+        calls = self.calls.discard(scopes)
+        self.pending.difference_update(each.reached.key for each in calls if not each.returned)
+        self.journal.cancel(scopes)
+        return tuple(each.reached for each in calls if each.reached.key not in self.entries)
+
+    def forget_iterations(self, key: str, before: int) -> None:
+        """Forgets entries of a loop's old iterations, as the owner does."""
+        for each in trim(self.entries, key, before):
+            self.handlers.pop(each, None)
+
+    def resolve(self, key: str, entry: Entry) -> None:
+        """An entry has its result."""
+        self.entries[key] = entry
+        self.calls.resolved(key)
+        self.pending.discard(key)
+        self.results.resolve(key, entry)
+
+    def close(self) -> None:
+        """Ends the execution: its code never runs again, not even to clean up."""
+        self.closed = True
+        for _, _, coroutine in self.unawaited.values():
+            coroutine.close()
+        self.unawaited.clear()
+        self.loop.close_tasks()
+        self.results.forget()

@@ -1,0 +1,69 @@
+"""The steps that the code of a run has called, from their first attempt to their result."""
+
+from collections.abc import Collection, Iterator
+
+from headwater.processors.replay.entry_keys import keys_at_or_beneath
+from headwater.streams.replay.host_port import Call, HostPort
+
+
+class StepCalls:
+    """The calls that have no result yet."""
+
+    def __init__(self, host: HostPort) -> None:
+        self._host = host
+        self._calls: dict[str, Call] = {}
+        self._deferred: list[Call] = []
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._calls
+
+    def get(self, key: str) -> Call | None:
+        """The call of a key."""
+        return self._calls.get(key)
+
+    def add(self, call: Call) -> None:
+        """Adds a call whose next attempt the owner will begin."""
+        self._calls[call.reached.key] = call
+
+    def start(self, call: Call) -> None:
+        """Begins an attempt."""
+        self._calls[call.reached.key] = call
+        call.started = True
+        self._host.call(call)
+
+    def start_after_replay(self, call: Call) -> None:
+        """Begins an attempt that was under way once all that was recorded before it is given."""
+        self.add(call)
+        self._deferred.append(call)
+
+    def deferred(self) -> Iterator[Call]:
+        """The attempts that were to begin after the replay, if nothing ended them meanwhile."""
+        deferred, self._deferred = self._deferred, []
+        return (call for call in deferred if self._calls.get(call.reached.key) is call)
+
+    def retry(self, key: str, attempt: int) -> None:
+        """Begins the next attempt of a step, if the code has come to it."""
+        call = self._calls.get(key)
+        if call is not None and not call.started:
+            call.attempt = attempt
+            self.start(call)
+
+    def timed_out(self, key: str) -> None:
+        """An attempt has failed, whatever its code still returns."""
+        self._host.cancel(key)
+        call = self._calls.get(key)
+        if call is not None:
+            call.started = call.returned = False
+
+    def resolved(self, key: str) -> None:
+        """A step has its result, which may be that of an attempt in a host that is gone."""
+        call = self._calls.pop(key, None)
+        if call is not None and call.started:
+            self._host.cancel(key)
+
+    def discard(self, scopes: Collection[str]) -> list[Call]:
+        """Ends the calls at some keys and beneath them, and gives them."""
+        discarded = [self._calls.pop(key) for key in keys_at_or_beneath(self._calls, scopes)]
+        for call in discarded:
+            self._host.cancel(call.reached.key)
+        return discarded
