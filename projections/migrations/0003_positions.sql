@@ -6,6 +6,8 @@ create table projection_offsets (
     partition integer,
     next_offset bigint not null,
     applied_at timestamptz,
+    epoch bigint not null default -1,
+    cause bigint not null default -1,
     primary key (projection, topic, partition)
 -- Rewritten with every batch: room on the page lets Postgres do it without touching the index.
 ) with (fillfactor = 50);
@@ -17,6 +19,10 @@ comment on column projection_offsets.topic is 'The topic.';
 comment on column projection_offsets.partition is 'The partition.';
 comment on column projection_offsets.next_offset is 'The first offset that is not applied yet.';
 comment on column projection_offsets.applied_at is 'When the last batch was applied.';
+comment on column projection_offsets.epoch is
+    'Offset of the latest claim before next_offset; -1 where nobody claims. Records of another epoch do not count.';
+comment on column projection_offsets.cause is
+    'Highest offset of a command whose outcome was applied; -1 where there are none.';
 
 create table projection_errors (
     topic text,

@@ -4,15 +4,6 @@
 -- pages and the trimming of loops do not depend on a locale. Without foreign keys: a record that
 -- cannot be applied lies in projection_errors, and what follows it must not fail for that.
 
-alter table projection_offsets
-    add column epoch bigint not null default -1,
-    add column cause bigint not null default -1;
-
-comment on column projection_offsets.epoch is
-    'Offset of the latest claim before next_offset; -1 where nobody claims. Records of another epoch do not count.';
-comment on column projection_offsets.cause is
-    'Highest offset of a command whose outcome was applied; -1 where there are none.';
-
 create table workflow_instance (
     workflow_name text collate "C",
     instance_id text collate "C",
@@ -63,7 +54,8 @@ comment on column workflow_instance.parent_run_number is 'The parent''s run.';
 comment on column workflow_instance.parent_step_key is 'The entry that it belongs to.';
 comment on column workflow_instance.created_at is 'When the first run began.';
 comment on column workflow_instance.updated_at is 'When the last event of it happened.';
-comment on column workflow_instance.started_at is 'When the current run began.';
+comment on column workflow_instance.started_at is
+    'When the current run began; of a retry, when the run began that it goes on with.';
 comment on column workflow_instance.completed_at is 'When the current run ended, however.';
 comment on column workflow_instance.retention_until is 'Null: kept for ever.';
 comment on column workflow_instance.partition is
@@ -140,6 +132,8 @@ create table workflow_step (
     created_at timestamptz not null,
     updated_at timestamptz not null,
     rolled_back_at timestamptz,
+    trimmed_before bigint,
+    "offset" bigint not null,
     primary key (workflow_name, instance_id, run_number, step_key)
 );
 
@@ -149,6 +143,8 @@ create index workflow_step_history
 create index workflow_step_unfinished
     on workflow_step (workflow_name, instance_id, run_number, ordinal, sequence)
     where status in ('pending', 'waiting', 'errored');
+create index workflow_step_changed
+    on workflow_step (workflow_name, instance_id, run_number, "offset");
 
 comment on table workflow_step is
     'Entries of code workflows: steps, sleeps, waits, loops and the like. Topic workflow-history.';
@@ -176,10 +172,14 @@ comment on column workflow_step.error_message is 'Its message; a NUL in it becam
 comment on column workflow_step.error_detail is 'What else the error carries, such as a join''s.';
 comment on column workflow_step.ordinal is 'The order in which entries were first reached.';
 comment on column workflow_step.sequence is
-    'Number, within the run, of the event that showed it first; decides between equal ordinals.';
+    'Number, within the run, of the event that showed it first; decides between equal ordinals. Below 0 for what a retry took over from the run before, in the order of that run.';
 comment on column workflow_step.created_at is 'When it was first reached.';
 comment on column workflow_step.updated_at is 'When it last changed.';
 comment on column workflow_step.rolled_back_at is 'When its rollback was done, or given up.';
+comment on column workflow_step.trimmed_before is
+    'Of a loop: iterations before this are forgotten, and what lies in them has no rows; null while none is.';
+comment on column workflow_step."offset" is
+    'Offset, in the instance''s partition of workflow-history, of the last record that changed the row.';
 
 create table workflow_event (
     workflow_name text collate "C",
@@ -192,23 +192,30 @@ create table workflow_event (
     created_at timestamptz not null,
     delivered_at timestamptz,
     consumed_by_step_key text,
+    "offset" bigint not null,
     primary key (workflow_name, instance_id, run_number, id)
 );
 
 create index workflow_event_history
     on workflow_event (workflow_name, instance_id, run_number, sequence);
+create index workflow_event_changed
+    on workflow_event (workflow_name, instance_id, run_number, "offset");
 
 comment on table workflow_event is 'Events that instances have received. Topic workflow-history.';
 comment on column workflow_event.workflow_name is 'The workflow.';
 comment on column workflow_event.instance_id is 'The instance.';
-comment on column workflow_event.run_number is 'The run; a new run does not get the events of an old one.';
+comment on column workflow_event.run_number is
+    'The run; a new run gets those of an old one that nobody took if it is a retry, and else none.';
 comment on column workflow_event.id is 'The sender''s id of it: the same twice is one event.';
 comment on column workflow_event.type is 'Its type.';
 comment on column workflow_event.payload is 'What it says, text as it came.';
-comment on column workflow_event.sequence is 'Its number within the run: the order of arrival.';
+comment on column workflow_event.sequence is
+    'Its number within the run: the order of arrival. Below 0 for what a retry took over from the run before.';
 comment on column workflow_event.created_at is 'When it was sent, by the sender''s clock.';
 comment on column workflow_event.delivered_at is 'When a wait took it; null while it lies.';
 comment on column workflow_event.consumed_by_step_key is 'The wait that took it.';
+comment on column workflow_event."offset" is
+    'Offset, in the instance''s partition of workflow-history, of the last record that changed the row.';
 
 create table workflow_log (
     workflow_name text collate "C",
@@ -245,3 +252,19 @@ comment on column workflow_log.message is 'The line; a NUL in it became U+FFFD.'
 comment on column workflow_log.data is 'What goes with it, text as it came.';
 comment on column workflow_log.is_replay is 'Whether code wrote it that had run before.';
 comment on column workflow_log.created_at is 'When it was written.';
+
+create table workflow_owner (
+    partition integer primary key,
+    epoch bigint not null,
+    owner text not null,
+    workflows text[] not null,
+    claimed_at timestamptz not null
+);
+
+comment on table workflow_owner is
+    'Who owns the partitions of workflow-history: the latest claim of each. Topic workflow-history.';
+comment on column workflow_owner.partition is 'Partition of workflow-history.';
+comment on column workflow_owner.epoch is 'Offset of the claim there.';
+comment on column workflow_owner.owner is 'The owner''s name of itself.';
+comment on column workflow_owner.workflows is 'Names of the workflows whose code it has.';
+comment on column workflow_owner.claimed_at is 'When it claimed the partition.';

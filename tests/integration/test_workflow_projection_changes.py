@@ -272,22 +272,3 @@ def test_who_follows_sees_a_loop_forget_and_a_retry_begin(migrated: str):
         await follower.check_whole()
 
     with_workflows(migrated, scenario)
-
-
-def test_rows_of_before_the_migration_are_told_to_who_begins(migrated: str):
-    log = Log()
-    log.claim()
-    log.write("x", RunStarted("{}", "s"), *[step(f"s{n}", n) for n in range(5)])
-    log.write("x", LogWritten("info", "c", "m"))
-    project(migrated, log)
-
-    async def scenario(workflows: Workflows) -> None:
-        async with Reader(migrated) as reader, reader.connection() as connection:
-            await connection.execute("set default_transaction_read_only = off")
-            await connection.execute('update workflow_step set "offset" = default')
-        follower = Follower(workflows, "x")
-        while await follower.look(2):
-            pass
-        await follower.check_whole()
-
-    with_workflows(migrated, scenario)
