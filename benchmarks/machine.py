@@ -13,7 +13,6 @@ from headwater.streams.kafka.jars import KAFKA_VERSION
 _PACKAGES: Final = (
     "aiokafka",
     "faust-streaming",
-    "fastavro",
     "granian",
     "litestar",
     "msgspec",

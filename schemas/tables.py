@@ -158,6 +158,8 @@ class Table:
     index: dict[str, int]
     key_names: tuple[str, ...]
     column_names: tuple[str, ...]
+    #: All that a record of the table holds, in order.
+    field_names: tuple[str, ...]
 
     def row_key(self, key: tuple[str, ...]) -> bytes:
         """The record key of a row: a JSON array, so that no key can imitate another."""
@@ -181,6 +183,7 @@ def _table(name: str, schema: str, kind: type[msgspec.Struct], topic: str) -> Ta
         index={column.name: position for position, column in enumerate(columns)},
         key_names=tuple(column.name for column in key),
         column_names=tuple(column.name for column in columns),
+        field_names=(*kind.__struct_fields__, *Stamps.__struct_fields__),
     )
 
 

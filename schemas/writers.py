@@ -2,44 +2,35 @@
 
 An Avro library takes dicts, so a struct and all structs within it would become dicts first; making
 them, and looking every field up in the schema again, costs several times what the bytes do. Here a
-record's writer is one Python expression that joins the bytes of its fields. It does not say what is
-wrong with a value that does not fit; `codec` then asks the library.
+record's writer is one Python expression that joins the bytes of its fields.
+
+Source: ADR 0017; Apache Avro 1.11 specification, "Binary Encoding".
 """
 
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import count
-from typing import Any, Final, TypeAlias, get_args, get_origin
+from struct import Struct
+from typing import Any, Final, TypeAlias, cast, get_args
 
 import msgspec
 
-#: Gives the bytes of a value.
-Writer: TypeAlias = Callable[[Any], bytes]
-#: A type as an .avsc file has it: a name, the definition of one, or a list for a union.
-Schema: TypeAlias = Any
+from headwater.schemas.avro_types import Annotation, Schema, is_enum, member_of, name_of, origin_of
+
+#: Gives the bytes of a value, or of the fields of a record.
+Writer: TypeAlias = Callable[..., bytes]
 
 #: Numbers whose bytes are kept. Most are small, or the same in the records of one turn: its time,
 #: an epoch, the timeout of a step.
 _NUMBERS_KEPT: Final = 8_192
-#: What Python calls the types that have no name of their own in Avro.
-_PYTHON: Final = {
-    "null": "NoneType",
-    "boolean": "bool",
-    "int": "int",
-    "long": "int",
-    "bytes": "bytes",
-    "string": "str",
-    "": "tuple",
-}
 #: The expressions that give a primitive's bytes.
 _PIECES: Final = {
-    "null": "b''",
-    "boolean": r"b'\1' if {0} else b'\0'",
-    "int": "number({0})",
-    "long": "number({0})",
-    "bytes": "number(len(data := {0})), data",
-    "string": "number(len(data := {0}.encode())), data",
+    "null": ["b''"],
+    "boolean": [r"(b'\1' if {0} else b'\0')"],
+    "long": ["number({0})"],
+    "double": ["double({0})"],
+    "bytes": ["number(len(data := {0}))", "data"],
+    "string": ["number(len(data := {0}.encode()))", "data"],
 }
 
 
@@ -60,74 +51,84 @@ def number(value: int) -> bytes:
     return bytes(out)
 
 
-def writer_of(schema: Schema, annotation: object, prefix: bytes = b"") -> Writer:
+def writer_of(schema: Schema, annotation: Annotation, prefix: bytes = b"") -> Writer:
     """Makes the writer of values of a type by a schema; what it writes begins with the prefix.
 
     Shape:  the annotation's structs are called as the schema's records, and so are their fields.
-    Errors: TypeError, ValueError, LookupError, AttributeError or OverflowError of the writer, for
-            what does not fit; KeyError or IndexError here, if the two do not fit each other.
+    Errors: TypeError, ValueError, LookupError, AttributeError, OverflowError or struct.error of the
+            writer, for what does not fit; LookupError here, if the two do not fit each other.
     """
     made = _Made()
-    return made.writer(repr(prefix), made.pieces(schema, annotation, "v"))
+    return made.writer("v", repr(prefix), *made.pieces(schema, annotation, "v"))
+
+
+def fields_writer_of(schema: Schema, types: Mapping[str, Annotation], prefix: bytes) -> Writer:
+    """Makes the writer of a record whose fields are its arguments, in the schema's order.
+
+    Errors: as those of `writer_of`.
+    """
+    made = _Made()
+    names = [f"v{at}" for at, _ in enumerate(schema["fields"])]
+    pieces = [
+        piece
+        for field, name in zip(schema["fields"], names, strict=True)
+        for piece in made.pieces(field["type"], types[field["name"]], name)
+    ]
+    return made.writer(", ".join(names), repr(prefix), *pieces)
 
 
 class _Made:
     """What is made of one schema: by its name in expressions, each writer that they call."""
 
     def __init__(self) -> None:
-        self._writers: dict[str, Any] = {"number": number}
+        self._writers: dict[str, Any] = {"number": number, "double": Struct("<d").pack}
         self._numbers = count()
         self._make: Final = {"record": self._record, "array": self._array}
 
-    def pieces(self, schema: Schema, annotation: Any, value: str) -> str:  # noqa: ANN401
-        """The expressions, with commas between, of the bytes of what an expression gives."""
-        kind = _kind(schema)
-        if kind in _PIECES:
-            # A member of an enumeration is text in Avro, but not all text is a member.
-            member = isinstance(annotation, type) and issubclass(annotation, Enum)
-            return _PIECES[kind].format(f"{value}.value" if member else value)
+    def pieces(self, schema: Schema, annotation: Annotation, value: str) -> list[str]:
+        """The expressions of the bytes of what an expression gives."""
+        annotation = annotation if isinstance(schema, list) else member_of(annotation, schema)
+        name = name_of(schema)
+        if name in _PIECES:
+            value = f"{value}.value" if is_enum(annotation) else value
+            return [piece.format(value) for piece in _PIECES[name]]
+        if isinstance(schema, list) and schema[0] == "null" and len(schema) == 2:
+            some = " + ".join([r"b'\2'", *self.pieces(schema[1], annotation, value)])
+            return [rf"(b'\0' if {value} is None else {some})"]
         # What has a name is made where it is defined, and known by its name from then on.
-        name = kind or f"anonymous{next(self._numbers)}"
+        name = name or f"anonymous{next(self._numbers)}"
         if isinstance(schema, list):
             self._writers[name] = self._union(schema, annotation)
         elif isinstance(schema, dict):
             self._writers[name] = self._make[schema["type"]](schema, annotation)
-        return f"{name}({value})"
+        return [f"{name}({value})"]
 
-    def writer(self, *pieces: str) -> Writer:
-        """The writer of `v` that joins these pieces."""
-        source = f"lambda v: b''.join(({', '.join(pieces)},))"
+    def writer(self, arguments: str, *pieces: str) -> Writer:
+        """The writer that joins these pieces."""
+        source = f"lambda {arguments}: b''.join(({', '.join(pieces)},))"
         made: Writer = eval(source, self._writers)  # noqa: S307, made of our own schemas
         return made
 
-    def _record(self, schema: Schema, annotation: Any) -> Writer:  # noqa: ANN401
-        types = {field.name: field.type for field in msgspec.structs.fields(annotation)}
-        fields = [(field["name"], field["type"]) for field in schema["fields"]]
-        return self.writer(
-            "b''", *(self.pieces(kind, types[name], f"v.{name}") for name, kind in fields)
-        )
+    def _record(self, schema: Schema, annotation: Annotation) -> Writer:
+        struct = cast("type[msgspec.Struct]", annotation)
+        types = {field.name: field.type for field in msgspec.structs.fields(struct)}
+        pieces = [
+            piece
+            for field in schema["fields"]
+            for piece in self.pieces(field["type"], types[field["name"]], f"v.{field['name']}")
+        ]
+        return self.writer("v", "b''", *pieces)
 
-    def _array(self, schema: Schema, annotation: Any) -> Writer:  # noqa: ANN401
-        item = self.writer(self.pieces(schema["items"], get_args(annotation)[0], "v"))
+    def _array(self, schema: Schema, annotation: Annotation) -> Writer:
+        item = " + ".join(self.pieces(schema["items"], get_args(annotation)[0], "i"))
         # All items are one block; a block of none is the end.
-        return lambda items: (
-            b"".join((number(len(items)), *map(item, items), b"\0")) if len(items) else b"\0"
-        )
+        return self.writer("v", f"number(len(v)), *[{item} for i in v]", r"b'\0' if v else b''")
 
-    def _union(self, branches: list[Schema], annotation: Any) -> Writer:  # noqa: ANN401
-        members = {member.__name__: member for member in get_args(annotation)}
-        writers = {}
+    def _union(self, branches: list[Schema], annotation: Annotation) -> Writer:
+        writers: dict[object, Writer] = {}
         for at, branch in enumerate(branches):
-            kind = _kind(branch)
-            member = members[_PYTHON.get(kind, kind)]
-            writers[get_origin(member) or member] = self.writer(
-                repr(number(at)), self.pieces(branch, member, "v")
+            member = member_of(annotation, branch)
+            writers[origin_of(member)] = self.writer(
+                "v", repr(number(at)), *self.pieces(branch, member, "v")
             )
         return lambda value: writers[type(value)](value)
-
-
-def _kind(schema: Schema) -> str:
-    """The name of a type; empty for an array and a union, which have none."""
-    if isinstance(schema, str):
-        return schema
-    return schema.get("name", "") if isinstance(schema, dict) else ""

@@ -16,6 +16,7 @@ from headwater.gateway.commands.options import (
     url_of,
 )
 from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 
@@ -108,8 +109,6 @@ def _body(value: str | None) -> str:
     """The delivery in a dead letter as text; the bytes in base64 if there is none."""
     if value is None:
         return ""
-    from headwater.schemas.codec import decode  # noqa: PLC0415 (loads slowly, and only dead letters need it)
-
     data = base64.b64decode(value)
     with contextlib.suppress(UndecodableRecord, UnknownSchema):
         return decode(data, WebhookReceived).body.decode(errors="replace")

@@ -16,7 +16,7 @@ import orjson
 
 from headwater.schemas.codec import decode, decode_fields
 from headwater.schemas.errors import HeadwaterError
-from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Record
+from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Record, Stamp
 from headwater.schemas.tables import CONNECTIONS, TABLE_BY_TOPIC, UNSET, Table
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
@@ -154,11 +154,11 @@ def _table_reader(table: Table) -> Callable[[list[LogRecord], Rows], None]:
     return lambda group, rows: _read_newest(group, rows, table.name, read, read_key)
 
 
-def _delivery(stamp: dict[str, Any]) -> dict[str, str]:
+def _delivery(stamp: Stamp) -> dict[str, str]:
     return {
-        "event_id": stamp["event_id"],
-        "position": f"webhooks/{stamp['partition']}@{stamp['offset']}",
-        "sent_at": _moment(stamp["sent_at_ms"]),
+        "event_id": stamp.event_id,
+        "position": stamp.position,
+        "sent_at": _moment(stamp.sent_at_ms),
     }
 
 
@@ -173,13 +173,11 @@ def _shape(table: str, stamp_of: bytes) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps({n: at for n, at in columns.items() if at != UNSET}))
 
 
-def _deactivated_at(
-    row: dict[str, Any], stamps: list[dict[str, Any]], stamp_of: bytes
-) -> str | None:
+def _deactivated_at(row: dict[str, Any], stamps: tuple[Stamp, ...], stamp_of: bytes) -> str | None:
     at = CONNECTIONS.index["active"]
     if row["active"] is not False or at >= len(stamp_of) or stamp_of[at] == UNSET:
         return None
-    return _moment(stamps[stamp_of[at]]["sent_at_ms"])
+    return _moment(stamps[stamp_of[at]].sent_at_ms)
 
 
 @lru_cache(maxsize=_MOMENTS_MAX)

@@ -93,7 +93,7 @@ def test_a_command_is_listed_as_it_describes_itself(listed: OnDemand) -> None:
         ("headwater.gateway.commands.work", {"httpx", "litestar", "rich"}),
         (
             "headwater.streams.code_host.child",
-            {"aiokafka", "fastavro", "gateway", "psycopg", "pydantic"},
+            {"aiokafka", "headwater.schemas.codec", "gateway", "psycopg", "pydantic"},
         ),
     ],
 )

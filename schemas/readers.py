@@ -1,0 +1,223 @@
+"""Avro readers for structs, made once from a schema: straight from the bytes to the fields.
+
+The reader of a record is a Python function that has one statement, or a few, for each field. It is
+made from the schema that the record was written with and the struct of today: fields that the
+struct does not have any more are passed over, and those that it has got since take their defaults.
+So every version is read as fast as the newest.
+
+Source: ADR 0017; Apache Avro 1.11 specification, "Binary Encoding" and "Schema Resolution".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import count
+from struct import Struct
+from textwrap import indent
+from typing import Any, Final, TypeAlias, get_args
+
+import msgspec
+
+from headwater.schemas.avro_types import (
+    Annotation,
+    Schema,
+    is_enum,
+    member_of,
+    name_of,
+    origin_of,
+    structs_of,
+)
+
+#: Gives the value that lies at a place in some bytes, and the place behind it.
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+
+#: Numbers of several bytes that are kept: the same times and offsets come again and again.
+_NUMBERS_KEPT: Final = 8_192
+#: Bytes of the longest number: 64 bits, seven in each.
+_NUMBER_BYTES: Final = 10
+
+_SIZE: Final = """\
+size = data[at]
+if size & 0x81:  # more bytes follow, or it is negative
+    size, at = size_of(data, at)
+else:
+    size >>= 1
+    at += 1
+end = at + size
+"""
+#: The statements that read a primitive at `at` into a variable, and move `at` behind it.
+_STATEMENTS: Final = {
+    "null": "{0} = None\n",
+    "boolean": "{0} = (False, True)[data[at]]\nat += 1\n",
+    "long": """\
+{0} = data[at]
+if {0} > 0x7F:
+    {0}, at = number(data, at)
+else:
+    {0} = {0} >> 1 ^ -({0} & 1)
+    at += 1
+""",
+    "double": "({0},) = double(data, at)\nat += 8\n",
+    "bytes": _SIZE + "{0} = data[at:end]\nat = end\n",
+    "string": _SIZE + "{0} = data[at:end].decode()\nat = end\n",
+}
+
+
+def number(data: bytes, at: int) -> tuple[int, int]:
+    """Reads a number.
+
+    Errors: IndexError where the bytes end before it does; ValueError beyond 64 bits.
+    """
+    first = data[at]
+    if first < 0x80:
+        return first >> 1 ^ -(first & 1), at + 1
+    second = data[at + 1]
+    if second < 0x80:
+        value = first & 0x7F | second << 7
+        return value >> 1 ^ -(value & 1), at + 2
+    end = at + 2
+    while data[end] > 0x7F:
+        end += 1
+    end += 1
+    if end - at > _NUMBER_BYTES:
+        raise ValueError(f"expected a number of 64 bits, found {end - at} bytes")
+    return _number(data[at:end]), end
+
+
+@lru_cache(_NUMBERS_KEPT)
+def _number(data: bytes) -> int:
+    value = 0
+    for at, byte in enumerate(data):
+        value |= (byte & 0x7F) << 7 * at
+    if value >> 64:
+        raise ValueError(f"expected a number of 64 bits, found {value.bit_length()}")
+    return value >> 1 ^ -(value & 1)
+
+
+def _size_of(data: bytes, at: int) -> tuple[int, int]:
+    first, second = data[at : at + 2]
+    if first & 0x81 == 0x80 and second < 0x80:  # as of most that have more than one byte
+        return (first & 0x7F | second << 7) >> 1, at + 2
+    size, at = number(data, at)
+    if size < 0:
+        raise ValueError(f"expected a size, found {size}")
+    return size, at
+
+
+def _count_of(data: bytes, at: int) -> tuple[int, int]:
+    """The items of the next block of an array; other writers may say its bytes too."""
+    items, at = number(data, at)
+    if items < 0:
+        items = -items
+        _, at = number(data, at)
+    return items, at
+
+
+def reader_of(schema: Schema, annotation: Annotation) -> Reader:
+    """Makes the reader of values that were written by a schema, as values of a type.
+
+    Shape:  the annotation's structs are called as the schema's records, and so are their fields.
+    Errors: LookupError, ValueError, TypeError or struct.error of the reader, for other bytes. Bytes
+            that end too early may be read instead, up to a place behind their end. LookupError
+            here, if schema and type do not fit each other.
+    """
+    made = _Made(structs_of(annotation))
+    return made.function("value", made.statements(schema, annotation, "v") + "return v, at\n")
+
+
+def fields_reader_of(
+    schema: Schema, types: Mapping[str, Annotation], names: Sequence[str]
+) -> Reader:
+    """Makes the reader of a record as the tuple of the fields that are named.
+
+    Shape:  a field that the schema does not have is None.
+    Errors: as those of `reader_of`.
+    """
+    made = _Made(structs_of(*types.values()))
+    source, variables = made.fields(schema, types)
+    values = ", ".join(variables.get(name, "None") for name in names)
+    return made.function("fields", f"{source}return ({values},), at\n")
+
+
+def _nothing() -> None:
+    """What is made of a record that the structs of today do not have."""
+
+
+class _Made:
+    """What is made of one schema: by its name in statements, each function that they call."""
+
+    def __init__(self, structs: Mapping[str, type[msgspec.Struct]]) -> None:
+        self._structs = structs
+        self._names: dict[str, Any] = {
+            "number": number,
+            "size_of": _size_of,
+            "count_of": _count_of,
+            "double": Struct("<d").unpack_from,
+        }
+        self._numbers = count()
+
+    def function(self, name: str, body: str) -> Reader:
+        """The function with these statements."""
+        exec(f"def {name}(data, at):\n{indent(body, '    ')}", self._names)  # noqa: S102, our schemas
+        made: Reader = self._names[name]
+        return made
+
+    def fields(self, schema: Schema, types: Mapping[str, Annotation]) -> tuple[str, dict[str, str]]:
+        """The statements that read a record's fields, and the variables that have them then."""
+        source, variables = "", {}
+        for at, field in enumerate(schema["fields"]):
+            variables[field["name"]] = f"v{at}"
+            source += self.statements(field["type"], types.get(field["name"]), f"v{at}")
+        return source, variables
+
+    def statements(self, schema: Schema, annotation: Annotation, value: str) -> str:
+        """The statements that read a value into a variable."""
+        if isinstance(schema, list):
+            return self._union(schema, annotation, value)
+        annotation = member_of(annotation, schema)
+        name = name_of(schema)
+        if name in _STATEMENTS:
+            members = ""
+            if is_enum(annotation):
+                self._names[f"of_{annotation.__name__}"] = {each.value: each for each in annotation}
+                members = f"{value} = of_{annotation.__name__}[{value}]\n"
+            return _STATEMENTS[name].format(value) + members
+        if not name:
+            return self._array(schema, annotation, value)
+        if isinstance(schema, dict):
+            self._record(schema)
+        return f"{value}, at = {name}(data, at)\n"
+
+    def _record(self, schema: Schema) -> None:
+        name = schema["name"]
+        struct = self._structs.get(name)
+        known = {} if struct is None else {f.name: f.type for f in msgspec.structs.fields(struct)}
+        source, variables = self.fields(schema, known)
+        given = ", ".join(f"{field}={variables[field]}" for field in variables if field in known)
+        self._names[f"new_{name}"] = struct or _nothing
+        self.function(name, f"{source}return new_{name}({given}), at\n")
+
+    def _array(self, schema: Schema, annotation: Annotation, value: str) -> str:
+        item = self.statements(schema["items"], next(iter(get_args(annotation)), None), f"{value}i")
+        return (
+            f"{value} = []\n"
+            f"{value}n, at = count_of(data, at)\n"
+            f"while {value}n:\n"
+            f"    for _ in range({value}n):\n"
+            f"{indent(item, '        ')}"
+            f"        {value}.append({value}i)\n"
+            f"    {value}n, at = count_of(data, at)\n"
+        ) + ("" if origin_of(annotation) is list else f"{value} = tuple({value})\n")
+
+    def _union(self, branches: list[Schema], annotation: Annotation, value: str) -> str:
+        if branches[0] == "null" and len(branches) == 2:
+            return (
+                f"if data[at] == 2:\n    at += 1\n"
+                f"{indent(self.statements(branches[1], annotation, value), '    ')}"
+                f"else:\n    {value} = (None,)[data[at]]\n    at += 1\n"
+            )
+        readers = f"union{next(self._numbers)}"
+        self._names[readers] = {
+            at: self.function("branch", self.statements(branch, annotation, "v") + "return v, at\n")
+            for at, branch in enumerate(branches)
+        }
+        return _STATEMENTS["long"].format(value) + f"{value}, at = {readers}[{value}](data, at)\n"
