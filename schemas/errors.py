@@ -54,6 +54,13 @@ class BrokerUnavailable(HeadwaterError):
     code = "broker_unavailable"
 
 
+class Overloaded(HeadwaterError):
+    """As much is under way as may be; nothing was begun."""
+
+    disposition = Disposition.RETRY
+    code = "overloaded"
+
+
 class StoreUnavailable(HeadwaterError):
     """Postgres did not answer."""
 

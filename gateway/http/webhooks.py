@@ -26,7 +26,7 @@ from headwater.gateway.request_ids import usable
 from headwater.processors.providers.terra.envelope import Malformed, event_id, read_envelope
 from headwater.processors.signature_schemes import SCHEMES
 from headwater.processors.signatures import Refused, verify
-from headwater.schemas.errors import BrokerUnavailable, MalformedPayload
+from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, Overloaded
 from headwater.schemas.providers.terra import decode_envelope
 from headwater.schemas.records import WebhookReceived
 
@@ -164,7 +164,7 @@ class Receiver:
         started = perf_counter()  # a duration for a metric, not a fact of the delivery
         try:
             appended = await self._log.append(delivery)
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, Overloaded) as error:
             return Refusal(error.code, error.message)
         if appended.duplicate:
             self._metrics.suppressed(self._source)

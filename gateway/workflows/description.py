@@ -97,7 +97,7 @@ _OF_ALL: Final = ("invalid_parameter", "unauthorized", "forbidden", "internal_er
 _OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
 #: Those of routes that read, and of routes that send commands.
 OF_READS: Final = ("store_unavailable", "position_not_reached")
-OF_WRITES: Final = ("broker_unavailable", "outcome_unknown")
+OF_WRITES: Final = ("broker_unavailable", "overloaded", "outcome_unknown")
 
 
 def _problems(codes: Sequence[str]) -> dict[int, ResponseSpec]:

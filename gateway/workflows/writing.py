@@ -24,7 +24,7 @@ from headwater.gateway.workflows.refusals import accepted, refusal
 from headwater.processors.runs.decide import INSTANCE_EXISTS
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
 from headwater.projections.workflows.queries import Workflows
-from headwater.schemas.errors import BrokerUnavailable, StoreUnavailable
+from headwater.schemas.errors import BrokerUnavailable, Overloaded, StoreUnavailable
 from headwater.schemas.history import (
     Command,
     Json,
@@ -130,6 +130,8 @@ class Writing:
             raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
         try:
             replies = await self._commands.send_many(commands)
+        except Overloaded as error:
+            raise Problem(error.code, error.message) from error
         except BrokerUnavailable as error:
             raise Problem(
                 "broker_unavailable",

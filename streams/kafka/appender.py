@@ -5,7 +5,6 @@ One await per call, not per record: records are packed into one batch a partitio
 """
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -20,7 +19,10 @@ from headwater.streams.kafka.records import Outgoing
 
 #: Large enough that a batch of a thousand small records is one or two Kafka batches; four of these
 #: fit the broker's default request limit of 100 MB many times over.
-_BATCH_BYTES: Final = 512 * 1024
+BATCH_BYTES: Final = 512 * 1024
+
+#: Producers that are being stopped: the loop itself keeps no task alive.
+_STOPPING: Final[set[asyncio.Task[None]]] = set()
 
 #: A Kafka batch with the number of its records.
 _Packed: TypeAlias = tuple[Any, int]
@@ -59,29 +61,34 @@ class Appender:
             client_id=self._client_id,
             acks="all",
             enable_idempotence=True,
-            max_batch_size=_BATCH_BYTES,
+            max_batch_size=BATCH_BYTES,
             max_request_size=MAX_RECORD_BYTES,
             request_timeout_ms=30_000,
         )
         try:
             await producer.start()
-        except (KafkaError, OSError) as error:
+        except BaseException as error:  # also if it is cancelled: connections would stay open
             await producer.stop()
-            raise BrokerUnavailable(
-                f"expected Kafka at {self._bootstrap}, found no broker that answers: {error}"
-            ) from error
+            if isinstance(error, KafkaError | OSError):
+                raise BrokerUnavailable(
+                    f"expected Kafka at {self._bootstrap}, found no broker that answers: {error}"
+                ) from error
+            raise
         return producer
 
     async def stop(self, within_s: float | None = None) -> None:
         """Sends what is pending and disconnects.
 
-        Units:  within_s, in seconds: what is pending then may be sent at any later time, or never.
-                Without it, stopping lasts as long as the broker is away.
+        Units:  within_s, in seconds: what is pending then goes on in the background, and may be
+                sent at any later time, or never. Without it, stopping lasts as long as the broker
+                is away.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(producer.stop(), within_s)
+            stopping = asyncio.create_task(producer.stop(), name=f"stop {self._client_id}")
+            _STOPPING.add(stopping)
+            stopping.add_done_callback(_STOPPING.discard)
+            await asyncio.wait([stopping], timeout=within_s)
 
     async def partitions(self, topic: str) -> int:
         """The number of partitions of a topic.

@@ -1,20 +1,19 @@
 """What the gateway needs of Kafka: appending deliveries, and replaying dead letters.
 
-Group commit. Requests that arrive while an append is under way are appended together by the next
-one: at 64 connections that is one round trip for some dozens of deliveries, and one await each.
-
 Duplicates. Two copies in one gateway meet here: the second waits for the first and answers as its
-duplicate. Copies that other gateways took, or this one before a restart, are known from the topic
-`admissions`, read in the background. A copy may still slip through; the admit agent drops it.
+duplicate. So does the retry of a delivery whose sender gave up, while its first try is with the
+broker; a first try that was only queued is withdrawn (`streams.kafka.group_commit`). Copies that
+other gateways took, or this one before a restart, are known from the topic `admissions`, read in
+the background. A copy may still slip through; the admit agent drops it.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NoReturn
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -33,21 +32,17 @@ from headwater.streams.kafka.dead_letters import (
     original,
     text_header,
 )
+from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
 #: Event ids remembered for answering duplicates: about 200 bytes each.
 _REMEMBERED: Final = 250_000
-#: Deliveries of one append. More would only make the first of them wait.
-_GROUP_RECORDS: Final = 500
-#: What a delivery waits for others to be appended with: less than an append takes, and half as
-#: many appends under load.
-_LINGER_S: Final = 0.001
-#: While one group is with the broker the next is made ready; a third would only wait behind it.
-_GROUPS_IN_FLIGHT: Final = 2
-_RECONNECT_S: Final = 0.5
 _GIVE_UP_EVERY_S: Final = 0.25
+#: How long following admissions may take to end.
+_STOP_S: Final = 5.0
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -75,12 +70,15 @@ class _Known:
             self._ids.popitem(last=False)
 
 
-class _Pending(NamedTuple):
-    """A delivery on its way into the log."""
+class _Delivery:
+    """A delivery on its way into the log, and those who wait for that."""
 
-    record: Outgoing
-    durable: asyncio.Future[None]
-    deadline: float
+    __slots__ = ("event_id", "record", "waiters")
+
+    def __init__(self, event_id: str, record: Outgoing) -> None:
+        self.event_id = event_id
+        self.record = record
+        self.waiters: list[asyncio.Future[None]] = []
 
 
 class WebhookLog:
@@ -92,167 +90,130 @@ class WebhookLog:
         self._bootstrap = bootstrap
         self._timeout_s = append_timeout_s
         self._clock = clock
-        self._appender = Appender(bootstrap=bootstrap, client_id="headwater-gateway")
-        self._partitions = 0
+        appender = Appender(bootstrap=bootstrap, client_id="headwater-gateway")
+        self._commit = GroupCommit(appender, WEBHOOKS, settled=self._settled)
         self._known = _Known()
-        self._in_flight: dict[str, asyncio.Future[None]] = {}
-        self._queue: list[_Pending] = []
-        #: Oldest first, for giving up on: one look now and then costs less than a timer each.
-        self._waiting: deque[_Pending] = deque()
-        self._wake = asyncio.Event()
+        #: By event id: those that are queued, or with the broker.
+        self._on_their_way: dict[str, _Delivery] = {}
+        #: When to give up on each wait, oldest first: one look now and then costs less than a timer
+        #: each (4 µs).
+        self._waiters: deque[tuple[float, asyncio.Future[None]]] = deque()
         self._background: list[asyncio.Task[None]] = []
-        self.ready = False
+        #: Somebody gave up waiting, and nothing was acknowledged since.
+        self._late = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether Kafka is connected, and acknowledges."""
+        return self._commit.ready and not self._late
 
     async def start(self) -> None:
         """Starts in the background; Kafka may be down, now or later."""
+        await self._commit.start()
         self._background = [
-            asyncio.create_task(self._append_groups(), name="append groups"),
             asyncio.create_task(self._give_up(), name="give up on the late"),
             asyncio.create_task(self._watch_admissions(), name="watch admissions"),
         ]
 
     async def stop(self) -> None:
-        """Ends the background work and disconnects."""
-        self.ready = False
+        """Ends the background work and disconnects, within seconds even if Kafka stalls."""
         for running in self._background:
             running.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await self._appender.stop()
+        await self._commit.stop()
+        if self._background:
+            await asyncio.wait(self._background, timeout=_STOP_S)
 
     async def append(self, delivery: WebhookReceived) -> Appended:
         """Appends a delivery; returns when it is durable (`acks=all`).
 
-        Errors: BrokerUnavailable; the delivery may be in the log all the same, and the sender's
-                retry is then a duplicate.
+        Errors: Overloaded; nothing was begun. BrokerUnavailable; the delivery may be in the log
+                all the same, and the sender's retry is then a duplicate.
         """
         event_id = delivery.event_id
         if event_id in self._known:
             return _DUPLICATE
-        first = self._in_flight.get(event_id)
+        first = self._on_their_way.get(event_id)
         if first is not None:
-            # Waited for, not awaited: a sender that hangs up must not take the first one with it.
-            await asyncio.wait((first,))
-            if first.cancelled():
-                raise BrokerUnavailable("the copy of this delivery that came first was given up")
-            first.result()
+            await self._durable(first)
             return _DUPLICATE
-        if not self._partitions:
+        if not self._commit.partitions:
             raise BrokerUnavailable(f"expected Kafka at {self._bootstrap}, found no connection yet")
-        loop = asyncio.get_running_loop()
         key = event_id.encode()
-        partition = partition_of(key, self._partitions)
+        partition = partition_of(key, self._commit.partitions)
         record = Outgoing(WEBHOOKS, partition, key, encode(delivery), _cloud(delivery))
-        pending = _Pending(record, loop.create_future(), loop.time() + self._timeout_s)
-        self._in_flight[event_id] = pending.durable
-        self._queue.append(pending)
-        self._waiting.append(pending)
-        self._wake.set()
-        try:
-            await pending.durable
-        finally:
-            del self._in_flight[event_id]
-        self._known.add(event_id)
+        one = _Delivery(event_id, record)
+        self._commit.add([one])
+        self._on_their_way[event_id] = one
+        await self._durable(one)
         return _APPENDED
 
-    async def _append_groups(self) -> None:
-        """Appends what is queued, one group while another is on its way to the broker and back."""
-        await self._connect()
-        appending: set[asyncio.Task[bool]] = set()
-        while True:
-            await self._wake.wait()
-            await asyncio.sleep(_LINGER_S)
-            while len(appending) >= _GROUPS_IN_FLIGHT:
-                done, appending = await asyncio.wait(appending, return_when="FIRST_COMPLETED")
-                if not all(group.result() for group in done):
-                    await asyncio.gather(*appending)
-                    appending.clear()
-                    await self._appender.stop()
-                    await self._connect()
-            group, self._queue = self._queue[:_GROUP_RECORDS], self._queue[_GROUP_RECORDS:]
-            if not self._queue:
-                self._wake.clear()
-            appending.add(asyncio.create_task(self._append_group(group)))
-
-    async def _append_group(self, group: list[_Pending]) -> bool:
-        """Appends a group and ends its wait; tells whether the connection is of use still."""
-        try:
-            await self._appender.append([pending.record for pending in group])
-        except BrokerUnavailable as error:
-            log.warning("%s", error)
-            _finish(group, error)
-            self.ready = False
-            return False
-        _finish(group, None)
-        self.ready = True
-        return True
-
-    async def _give_up(self) -> None:
-        """Ends the wait of deliveries that were not acknowledged in time."""
+    async def _durable(self, one: _Delivery) -> None:
+        """Waits until a delivery is durable; when nobody does any more, it is withdrawn."""
         loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        one.waiters.append(waiter)
+        self._waiters.append((loop.time() + self._timeout_s, waiter))
+        try:
+            await waiter
+        finally:
+            one.waiters.remove(waiter)
+            if not one.waiters and self._commit.withdraw(one):
+                del self._on_their_way[one.event_id]
+
+    async def _give_up(self) -> NoReturn:
+        """Ends waits that last too long."""
+        loop = asyncio.get_running_loop()
+        waiters = self._waiters
         while True:
             await asyncio.sleep(_GIVE_UP_EVERY_S)
-            late = []
-            waiting = self._waiting
-            while waiting and (waiting[0].durable.done() or waiting[0].deadline < loop.time()):
-                late.append(waiting.popleft())
-            error = BrokerUnavailable(
-                f"expected an acknowledgement of {self._bootstrap} within {self._timeout_s} s, "
-                "found none"
-            )
-            if any(_finish(late, error)):
-                self.ready = False
+            while waiters and (waiters[0][1].done() or waiters[0][0] < loop.time()):
+                _, waiter = waiters.popleft()
+                if not waiter.done():
+                    self._late = True
+                    waiter.set_exception(
+                        BrokerUnavailable(
+                            f"expected an acknowledgement of {self._bootstrap} within "
+                            f"{self._timeout_s} s, found none"
+                        )
+                    )
 
-    async def _connect(self) -> None:
-        self.ready = False
-        told = False
-        while not self.ready:
-            try:
-                self._partitions = await self._appender.partitions(WEBHOOKS)
-                self.ready = True
-            except BrokerUnavailable as error:
-                if not told:
-                    log.warning("waiting for Kafka: %s", error)
-                told = True
-                await asyncio.sleep(_RECONNECT_S)
+    def _settled(self, entries: Sequence[_Delivery], error: BrokerUnavailable | None) -> None:
+        """Ends the wait for deliveries that were appended, or whose append failed."""
+        self._late = self._late and error is not None
+        for one in entries:
+            del self._on_their_way[one.event_id]
+            if error is None:
+                self._known.add(one.event_id)
+            for waiter in one.waiters:
+                if waiter.done():
+                    continue
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
 
     async def _watch_admissions(self) -> None:
-        told = False
+        retrying = Retrying(log, "admissions of other gateways cannot be followed")
         while True:
             consumer = AIOKafkaConsumer(  # without a group: all partitions are its own
                 ADMISSIONS, bootstrap_servers=self._bootstrap, auto_offset_reset="earliest"
             )
             try:
                 await consumer.start()
-                told = False
+                retrying.succeeded()
                 await self._follow(consumer)
             except (KafkaError, OSError) as error:
-                if not told:
-                    log.info("admissions cannot be followed, trying again: %s", error)
-                told = True
+                failure = error
             finally:
                 await consumer.stop()
-            await asyncio.sleep(_RECONNECT_S)
+            await retrying.failed(failure)
 
-    async def _follow(self, consumer: AIOKafkaConsumer) -> None:
+    async def _follow(self, consumer: AIOKafkaConsumer) -> NoReturn:
         while True:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
                     for event_id in decode(record.value, WebhooksClaimed).event_ids:
                         self._known.add(event_id)
-
-
-def _finish(group: Iterable[_Pending], error: BrokerUnavailable | None) -> list[bool]:
-    """Ends the wait of a group; tells of each whether it was waiting still."""
-    waited = []
-    for _, durable, _ in group:
-        waited.append(not durable.done())
-        if durable.done():
-            continue
-        if error is None:
-            durable.set_result(None)
-        else:
-            durable.set_exception(error)
-    return waited
 
 
 def _cloud(delivery: WebhookReceived) -> list[tuple[str, bytes]]:

@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.processors.runs.decide import INSTANCE_EXISTS, INSTANCE_TERMINAL
 from headwater.processors.runs.state import RunStatus
-from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import Command, ReplySent, RestartRun, SendEvent, StartRun
 from headwater.streams.authoring.values import encode
 from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER
@@ -59,7 +59,7 @@ async def _declare(
     while True:
         try:
             reply = await _say(client, declared, new_id)
-        except (OutcomeUnknown, BrokerUnavailable) as error:
+        except (OutcomeUnknown, BrokerUnavailable, Overloaded) as error:
             why = error.message
         else:
             if not reply.code:

@@ -23,6 +23,7 @@ from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
     HeadwaterError,
+    Overloaded,
     UndecodableRecord,
     UnknownSchema,
 )
@@ -236,7 +237,7 @@ class Triggers:
             except OutcomeUnknown as error:
                 known.update(error.known)
                 why: HeadwaterError = error
-            except BrokerUnavailable as error:
+            except (BrokerUnavailable, Overloaded) as error:
                 why = error
             else:
                 return known

@@ -1,17 +1,15 @@
-"""Sending commands to workflows and hearing what became of them.
+"""Sending commands to workflows, and waiting for their outcomes.
 
 Every command has exactly one outcome in the log, and its owner sends that to the partition of
 `workflow-replies` that the command names. A client listens to one partition, from before its first
 command on, without a consumer group: so no broker has to remember it, and a client that is gone
 leaves nothing behind. Clients may share a partition; each knows its own commands by their ids.
-
-Commands that are sent while an append is under way are appended together by the next one.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -21,25 +19,20 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.history import Command, CommandSent, ReplySent, instance_key
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_REPLIES
-from headwater.streams.kafka.appender import Appender, Sent
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-#: Commands of one append. More would only make the first of them wait.
-_GROUP_RECORDS: Final = 500
-#: What a command waits for others to be appended with: less than an append takes.
-_LINGER_S: Final = 0.001
-#: While one group is with the broker the next is made ready; a third would only wait behind it.
-_GROUPS_IN_FLIGHT: Final = 2
-_RECONNECT_S: Final = 0.5
 _POLL_MS: Final = 1_000
-#: How long a producer may take to end once an append has failed.
+#: How long listening may take to end.
 _STOP_S: Final = 5.0
 
 
 class OutcomeUnknown(HeadwaterError):
-    """Commands are in the log, or on their way there, and what became of them was not heard.
+    """Commands are in the log, or on their way there, and their outcomes did not arrive in time.
 
     `command_ids` are those without a reply; `known` has the replies to others sent with them.
     """
@@ -80,7 +73,7 @@ class _Awaited:
     def fail(self, error: BrokerUnavailable) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(error)
-            self.outcome.exception()  # Heard, also if nobody waits any more.
+            self.outcome.exception()  # Retrieved, also if nobody waits any more.
 
 
 class WorkflowClient:
@@ -101,40 +94,41 @@ class WorkflowClient:
         self._clock = clock
         self._new_id = new_id
         self._appender = Appender(bootstrap=bootstrap, client_id=client_id)
-        self._partitions = 0
+        self._commit = GroupCommit(self._appender, WORKFLOW_COMMANDS, settled=_settled)
         self._reply_to = -1
         #: The next reply to read; None before the first connection, which begins at the end.
         self._next: int | None = None
         self._awaited: dict[str, _Awaited] = {}
-        self._queue: list[_Awaited] = []
-        self._wake = asyncio.Event()
-        self._background: list[asyncio.Task[None]] = []
-        self.ready = False
+        self._listening: asyncio.Task[None] | None = None
+        self._hears = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether Kafka is connected."""
+        return self._hears and self._commit.ready
 
     async def start(self) -> None:
         """Starts in the background; Kafka may be down, now or later."""
-        self._background = [
-            asyncio.create_task(self._listen(), name="listen to replies"),
-            asyncio.create_task(self._append_groups(), name="append commands"),
-        ]
+        await self._commit.start()
+        self._listening = asyncio.create_task(self._listen(), name="listen to replies")
 
     async def stop(self) -> None:
-        """Ends the background work and disconnects; who waits still is told BrokerUnavailable."""
-        self.ready = False
-        for running in self._background:
-            running.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        """Ends within seconds; those who still wait get BrokerUnavailable."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening], timeout=_STOP_S)
+        await self._commit.stop()
         for awaited in self._awaited.values():
             awaited.fail(BrokerUnavailable("expected a reply, found that this client was stopped"))
-        await self._appender.stop(_STOP_S)
 
     async def send(
         self, workflow: str, instance_id: str, command: Command, *, command_id: str | None = None
     ) -> ReplySent:
         """Sends a command and returns its outcome, which may be a refusal.
 
-        Errors: OutcomeUnknown, BrokerUnavailable; the command may be in the log all the same, and
-                be carried out. Sending it once more is one more command.
+        Errors: Overloaded; nothing was sent. OutcomeUnknown, BrokerUnavailable; the command may be
+                in the log all the same, and be carried out. Sending it once more is one more
+                command.
         """
         (reply,) = await self.send_many([Addressed(workflow, instance_id, command, command_id)])
         return reply
@@ -150,40 +144,61 @@ class WorkflowClient:
             raise BrokerUnavailable(f"expected Kafka at {self._bootstrap}, found no connection yet")
         if not commands:
             return []
-        awaited: list[tuple[str, _Awaited]] = []
+        awaited = self._enter(commands)
         try:
-            awaited.extend(self._enter(one) for one in commands)
             futures = [one.outcome for _, one in awaited]
             _, missing = await asyncio.wait(futures, timeout=self._timeout_s)
+            if len(missing) == len(futures) and self._withdraw(awaited):
+                raise BrokerUnavailable(
+                    f"expected Kafka at {self._bootstrap} to take commands within "
+                    f"{self._timeout_s} s, found that it stalls; they were not sent"
+                )
             if missing:
                 raise self._unknown(awaited)
             return [future.result() for future in futures]
         finally:
-            for command_id, one in awaited:
-                one.waiters -= 1
-                if not one.waiters:
-                    self._awaited.pop(command_id, None)
+            self._leave(awaited)
 
-    def _enter(self, one: Addressed) -> tuple[str, _Awaited]:
-        command_id = one.command_id or self._new_id()
-        awaited = self._awaited.get(command_id)
-        if awaited is None:
-            sent = CommandSent(
-                command_id=command_id,
-                workflow=one.workflow,
-                instance_id=one.instance_id,
-                sent_at_ms=self._clock(),
-                reply_to=self._reply_to,
-                command=one.command,
-            )
-            key = instance_key(one.workflow, one.instance_id).encode()
-            partition = partition_of(key, self._partitions)
-            awaited = _Awaited(Outgoing(WORKFLOW_COMMANDS, partition, key, encode(sent)))
-            self._awaited[command_id] = awaited
-            self._queue.append(awaited)
-            self._wake.set()
-        awaited.waiters += 1
-        return command_id, awaited
+    def _enter(self, commands: Sequence[Addressed]) -> list[tuple[str, _Awaited]]:
+        """Queues commands, but for those that are awaited already."""
+        awaited: list[tuple[str, _Awaited]] = []
+        fresh: dict[str, _Awaited] = {}
+        for one in commands:
+            command_id = one.command_id or self._new_id()
+            known = self._awaited.get(command_id) or fresh.get(command_id)
+            if known is None:
+                known = fresh[command_id] = _Awaited(self._record(command_id, one))
+            awaited.append((command_id, known))
+        self._commit.add(list(fresh.values()))
+        self._awaited.update(fresh)
+        for _, each in awaited:
+            each.waiters += 1
+        return awaited
+
+    def _record(self, command_id: str, one: Addressed) -> Outgoing:
+        sent = CommandSent(
+            command_id=command_id,
+            workflow=one.workflow,
+            instance_id=one.instance_id,
+            sent_at_ms=self._clock(),
+            reply_to=self._reply_to,
+            command=one.command,
+        )
+        key = instance_key(one.workflow, one.instance_id).encode()
+        partition = partition_of(key, self._commit.partitions)
+        return Outgoing(WORKFLOW_COMMANDS, partition, key, encode(sent))
+
+    def _leave(self, awaited: Sequence[tuple[str, _Awaited]]) -> None:
+        """Ends a wait; commands that nobody waits for any more are withdrawn if they can be."""
+        for command_id, one in awaited:
+            one.waiters -= 1
+            if not one.waiters:
+                self._awaited.pop(command_id, None)
+                self._commit.withdraw(one)
+
+    def _withdraw(self, awaited: Sequence[tuple[str, _Awaited]]) -> bool:
+        """Takes commands back, if nobody else waits for them; tells whether none was sent."""
+        return all(one.waiters == 1 and self._commit.withdraw(one) for _, one in awaited)
 
     def _unknown(self, awaited: Sequence[tuple[str, _Awaited]]) -> OutcomeUnknown:
         unknown = [command_id for command_id, one in awaited if not one.outcome.done()]
@@ -200,41 +215,8 @@ class WorkflowClient:
             known,
         )
 
-    async def _append_groups(self) -> None:
-        """Appends what is queued, one group while another is on its way to the broker and back."""
-        under_way: set[asyncio.Task[bool]] = set()
-        while True:
-            await self._wake.wait()
-            await asyncio.sleep(_LINGER_S)
-            while len(under_way) >= _GROUPS_IN_FLIGHT:
-                done, under_way = await asyncio.wait(under_way, return_when="FIRST_COMPLETED")
-                if not all(group.result() for group in done):
-                    await asyncio.gather(*under_way)
-                    under_way.clear()
-                    await self._appender.stop(_STOP_S)
-            group, self._queue = self._queue[:_GROUP_RECORDS], self._queue[_GROUP_RECORDS:]
-            if not self._queue:
-                self._wake.clear()
-            try:
-                # Here and not in a task: so groups go out in the order of the commands.
-                sent = await self._appender.send([awaited.record for awaited in group])
-            except BrokerUnavailable as error:
-                _fail(group, error)
-                await self._appender.stop(_STOP_S)
-                continue
-            under_way.add(asyncio.create_task(self._acknowledged(group, sent)))
-
-    async def _acknowledged(self, group: Sequence[_Awaited], sent: Sequence[Sent]) -> bool:
-        """Ends the wait of a group that did not get into the log; tells whether it did."""
-        try:
-            await self._appender.acknowledged(sent)
-        except BrokerUnavailable as error:
-            _fail(group, error)
-            return False
-        return True
-
     async def _listen(self) -> None:
-        told = False
+        retrying = Retrying(log, "waiting for Kafka to listen to replies")
         while True:
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._bootstrap,
@@ -244,23 +226,21 @@ class WorkflowClient:
             try:
                 await consumer.start()
                 where = await self._find_partition()
+                retrying.succeeded()
                 await self._follow(consumer, where)
             except (KafkaError, OSError, BrokerUnavailable) as error:
-                if not told:
-                    log.warning("waiting for Kafka: %s", error)
-                told = True
+                failure = error
             finally:
-                self.ready = False
+                self._hears = False
                 await consumer.stop()
-            await asyncio.sleep(_RECONNECT_S)
+            await retrying.failed(failure)
 
     async def _find_partition(self) -> TopicPartition:
-        self._partitions = await self._appender.partitions(WORKFLOW_COMMANDS)
         count = await self._appender.partitions(WORKFLOW_REPLIES)
         self._reply_to = partition_of(self._client_id.encode(), count)
         return TopicPartition(WORKFLOW_REPLIES, self._reply_to)
 
-    async def _follow(self, consumer: AIOKafkaConsumer, where: TopicPartition) -> None:
+    async def _follow(self, consumer: AIOKafkaConsumer, where: TopicPartition) -> NoReturn:
         consumer.assign([where])
         if self._next is None:
             await consumer.seek_to_end(where)
@@ -268,13 +248,13 @@ class WorkflowClient:
             consumer.seek(where, self._next)
         # Only now: a reply to a command sent before would be missed.
         self._next = await consumer.position(where)
-        self.ready = True
+        self._hears = True
         while True:
             for record in (await consumer.getmany(timeout_ms=_POLL_MS)).get(where, ()):
-                self._hear(record)
+                self._end_wait(record)
                 self._next = record.offset + 1
 
-    def _hear(self, record: Incoming) -> None:
+    def _end_wait(self, record: Incoming) -> None:
         """Ends the wait for an outcome; replies that nobody waits for any more are ignored."""
         try:
             reply = decode(record.value, ReplySent)
@@ -286,7 +266,8 @@ class WorkflowClient:
             awaited.outcome.set_result(reply)
 
 
-def _fail(group: Iterable[_Awaited], error: BrokerUnavailable) -> None:
-    log.warning("%s", error)
-    for awaited in group:
-        awaited.fail(error)
+def _settled(entries: Iterable[_Awaited], error: BrokerUnavailable | None) -> None:
+    """Ends the wait for commands whose append failed; the others wait for their outcomes."""
+    if error is not None:
+        for awaited in entries:
+            awaited.fail(error)

@@ -7,6 +7,7 @@ import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.local.demo_day import Delivery, demo_deliveries, terra_signature
+from headwater.schemas.errors import Overloaded
 from tests.fakes.delivery_log import MemoryLog
 from tests.unit.gateway.conftest import Clock, Post
 from tests.unit.gateway.problem_contract import assert_problem
@@ -146,6 +147,18 @@ def test_a_broker_that_does_not_answer_is_503_with_a_time_to_come_back(
     log.away = True
     answer = post(BODY)
     assert_problem(answer, 503, "broker_unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def test_a_gateway_with_too_much_under_way_is_503_with_a_time_to_come_back(
+    post: Post, log: MemoryLog
+) -> None:
+    async def full(_delivery: object) -> None:
+        raise Overloaded("expected at most 1 bytes on their way, found 2")
+
+    log.append = full
+    answer = post(BODY)
+    assert_problem(answer, 503, "overloaded")
     assert int(answer.headers["retry-after"]) > 0
 
 

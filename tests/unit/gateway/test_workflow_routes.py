@@ -16,7 +16,7 @@ from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
-from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import (
     PauseRun,
     ReplySent,
@@ -418,6 +418,10 @@ def test_without_kafka_or_a_worker_writes_say_what_may_still_happen(
     fails(BrokerUnavailable("no acknowledgement"))
     problem = assert_problem(ask(client, route, **KEY), 503, "broker_unavailable")
     assert "may still be carried out" in problem["detail"]
+    fails(Overloaded("expected at most 1 bytes on their way, found 2"))
+    answer = ask(client, route, **KEY)
+    assert_problem(answer, 503, "overloaded")
+    assert answer.headers["retry-after"]
     commands.ready = False
     problem = assert_problem(ask(client, route, **KEY), 503, "broker_unavailable")
     assert "nothing sent" in problem["detail"]

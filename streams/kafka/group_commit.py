@@ -1,0 +1,235 @@
+"""Group commit: the records of many callers, appended together.
+
+Records that arrive while an append is under way are appended by the next one: at 64 connections
+that is one round trip for some dozens of records. Groups are handed to the producer one after the
+other, so records of a partition are in the log in the order in which they were added.
+
+A broker that stalls must cost neither memory nor copies. So what is held is bounded in bytes, and
+beyond that callers get `Overloaded` at once. And a caller that no longer waits withdraws its record
+while that is still possible: a retry is never queued beside its first try. What the producer has
+been given can not be withdrawn; an idempotent producer sends it when the broker is back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.streams.kafka.appender import BATCH_BYTES, Sent
+from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.retrying import Retrying
+
+log = logging.getLogger(__name__)
+
+#: Bytes of all records that are queued or under way: as much as a gateway holds of bodies, so that
+#: a broker that stalls for a moment is waited for.
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+#: What a record costs beside its key and value: objects, headers.
+_RECORD_BYTES: Final = 512
+#: Records of one append. More would only make the first of them wait.
+_GROUP_RECORDS: Final = 500
+#: Bytes of one append: one Kafka batch a partition, so that the producer takes two groups without
+#: making the second wait. A record that is larger goes alone.
+_GROUP_BYTES: Final = BATCH_BYTES
+#: What a record waits for others to be appended with: less than an append takes, and half as many
+#: appends under load.
+_LINGER_S: Final = 0.001
+#: While one group is with the broker the next is made ready; a third would only wait.
+_GROUPS_IN_FLIGHT: Final = 2
+#: How long a producer may take to end.
+_STOP_S: Final = 5.0
+
+
+class Entry(Protocol):
+    """A record on its way into the log, with what its caller knows of it; compared by identity."""
+
+    @property
+    def record(self) -> Outgoing:
+        """The record."""
+
+
+class Producer(Protocol):
+    """What appends; see `Appender`."""
+
+    async def partitions(self, topic: str) -> int:
+        """The number of partitions of a topic."""
+
+    async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
+        """Hands over records, in order."""
+
+    async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
+        """Waits until they are durable."""
+
+    async def stop(self, within_s: float | None = None) -> None:
+        """Disconnects; may be used again."""
+
+
+E = TypeVar("E", bound=Entry)
+E_contra = TypeVar("E_contra", bound=Entry, contravariant=True)
+
+
+class Settled(Protocol[E_contra]):
+    """Called with entries that are durable, or, with an error, may or may not be in the log."""
+
+    def __call__(self, entries: Sequence[E_contra], error: BrokerUnavailable | None) -> None:
+        """Must not raise."""
+
+
+class _Group(NamedTuple, Generic[E]):
+    entries: list[E]
+    size: int
+
+
+class GroupCommit(Generic[E]):
+    """Appends to one topic.
+
+    Shape:  partitions is their number, 0 until Kafka answers for the first time. `settled` is
+            called once for each entry that was added and not withdrawn.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        *,
+        settled: Settled[E],
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._settled = settled
+        self._held_bytes_max = held_bytes_max
+        #: Entries and their sizes, in order.
+        self._queue: dict[E, int] = {}
+        self._held_bytes = 0
+        self._wake = asyncio.Event()
+        self._broken = False
+        self._acknowledging: dict[asyncio.Task[None], _Group[E]] = {}
+        self._running: asyncio.Task[None] | None = None
+        self.partitions = 0
+        self.ready = False
+
+    async def start(self) -> None:
+        """Starts in the background; Kafka may be away, now or later."""
+        self._running = asyncio.create_task(self._run(), name=f"append to {self._topic}")
+
+    async def stop(self) -> None:
+        """Ends, in `_STOP_S` and a little; entries that are not durable by then fail."""
+        self.ready = False
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        stopped = BrokerUnavailable("expected an acknowledgement, found that its client stopped")
+        await self._end_producer(stopped)
+        queued, self._queue = list(self._queue), {}
+        self._settled(queued, stopped)
+
+    def add(self, entries: Sequence[E]) -> None:
+        """Queues entries, in order; all of them or none.
+
+        Errors: Overloaded.
+        """
+        sizes = [_size(entry.record) for entry in entries]
+        size = sum(sizes)
+        if self._held_bytes + size > self._held_bytes_max:
+            raise Overloaded(
+                f"expected at most {self._held_bytes_max} bytes on their way to {self._topic}, "
+                f"found {self._held_bytes} and {size} more; usual cause: Kafka is slow or away"
+            )
+        self._held_bytes += size
+        self._queue.update(zip(entries, sizes, strict=True))
+        self._wake.set()
+
+    def withdraw(self, entry: E) -> bool:
+        """Takes an entry back; tells whether that was in time, so that it is never appended."""
+        size = self._queue.pop(entry, None)
+        if size is None:
+            return False
+        self._held_bytes -= size
+        return True
+
+    async def _run(self) -> None:
+        connecting = Retrying(log, f"waiting for Kafka to append to {self._topic}")
+        while True:
+            self.partitions = await connecting.until_done(
+                lambda: self._producer.partitions(self._topic)
+            )
+            self._broken = False
+            self.ready = True
+            await self._append_groups()
+            self.ready = False
+            await self._end_producer(
+                BrokerUnavailable("expected an acknowledgement, found the connection broken")
+            )
+
+    async def _append_groups(self) -> None:
+        """Appends what is queued, group by group, until an append fails."""
+        while not self._broken:
+            await self._wake.wait()
+            await asyncio.sleep(_LINGER_S)
+            while len(self._acknowledging) >= _GROUPS_IN_FLIGHT:
+                await asyncio.wait(self._acknowledging, return_when="FIRST_COMPLETED")
+            if not self._broken:
+                group = self._take()
+                if group.entries:
+                    await self._send(group)
+
+    def _take(self) -> _Group[E]:
+        entries: list[E] = []
+        size = 0
+        for entry, entry_size in self._queue.items():
+            if len(entries) == _GROUP_RECORDS or (entries and size + entry_size > _GROUP_BYTES):
+                break
+            entries.append(entry)
+            size += entry_size
+        for entry in entries:
+            del self._queue[entry]
+        if not self._queue:
+            self._wake.clear()
+        return _Group(entries, size)
+
+    async def _send(self, group: _Group[E]) -> None:
+        # Here and not in a task: so groups go out in their order.
+        try:
+            sent = await self._producer.send([entry.record for entry in group.entries])
+        except BrokerUnavailable as error:
+            self._settle(group, error)
+        except asyncio.CancelledError:
+            self._settle(group, BrokerUnavailable("expected to append, found a client that stops"))
+            raise
+        else:
+            acknowledging = asyncio.create_task(self._acknowledge(group, sent))
+            self._acknowledging[acknowledging] = group
+            acknowledging.add_done_callback(self._acknowledging.pop)
+
+    async def _acknowledge(self, group: _Group[E], sent: Sequence[Sent]) -> None:
+        try:
+            await self._producer.acknowledged(sent)
+        except BrokerUnavailable as error:
+            self._settle(group, error)
+        else:
+            self._settle(group, None)
+
+    def _settle(self, group: _Group[E], error: BrokerUnavailable | None) -> None:
+        self._held_bytes -= group.size
+        if error is not None:
+            log.warning("%s", error)
+            self._broken = True
+            self._wake.set()
+        self._settled(group.entries, error)
+
+    async def _end_producer(self, why: BrokerUnavailable) -> None:
+        """Stops the producer, and fails what it has not got acknowledged by then."""
+        await self._producer.stop(_STOP_S)
+        # Those that were acknowledged just now are not settled yet.
+        await asyncio.sleep(0)
+        for acknowledging, group in list(self._acknowledging.items()):
+            acknowledging.cancel()
+            await asyncio.wait([acknowledging])
+            if acknowledging.cancelled():
+                self._settle(group, why)
+
+
+def _size(record: Outgoing) -> int:
+    return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")

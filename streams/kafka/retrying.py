@@ -1,0 +1,92 @@
+"""The one way to wait for Kafka, and for whatever else comes back by itself: try again.
+
+Nothing gives up, because everything that waits here is wanted for as long as the process lives. A
+warning names the reason once, and once a minute for as long as the outage lasts; another line says
+that it is over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.streams.clock import monotonic as seconds
+
+#: A broker that restarts is away for some seconds: its return is noticed soon after.
+_FIRST_S: Final = 0.5
+_LONGEST_S: Final = 2.0
+_WARN_EVERY_S: Final = 60.0
+
+T = TypeVar("T")
+
+
+class Retrying:
+    """Pauses between attempts, and the log lines of an outage.
+
+    Shape:  `what` begins the warning: "replies have to wait".
+    Units:  pauses in seconds; each is twice the one before, up to the longest.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        what: str,
+        *,
+        first_s: float = _FIRST_S,
+        longest_s: float = _LONGEST_S,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+        monotonic: Callable[[], float] = seconds,
+    ) -> None:
+        self._log = log
+        self._what = what
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._pause_s = first_s
+        self._since: float | None = None
+        self._warned = 0.0
+
+    async def until_done(
+        self,
+        action: Callable[[], Awaitable[T]],
+        errors: tuple[type[Exception], ...] = (BrokerUnavailable,),
+    ) -> T:
+        """Calls an action until it does not fail with one of these errors; returns its result.
+
+        Errors: whatever else the action raises.
+        """
+        while True:
+            try:
+                result = await action()
+            except errors as error:
+                await self.failed(error)
+            else:
+                self.succeeded()
+                return result
+
+    async def failed(self, error: Exception | str) -> None:
+        """An attempt failed: returns when it is time for the next one."""
+        now = self._monotonic()
+        if self._since is None:
+            self._since = now
+            self._warn(now, error)
+        elif now - self._warned >= _WARN_EVERY_S:
+            self._warn(now, error)
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._longest_s)
+        await self._sleep(pause_s)
+
+    def _warn(self, now: float, error: Exception | str) -> None:
+        self._warned = now
+        # An error of aiokafka's may have no text of its own.
+        why = error if isinstance(error, str) else str(error) or repr(error)
+        self._log.warning("%s; trying again: %s", self._what, why)
+
+    def succeeded(self) -> None:
+        """An attempt succeeded: an outage, if there was one, is over."""
+        if self._since is not None:
+            lasted_s = self._monotonic() - self._since
+            self._log.info("%s: over after %.1f s", self._what, lasted_s)
+            self._since = None
+            self._pause_s = self._first_s

@@ -1,0 +1,148 @@
+"""A broker that stands still: what its clients hold, and what of it comes into the log."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import PauseRun
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.topics import create_topics
+from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
+from tests.conftest import PARTITIONS
+from tests.fakes.delivery_log import a_delivery
+
+
+class Broker:
+    """A broker of these tests alone, which can be suspended."""
+
+    def __init__(self, embedded: EmbeddedKafka, bootstrap: str) -> None:
+        self._embedded = embedded
+        self.bootstrap = bootstrap
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        pid = self._embedded.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def broker(scratch: Path) -> Iterator[Broker]:
+    embedded = EmbeddedKafka(scratch / "kafka that stalls", port=0, report=print)
+    try:
+        bootstrap = embedded.start()
+        asyncio.run(create_topics(bootstrap, partitions=PARTITIONS, replication=1))
+        yield Broker(embedded, bootstrap)
+    finally:
+        embedded.stop()
+
+
+async def ready(log: WebhookLog | WorkflowClient) -> None:
+    async with asyncio.timeout(60):
+        while not log.ready:  # noqa: ASYNC110 (nobody would set an event)
+            await asyncio.sleep(0.01)
+
+
+async def durable(log: WebhookLog, event_ids: Sequence[str]) -> None:
+    """Sends deliveries again and again, as a producer would, until each is answered."""
+    async with asyncio.timeout(60):
+        unanswered = list(event_ids)
+        while unanswered:
+            sends = (log.append(a_delivery(event_id)) for event_id in unanswered)
+            answers = await asyncio.gather(*sends, return_exceptions=True)
+            unanswered = [
+                event_id
+                for event_id, answer in zip(unanswered, answers, strict=True)
+                if isinstance(answer, BaseException)
+            ]
+
+
+async def copies(bootstrap: str, topic: str) -> Counter[bytes]:
+    """How often each key is in a topic."""
+    found: Counter[bytes] = Counter()
+    for partition in range(PARTITIONS):
+        async for record in read_whole(bootstrap, [topic], partition):
+            found[record.key or b""] += 1
+    return found
+
+
+def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(broker: Broker):
+    async def whole() -> None:
+        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=0.3, clock=now_ms)
+        await log.start()
+        await ready(log)
+        await durable(log, ["before"])
+        deliveries = [a_delivery(f"stalled-{number}") for number in range(1_500)]
+        with broker.suspended():
+            for _ in range(4):
+                answers = await asyncio.gather(*map(log.append, deliveries), return_exceptions=True)
+                assert all(isinstance(answer, BrokerUnavailable) for answer in answers)
+            assert not log.ready
+        await durable(log, [each.event_id for each in deliveries])
+        assert log.ready
+        await log.stop()
+        found = await copies(broker.bootstrap, "webhooks")
+        assert {found[each.event_id.encode()] for each in deliveries} == {1}
+
+    asyncio.run(whole())
+
+
+def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
+    async def whole() -> None:
+        client = WorkflowClient(
+            bootstrap=broker.bootstrap,
+            client_id="impatient",
+            timeout_s=0.3,
+            clock=now_ms,
+            new_id=iter(map(str, range(10_000))).__next__,
+        )
+        await client.start()
+        await ready(client)
+        with broker.suspended():
+            for number in range(5):
+                with pytest.raises((OutcomeUnknown, BrokerUnavailable)):
+                    await client.send("stalled", str(number), PauseRun())
+        # Whoever waits for this one does so with a worker that answers; here there is none.
+        with pytest.raises((OutcomeUnknown, BrokerUnavailable)):
+            await client.send("stalled", "last", PauseRun())
+        await client.stop()
+        found = await copies(broker.bootstrap, "workflow-commands")
+        # Two groups are with the producer at most; the others were taken back.
+        assert sum(found.values()) <= 3
+
+    asyncio.run(whole())
+
+
+def test_stopping_while_kafka_stalls_ends(broker: Broker):
+    async def whole() -> None:
+        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=60, clock=now_ms)
+        await log.start()
+        await ready(log)
+        with broker.suspended():
+            waiting = [
+                asyncio.create_task(log.append(a_delivery(f"never {number}")))
+                for number in range(10)
+            ]
+            await asyncio.wait(waiting, timeout=0.1)
+            async with asyncio.timeout(20):
+                await log.stop()
+            answers = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(answer, BrokerUnavailable) for answer in answers)
+        # The producer ends in the background, once it can.
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+    asyncio.run(whole())

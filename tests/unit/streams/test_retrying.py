@@ -1,0 +1,85 @@
+"""Waiting for what comes back by itself, on a clock that the test moves."""
+
+import asyncio
+import logging
+
+import pytest
+
+from headwater.schemas.errors import BrokerUnavailable, StoreUnavailable
+from headwater.streams.kafka.retrying import Retrying
+
+log = logging.getLogger("test")
+
+
+class Clock:
+    """Time that passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+class Broker:
+    """Is away for so many attempts."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+
+    async def answer(self) -> str:
+        self.away -= 1
+        if self.away >= 0:
+            raise BrokerUnavailable(f"away {self.away}")
+        return "here"
+
+
+def retrying(clock: Clock) -> Retrying:
+    return Retrying(
+        log,
+        "replies have to wait",
+        first_s=1,
+        longest_s=4,
+        sleep=clock.sleep,
+        monotonic=lambda: clock.now,
+    )
+
+
+def test_an_action_is_repeated_with_longer_and_longer_pauses_until_it_succeeds():
+    clock = Clock()
+    assert asyncio.run(retrying(clock).until_done(Broker(5).answer)) == "here"
+    assert clock.pauses == [1, 2, 4, 4, 4]
+
+
+def test_an_outage_is_reported_when_it_begins_every_minute_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO, "test")
+    clock = Clock()
+    waiting = retrying(clock)
+    asyncio.run(waiting.until_done(Broker(33).answer))
+    begin, minute, two_minutes, end = (record.getMessage() for record in caplog.records)
+    assert begin == "replies have to wait; trying again: away 32"
+    assert minute.startswith("replies have to wait")
+    assert two_minutes.startswith("replies have to wait")
+    assert end == "replies have to wait: over after 127.0 s"
+    caplog.clear()
+    asyncio.run(waiting.until_done(Broker(1).answer))
+    assert len(caplog.records) == 2
+    assert clock.pauses[-1] == 1
+
+
+def test_what_needs_no_waiting_is_not_reported(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "test")
+    asyncio.run(retrying(Clock()).until_done(Broker(0).answer))
+    assert not caplog.records
+
+
+def test_another_error_goes_through():
+    async def refused() -> None:
+        raise StoreUnavailable("Postgres is away")
+
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(retrying(Clock()).until_done(refused))
