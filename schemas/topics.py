@@ -9,6 +9,8 @@ _DAY_MS: Final = 24 * _HOUR_MS
 
 #: The largest record. A body may have 10 MiB; the rest is for keys, headers and the envelope.
 MAX_RECORD_BYTES: Final = 11 * 1024 * 1024
+#: What the value of a record may have, leaving room for its key and the envelope of its batch.
+MAX_VALUE_BYTES: Final = MAX_RECORD_BYTES - 64 * 1024
 
 
 class Cleanup(StrEnum):

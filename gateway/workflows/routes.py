@@ -9,7 +9,6 @@ from litestar import Response, Router, get, post, route
 from litestar.handlers import HTTPRouteHandler
 
 from headwater.gateway.http.bodies import BodyReader
-from headwater.gateway.http.ports import Commands
 from headwater.gateway.workflows import bodies, operations
 from headwater.gateway.workflows.authorization import (
     Gatekeeper,
@@ -34,6 +33,7 @@ from headwater.schemas.history import (
     RetryRun,
     TerminateRun,
 )
+from headwater.streams.workflows.client import Commands
 
 BASE: Final = "/api/workflows"
 

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 from litestar import Response
 
-from headwater.gateway.http.ports import Commands
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import shapes
 from headwater.gateway.workflows.bodies import NewEvent
@@ -34,7 +33,7 @@ from headwater.schemas.history import (
     SendEvent,
     StartRun,
 )
-from headwater.streams.workflows.client import Addressed
+from headwater.streams.workflows.client import Addressed, Commands
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
 _APPLIED_WITHIN_S: Final = 5.0

@@ -21,6 +21,8 @@ from headwater.streams.kafka.records import Outgoing
 #: fit the broker's default request limit of 100 MB many times over.
 BATCH_BYTES: Final = 512 * 1024
 
+#: How long a producer that is of no more use may take to end.
+_STOP_S: Final = 5.0
 #: Producers that are being stopped: the loop itself keeps no task alive.
 _STOPPING: Final[set[asyncio.Task[None]]] = set()
 
@@ -112,6 +114,17 @@ class Appender:
         """
         if records:
             await self.acknowledged(await self.send(records))
+
+    async def append_or_stop(self, records: Sequence[Outgoing]) -> None:
+        """Appends records; disconnects if that fails, so that the next append may succeed.
+
+        Errors: BrokerUnavailable; some of the records may then be in the log.
+        """
+        try:
+            await self.append(records)
+        except BrokerUnavailable:
+            await self.stop(_STOP_S)
+            raise
 
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
         """Hands records to the producer, in order; they are durable when `acknowledged` says so.

@@ -1,6 +1,12 @@
-"""Reading a partition whole: how an agent's tables come back after a restart or a rebalance."""
+"""Reading a partition from an offset to an end: how what was in memory comes back.
 
-from collections.abc import AsyncIterator, Sequence
+A reader never waits in silence. One that gets nothing for as long as `STALL_S` fails and names the
+offset that it waited for; one that reads for long says from time to time how far it is.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -9,17 +15,35 @@ from aiokafka.errors import KafkaError
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.streams.kafka.records import Incoming
 
+log = logging.getLogger(__name__)
+
+#: Records given at a time: some ten milliseconds of decoding, so that others get their turn.
+_BATCH_RECORDS: Final = 1_000
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 _POLL_MS: Final = 1_000
+#: A reader that gets nothing for as long has no broker, or wants what is not there.
+STALL_S: Final = 30.0
+_REPORT_EVERY_S: Final = 10.0
 
 
-async def read_whole(
-    bootstrap: str, topics: Sequence[str], partition: int
-) -> AsyncIterator[Incoming]:
-    """Yields every record of a partition of some topics, up to the end as of now, then ends.
+async def read_partition(
+    bootstrap: str,
+    topics: Sequence[str],
+    partition: int,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    stall_s: float = STALL_S,
+) -> AsyncIterator[list[Incoming]]:
+    """Yields the records of a partition of some topics, some at a time, those of a topic in order.
 
+    Shape:  from `start` on, else from the first; up to, without, `end`, which the log must have
+            reached, else up to the end as of now. Compaction leaves holes among the offsets.
     Errors: BrokerUnavailable.
     """
+    if start is not None and end is not None and start >= end:
+        return
+    where = [TopicPartition(topic, partition) for topic in topics]
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         enable_auto_commit=False,
@@ -27,22 +51,84 @@ async def read_whole(
         max_partition_fetch_bytes=_FETCH_BYTES,
         fetch_max_wait_ms=100,
     )
-    where = [TopicPartition(topic, partition) for topic in topics]
     try:
         await consumer.start()
-        consumer.assign(where)
-        ends = await consumer.end_offsets(where)
-        await consumer.seek_to_beginning(*where)
-        # `position` also moves over what compaction and control records left as holes.
-        while [tp for tp in where if await consumer.position(tp) < ends[tp]]:
-            fetched = await consumer.getmany(timeout_ms=_POLL_MS)
-            for records in fetched.values():
-                for record in records:
-                    yield record
-    except (KafkaError, OSError) as error:
+        starts = await _starts(consumer, where, start)
+        ends = await consumer.end_offsets(where) if end is None else dict.fromkeys(where, end)
+        reading = _Progress(bootstrap, starts, ends, stall_s)
+        # Not for nothing: fetches that have only just begun do not end in order.
+        if reading.is_unfinished():
+            consumer.assign(where)
+            for each in where:
+                consumer.seek(each, starts[each])
+        while reading.is_unfinished():
+            fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
+            for each, records in fetched.items():
+                # After a seek below its first record a partition is read from that one on.
+                found = [one for one in records if starts[each] <= one.offset < ends[each]]
+                if found:
+                    yield found
+            # Positions also move over the holes that compaction and control records have left.
+            async with asyncio.timeout(stall_s):
+                reading.reached({each: await consumer.position(each) for each in where})
+    except (KafkaError, OSError) as error:  # also TimeoutError
         raise BrokerUnavailable(
             f"expected partition {partition} of {', '.join(topics)} at {bootstrap}, "
             f"found: {error!r}"
         ) from error
     finally:
         await consumer.stop()
+
+
+async def _starts(
+    consumer: AIOKafkaConsumer, where: Sequence[TopicPartition], start: int | None
+) -> Mapping[TopicPartition, int]:
+    if start is not None:
+        return dict.fromkeys(where, start)
+    first: Mapping[TopicPartition, int] = await consumer.beginning_offsets(where)
+    return first
+
+
+class _Progress:
+    """How far a reader is, and since when."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        stall_s: float,
+    ) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._bootstrap = bootstrap
+        self._ends = ends
+        self._stall_s = stall_s
+        self._positions = starts
+        self._moved_at = self._reported_at = self._now()
+
+    def is_unfinished(self) -> bool:
+        return any(self._positions[each] < end for each, end in self._ends.items())
+
+    def reached(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Takes note of positions.
+
+        Errors: BrokerUnavailable if they have been the same for too long.
+        """
+        now = self._now()
+        if positions != self._positions:
+            self._positions, self._moved_at = positions, now
+        elif self.is_unfinished() and now - self._moved_at > self._stall_s:
+            raise BrokerUnavailable(
+                f"expected more of {self._left()} at {self._bootstrap}, found nothing for "
+                f"{self._stall_s} s"
+            )
+        if self.is_unfinished() and now - self._reported_at > _REPORT_EVERY_S:
+            self._reported_at = now
+            log.info("reading %s", self._left())
+
+    def _left(self) -> str:
+        return ", ".join(
+            f"{each.topic}/{each.partition}@{self._positions[each]} up to {end}"
+            for each, end in self._ends.items()
+            if self._positions[each] < end
+        )

@@ -81,7 +81,7 @@ class Retrying:
         self._warned = now
         # An error of aiokafka's may have no text of its own.
         why = error if isinstance(error, str) else str(error) or repr(error)
-        self._log.warning("%s; trying again: %s", self._what, why)
+        self._log.warning("%s: %s; trying again", self._what, why)
 
     def succeeded(self) -> None:
         """An attempt succeeded: an outage, if there was one, is over."""

@@ -17,12 +17,13 @@ from typing import Final, NoReturn
 
 import uvloop
 
-from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
+from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import (
     SESSION_TIMEOUT_S,
     TP,
@@ -47,7 +48,6 @@ _TICK_S: Final = 1.0
 _PULSE_S: Final = 1.0
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
 EXIT_CRASHED: Final = 70
-_RETRY_S: Final = 0.5
 _GC_THRESHOLD: Final = 50_000
 
 
@@ -157,25 +157,20 @@ class Agent:
         if partition in self._ready:
             return
         self.stage.forget(partition)
-        async for record in read_whole(self._bootstrap, self.stage.memory, partition):
-            self.stage.restored(record)
+        async for records in read_partition(self._bootstrap, self.stage.memory, partition):
+            for record in records:
+                self.stage.restored(record)
         self._ready.add(partition)
 
 
 async def _partitions(bootstrap: str) -> int:
     """The number of partitions of the topics, waiting for Kafka and for the topics."""
     appender = Appender(bootstrap=bootstrap, client_id="headwater-worker")
-    told = False
-    while True:
-        try:
-            return await appender.partitions(WEBHOOKS)
-        except BrokerUnavailable as error:
-            if not told:
-                log.warning("waiting for Kafka: %s", error)
-            told = True
-            await asyncio.sleep(_RETRY_S)
-        finally:
-            await appender.stop()
+    try:
+        retrying = Retrying(log, "waiting for Kafka")
+        return await retrying.until_done(lambda: appender.partitions(WEBHOOKS))
+    finally:
+        await appender.stop()
 
 
 def _die() -> NoReturn:

@@ -9,11 +9,11 @@ did within the second before its last commit, and what others wrote until it was
 from collections.abc import Iterator
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.topics import EVENTS
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming
 
 #: Deliveries that are remembered of a partition; some 10 MB.
@@ -21,8 +21,6 @@ SEEN_MAX: Final = 50_000
 #: Records that are read again by whoever takes a partition: while nobody was there, the pipeline
 #: may have been away, too, and then little lies between copies.
 LOOK_BACK: Final = 5_000
-
-_POLL_MS: Final = 1_000
 
 
 class Seen:
@@ -40,27 +38,16 @@ class Seen:
         return first < offset
 
 
-async def look_back(bootstrap: str, where: TopicPartition, end: int) -> Seen:
-    """What a partition holds right before an offset.
+async def look_back(bootstrap: str, partition: int, end: int) -> Seen:
+    """What a partition of `events` holds right before an offset, which it has reached.
 
-    Errors: KafkaError, OSError.
+    Errors: BrokerUnavailable.
     """
     seen = Seen()
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    try:
-        await consumer.start()
-        consumer.assign([where])
-        first = (await consumer.beginning_offsets([where]))[where]
-        # A topic that was made anew may end before what the group remembers of the old one.
-        end = min(end, (await consumer.end_offsets([where]))[where])
-        consumer.seek(where, max(first, end - LOOK_BACK))
-        while await consumer.position(where) < end:
-            fetched = await consumer.getmany(timeout_ms=_POLL_MS)
-            for event_id, offset in _deliveries(fetched.get(where, [])):
-                if offset < end:
-                    seen.is_copy(event_id, offset)
-    finally:
-        await consumer.stop()
+    start = max(0, end - LOOK_BACK)
+    async for records in read_partition(bootstrap, [EVENTS], partition, start=start, end=end):
+        for event_id, offset in _deliveries(records):
+            seen.is_copy(event_id, offset)
     return seen
 
 

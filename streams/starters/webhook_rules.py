@@ -10,8 +10,8 @@ owners take no signal that comes after a later one of the same sender.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
@@ -33,8 +33,9 @@ from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.starters.trigger_memory import Seen, look_back
-from headwater.streams.workflows.client import Addressed, OutcomeUnknown
+from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 
@@ -56,20 +57,11 @@ _SESSION_MS: Final = 10_000
 #: Outcomes may take as long as workers are away; heartbeats go on meanwhile.
 _BATCH_MAX_MS: Final = 24 * 60 * 60 * 1_000
 _METADATA_AGE_MS: Final = 3_000
-_RETRY_FIRST_S: Final = 1.0
-_RETRY_MAX_S: Final = 30.0
+#: The longest pause before commands without an outcome are sent again.
+_PAUSE_S: Final = 30.0
+_STOP_S: Final = 1.0
 #: How long rules may be followed before others of this process have their turn.
 _SLICE_S: Final = 0.005
-
-
-class Commands(Protocol):
-    """Who carries commands, and tells what became of them."""
-
-    def send_many(self, commands: Sequence[Addressed]) -> Awaitable[list[ReplySent]]:
-        """Sends commands in order; their outcomes are in the same order.
-
-        Errors: OutcomeUnknown, BrokerUnavailable.
-        """
 
 
 class Triggers:
@@ -116,30 +108,15 @@ class Triggers:
         """Follows the rules for every delivery that comes."""
         self._consumer = AIOKafkaConsumer(**self._options)
         self._consumer.subscribe([EVENTS], listener=_Listener(self))
+        reading = Retrying(log, "deliveries cannot be read for rules")
+        errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
         try:
-            await self._start()
+            await reading.until_done(self._consumer.start, errors)
             while True:
-                try:
-                    await self._round()
-                except (KafkaError, IllegalStateError, OSError) as error:
-                    log.warning("deliveries cannot be read for rules: %r", error)
-                    await asyncio.sleep(_RETRY_FIRST_S)
+                await reading.until_done(self._round, errors)
         finally:
             await self._consumer.stop()
-            await self._appender.stop(within_s=_RETRY_FIRST_S)
-
-    async def _start(self) -> None:
-        told = False
-        while True:
-            try:
-                await self._consumer.start()
-            except (KafkaError, OSError) as error:
-                if not told:
-                    log.warning("waiting for Kafka: %r", error)
-                told = True
-                await asyncio.sleep(_RETRY_FIRST_S)
-            else:
-                return
+            await self._appender.stop(within_s=_STOP_S)
 
     async def _round(self) -> None:
         for where in list(self._fresh):
@@ -166,13 +143,14 @@ class Triggers:
     async def _place(self, where: TopicPartition) -> None:
         """Goes on where the group was; a group that is new begins a little before now."""
         start = await self._consumer.committed(where)
+        # A topic that was made anew may end before what the group remembers of the old one.
+        end = (await self._consumer.end_offsets([where]))[where]
         if start is None:
             found = (await self._consumer.offsets_for_times({where: self._begin_ms}))[where]
-            ends = await self._consumer.end_offsets([where])
-            start = ends[where] if found is None else found.offset
+            start = end if found is None else found.offset
             # Now: whoever takes the partition over must not begin later.
             await self._consumer.commit({where: start})
-        seen = await look_back(self._bootstrap, where, start)
+        seen = await look_back(self._bootstrap, where.partition, min(start, end))
         if where in self._fresh:
             self._consumer.seek(where, start)
             self._consumer.resume(where)
@@ -228,23 +206,19 @@ class Triggers:
     async def _send(self, sends: Sequence[Send]) -> dict[str, ReplySent]:
         """Sends commands until the outcome of each is known."""
         known: dict[str, ReplySent] = {}
-        wait_s = _RETRY_FIRST_S
-        while True:
+
+        async def send_rest() -> None:
             left = [each for each in sends if each.command_id not in known]
             try:
-                for reply in await self._client.send_many([_addressed(each) for each in left]):
-                    known[reply.command_id] = reply
+                replies = await self._client.send_many([_addressed(each) for each in left])
             except OutcomeUnknown as error:
                 known.update(error.known)
-                why: HeadwaterError = error
-            except (BrokerUnavailable, Overloaded) as error:
-                why = error
-            else:
-                return known
-            if wait_s == _RETRY_FIRST_S:
-                log.warning("deliveries have to wait for their workflows: %s", why)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _RETRY_MAX_S)
+                raise
+            known.update((reply.command_id, reply) for reply in replies)
+
+        waiting = Retrying(log, "deliveries have to wait for their workflows", longest_s=_PAUSE_S)
+        await waiting.until_done(send_rest, (OutcomeUnknown, BrokerUnavailable, Overloaded))
+        return known
 
     def _letter(self, record: Incoming, failed: Failed) -> Outgoing:
         """A dead letter that is followed by the rule that failed alone, when it is replayed."""
@@ -261,15 +235,10 @@ class Triggers:
         return letter._replace(headers=[*headers, (RULE, failed.rule.encode())])
 
     async def _park(self, letters: list[Outgoing]) -> None:
-        while letters:
-            try:
-                await self._appender.append(letters)
-            except BrokerUnavailable as error:
-                log.warning("dead letters have to wait: %s", error)
-                await self._appender.stop(within_s=_RETRY_FIRST_S)
-                await asyncio.sleep(_RETRY_FIRST_S)
-            else:
-                return
+        if letters:
+            await Retrying(log, "dead letters have to wait").until_done(
+                lambda: self._appender.append_or_stop(letters)
+            )
 
 
 def _addressed(send: Send) -> Addressed:

@@ -14,7 +14,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.schemas.topics import MAX_VALUE_BYTES
 from headwater.streams.engine.live_instances import COMPRESSED, FORMAT, wake_at_ms
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.workflows.log import WorkflowLog
@@ -28,8 +28,6 @@ CHECKPOINT_RECORDS: Final = 20_000
 CHECKPOINT_S: Final = 60.0
 #: States from this size on are compressed.
 _COMPRESSED_FROM: Final = 256 * 1024
-#: What a record has room for.
-_STATE_MAX: Final = MAX_RECORD_BYTES - 64 * 1024
 
 
 class Checkpoints:
@@ -75,13 +73,13 @@ class Checkpoints:
 
         # All states are of one moment: nothing is awaited before the last is taken.
         snapshots = [(key.encode(), taken(owner.instances.state(key))) for key in dirty]
-        large = [key.decode() for key, each in snapshots if len(each.state) > _STATE_MAX]
+        large = [key.decode() for key, each in snapshots if len(each.state) > MAX_VALUE_BYTES]
         if large:
             owner.dirty |= dirty
             log.warning(
                 "no checkpoint of partition %s: the states of %s are larger than %s bytes, so a "
                 "takeover reads the history from the checkpoint before; keep results small",
-                *(owned.number, ", ".join(large), _STATE_MAX),
+                *(owned.number, ", ".join(large), MAX_VALUE_BYTES),
             )
             return
         try:

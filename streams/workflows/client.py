@@ -9,7 +9,7 @@ leaves nothing behind. Clients may share a partition; each knows its own command
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -58,6 +58,28 @@ class Addressed(msgspec.Struct, frozen=True):
     instance_id: str
     command: Command
     command_id: str | None = None
+
+
+class Commands(Protocol):
+    """Whatever carries commands and brings their outcomes.
+
+    Contract: `send_many` returns outcomes in the order of the commands. It raises OutcomeUnknown
+    or BrokerUnavailable if that was not so in time; then commands may be carried out all the same.
+    It raises Overloaded if none of them was sent.
+    """
+
+    @property
+    def ready(self) -> bool:
+        """Whether Kafka is connected."""
+
+    async def start(self) -> None:
+        """Begins to connect."""
+
+    async def stop(self) -> None:
+        """Ends; those who still wait get BrokerUnavailable."""
+
+    async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
+        """Sends commands together and returns their outcomes, refusals among them."""
 
 
 class _Awaited:

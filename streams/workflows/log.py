@@ -22,9 +22,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
-
 from headwater.processors.runs.claims import UNCLAIMED
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import (
@@ -36,29 +33,21 @@ from headwater.schemas.errors import (
 from headwater.schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed, ReplySent
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import (
-    MAX_RECORD_BYTES,
+    MAX_VALUE_BYTES,
     WORKFLOW_HISTORY,
     WORKFLOW_REPLIES,
     WORKFLOW_SNAPSHOTS,
 )
 from headwater.streams.kafka.appender import Appender, Sent
-from headwater.streams.kafka.partition_reader import read_whole
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Outgoing
 
 #: A record with its offset.
 Placed: TypeAlias = tuple[int, HistoryAppended]
 
-#: What a record may have, leaving room for its key and the envelope of its Kafka batch.
-_LARGEST: Final = MAX_RECORD_BYTES - 64 * 1024
 #: How long a producer may take to end: longer than an append of its last batches, and bounded
 #: because while Kafka is away it would wait for ever.
 _STOP_S: Final = 10.0
-#: Records decoded without a pause: some ten milliseconds, so that others get their turn.
-_READ_RECORDS: Final = 1_000
-_FETCH_BYTES: Final = 8 * 1024 * 1024
-_POLL_MS: Final = 1_000
-#: A reader that gets nothing for as long has no broker, or was asked for what is not there.
-_STALLED_S: Final = 30.0
 
 
 class OwnershipLost(HeadwaterError):
@@ -197,9 +186,10 @@ class WorkflowLog:
                 is for `Claims` to say.
         Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema.
         """
-        if start >= end:
-            return
-        async for records in _read(self._bootstrap, partition, start, end):
+        topics = [WORKFLOW_HISTORY]
+        async for records in read_partition(
+            self._bootstrap, topics, partition, start=start, end=end
+        ):
             yield [(record.offset, decode(record.value, HistoryAppended)) for record in records]
 
     async def append(
@@ -249,10 +239,10 @@ class WorkflowLog:
         for partition in flights:
             for key, record in records[partition]:
                 value = encode(record)
-                if len(value) > _LARGEST:
+                if len(value) > MAX_VALUE_BYTES:
                     raise InvariantViolation(
-                        f"expected a record of at most {_LARGEST} bytes, found {len(value)} for "
-                        f"{key.decode()}; usual cause: results that nobody has limited"
+                        f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {len(value)} "
+                        f"for {key.decode()}; usual cause: results that nobody has limited"
                     )
                 outgoing.append(Outgoing(WORKFLOW_HISTORY, partition, key, value))
         return await self._history.send(outgoing) if outgoing else []
@@ -316,7 +306,7 @@ class WorkflowLog:
         lost = {p: _refusal(self._tenures.get(p)) for p in snapshots}
         if any(lost.values()):
             raise _lost({p: why for p, why in lost.items() if why}, {})
-        await self._append_aside(
+        await self._aside.append_or_stop(
             [
                 Outgoing(
                     WORKFLOW_SNAPSHOTS,
@@ -336,9 +326,10 @@ class WorkflowLog:
 
         Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema.
         """
-        async for record in read_whole(self._bootstrap, [WORKFLOW_SNAPSHOTS], partition):
-            value = record.value
-            yield record.key or b"", None if value is None else decode(value, SnapshotTaken)
+        async for records in read_partition(self._bootstrap, [WORKFLOW_SNAPSHOTS], partition):
+            for record in records:
+                value = record.value
+                yield record.key or b"", None if value is None else decode(value, SnapshotTaken)
 
     async def reply(self, replies: Iterable[tuple[int, ReplySent]]) -> None:
         """Sends outcomes to those who wait for them; returns when they are durable.
@@ -350,20 +341,13 @@ class WorkflowLog:
         wanted = [(to, reply) for to, reply in replies if to >= 0]
         if wanted:
             count = await self._aside.partitions(WORKFLOW_REPLIES)
-            await self._append_aside(
+            await self._aside.append_or_stop(
                 [
                     Outgoing(WORKFLOW_REPLIES, to, None, encode(reply))
                     for to, reply in wanted
                     if to < count
                 ]
             )
-
-    async def _append_aside(self, records: Sequence[Outgoing]) -> None:
-        try:
-            await self._aside.append(records)
-        except BrokerUnavailable:
-            await self._aside.stop(_STOP_S)
-            raise
 
 
 def _refusal(tenure: Tenure | None, group: Sequence[tuple[bytes, HistoryAppended]] = ()) -> str:
@@ -379,45 +363,6 @@ def _refusal(tenure: Tenure | None, group: Sequence[tuple[bytes, HistoryAppended
 
 
 def _lost(lost: Mapping[int, str], kept: Mapping[int, int]) -> OwnershipLost:
-    told = "; ".join(f"{partition}: {why}" for partition, why in sorted(lost.items()))
-    return OwnershipLost(f"expected to own the partitions {sorted(lost)}, found {told}", lost, kept)
-
-
-async def _read(
-    bootstrap: str, partition: int, start: int, end: int
-) -> AsyncIterator[list[Incoming]]:
-    """Yields the records of a partition of the history from start on and before end."""
-    where = TopicPartition(WORKFLOW_HISTORY, partition)
-    loop = asyncio.get_running_loop()
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=_FETCH_BYTES,
-        fetch_max_wait_ms=100,
-    )
-    try:
-        await consumer.start()
-        consumer.assign([where])
-        consumer.seek(where, start)
-        moved_to, moved_at = start, loop.time()
-        # `position` also moves over what compaction and control records left as holes.
-        while moved_to < end:
-            fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_READ_RECORDS)
-            found = [record for record in fetched.get(where, ()) if start <= record.offset < end]
-            if found:
-                yield found
-            position = await consumer.position(where)
-            if position != moved_to:
-                moved_to, moved_at = position, loop.time()
-            elif loop.time() - moved_at > _STALLED_S:
-                raise BrokerUnavailable(
-                    f"expected offset {end} of {where.topic}/{partition} at {bootstrap}, found "
-                    f"nothing after {position} for {_STALLED_S} s"
-                )
-    except (KafkaError, OSError) as error:
-        raise BrokerUnavailable(
-            f"expected {where.topic}/{partition} at {bootstrap}, found: {error!r}"
-        ) from error
-    finally:
-        await consumer.stop()
+    found = "; ".join(f"{partition}: {why}" for partition, why in sorted(lost.items()))
+    message = f"expected to own the partitions {sorted(lost)}, found {found}"
+    return OwnershipLost(message, lost, kept)

@@ -1,8 +1,8 @@
-"""Sends what instances have queued: commands to other instances, records to topics.
+"""The outbox of a worker: what its instances send to other instances, and publish to topics.
 
-Commands of one instance are sent in their order, records of one instance to one topic, too; an
-instance is told how far its posts are acknowledged by Kafka. A topic that cannot be written to
-holds up no other.
+The commands of an instance are sent in their order, and so are its records for one topic. An
+instance learns up to which of its posts Kafka has acknowledged all. A topic that cannot be written
+to delays no other.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.history import Command, CommandSent, Post, instance_key
-from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_COMMANDS
+from headwater.schemas.topics import MAX_VALUE_BYTES, WORKFLOW_COMMANDS
 from headwater.streams.engine.effects import Queued
 from headwater.streams.engine.refusal_notices import back_to_sender
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.dead_letters import dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.publishing import Publishing
 
 log = logging.getLogger(__name__)
 
-_RETRY_S: Final = 2.0
-#: What a record may have, leaving room for its key and the envelope of its Kafka batch.
-_LARGEST: Final = MAX_RECORD_BYTES - 64 * 1024
+#: How long a producer may take to end.
+_STOP_S: Final = 2.0
 
 
 class _Waiting(NamedTuple):
@@ -40,8 +40,8 @@ class _Waiting(NamedTuple):
     command: Command
 
 
-class Posting:
-    """The post office of a worker.
+class Outbox:
+    """Sends the posts of a worker's instances.
 
     Shape:  `sent` is called with (instance key, number of a post) when that one and those before it
             are durable.
@@ -62,8 +62,8 @@ class Posting:
         self._waiting: list[_Waiting] = []
         #: Numbers of posts and whether they are durable, by partition and instance.
         self._open: dict[int, dict[str, dict[int, bool]]] = defaultdict(dict)
-        self._letters: list[Outgoing] = []
-        self._stirred = asyncio.Event()
+        self._dead_letters: list[Outgoing] = []
+        self._wake = asyncio.Event()
 
     def queue(self, partition: int, queued: Queued) -> None:
         """Takes posts of an instance."""
@@ -78,18 +78,18 @@ class Posting:
             for post in queued.posts
             if post.command is not None
         ]
-        self._stirred.set()
+        self._wake.set()
 
     async def deliver(self, commands: Sequence[CommandSent]) -> None:
         """Sends commands that no outbox holds; returns when they are durable.
 
         Errors: BrokerUnavailable.
         """
-        await self._append(await self._records(commands))
+        await self._appender.append_or_stop(await self._records(commands))
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
         """Takes a command that cannot be read, for the dead letters."""
-        letter = dead_letter(
+        parked = dead_letter(
             record,
             stage="workflows",
             reason=error.code,
@@ -97,8 +97,8 @@ class Posting:
             now_ms=self._clock(),
             error=error,
         )
-        self._letters.append(letter)
-        self._stirred.set()
+        self._dead_letters.append(parked)
+        self._wake.set()
 
     def forget(self, partition: int) -> None:
         """Drops the posts of a partition that has another owner now, who will send them."""
@@ -108,34 +108,36 @@ class Posting:
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
+        retrying = Retrying(log, "what workflows send has to wait", longest_s=5.0)
         try:
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
-                await self._round()
+                await self._wake.wait()
+                self._wake.clear()
+                await retrying.until_done(self._send_waiting)
         finally:
             await self._publishing.stop()
-            await self._appender.stop(within_s=_RETRY_S)
+            await self._appender.stop(within_s=_STOP_S)
 
-    async def _round(self) -> None:
-        letters, self._letters = self._letters, []
+    async def _send_waiting(self) -> None:
+        """Sends all that waits.
+
+        Errors: BrokerUnavailable; then it still waits.
+        """
+        dead_letters, self._dead_letters = self._dead_letters, []
         waiting, self._waiting = self._waiting, []
         try:
             commands = await self._records([self._command(each) for each in waiting])
-            await self._append(letters + commands)
-        except BrokerUnavailable as error:
-            self._letters = letters + self._letters
+            await self._appender.append_or_stop(dead_letters + commands)
+        except BrokerUnavailable:
+            self._dead_letters = dead_letters + self._dead_letters
             # Those of partitions that were given up meanwhile are sent twice, which does no harm.
             self._waiting = waiting + self._waiting
-            log.warning("what workflows send has to wait: %s", error)
-            await asyncio.sleep(_RETRY_S)
-            self._stirred.set()
-        else:
-            for each in waiting:
-                self._done(each.partition, each.sender, each.post.number)
+            raise
+        for each in waiting:
+            self._done(each.partition, each.sender, each.post.number)
 
     def _done(self, partition: int, key: str, number: int) -> None:
-        """Takes note of a durable post; the instance is told when all before it are, too."""
+        """Takes note of a durable post; the instance learns of it when all before it are, too."""
         posts = self._open[partition].get(key, {})
         if number in posts:
             posts[number] = True
@@ -149,14 +151,6 @@ class Posting:
             self._open[partition].pop(key, None)
         if through is not None:
             self._sent(key, through)
-
-    async def _append(self, records: Sequence[Outgoing]) -> None:
-        try:
-            await self._appender.append(records)
-        except BrokerUnavailable:
-            # Of no more use now; a topic that is not there is no fault of the producer's.
-            await self._appender.stop(within_s=_RETRY_S)
-            raise
 
     def _command(self, waiting: _Waiting) -> CommandSent:
         post = waiting.post
@@ -182,13 +176,13 @@ class Posting:
     def _sendable(self, command: CommandSent) -> tuple[CommandSent | None, bytes]:
         """The command and its bytes; in place of one that is too large, what tells its sender.
 
-        No decision leads to such a one; but Kafka would refuse it for good, and all behind it wait.
+        No decision leads to such a one; but Kafka would never take it, and all others would wait.
         """
         value = encode(command)
-        if len(value) <= _LARGEST:
+        if len(value) <= MAX_VALUE_BYTES:
             return command, value
         what = f"{command.workflow}/{command.instance_id}"
-        fault = f"expected a command of at most {_LARGEST} bytes, found {len(value)}"
+        fault = f"expected a command of at most {MAX_VALUE_BYTES} bytes, found {len(value)}"
         log.error("what %s sends to %s is dropped: %s", command.command_id, what, fault)
         refused = Rejection(RECORD_TOO_LARGE, fault)
         back = back_to_sender(command, refused, None, self._clock())

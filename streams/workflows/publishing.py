@@ -6,8 +6,8 @@ transactional id says so: when it begins, the producer of an owner before it is 
 that had not committed is undone; then the group's offset says which records are there already.
 
 Records are sent in their `order`, and all that wait go into the next transaction. So the offset
-parts what was published from what was not, and a record is never behind it unsent: an owner queues
-all records that its predecessors left before any of its own.
+parts what was published from what was not, and no record before it is unsent: an owner queues all
+records that its predecessors left before any of its own.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from aiokafka.errors import KafkaError
 from headwater.schemas.history import Post
 from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY
 from headwater.streams.kafka.records import partition_of
+from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
 
-_RETRY_S: Final = 2.0
 #: How long a transaction may stay open: nobody reads past it meanwhile, if its producer dies.
 _TRANSACTION_MS: Final = 15_000
 #: How long a producer may take to end.
 _STOP_S: Final = 5.0
 
-#: Told that a post is durable: whose it is, and its number.
+#: Called when a post is durable: whose it is, and its number.
 Sent: TypeAlias = Callable[[str, int], None]
 
 
@@ -57,7 +57,7 @@ class Publisher:
         self._group = f"headwater-publish-{topic}"
         self._input = TopicPartition(WORKFLOW_HISTORY, partition)
         self._waiting: list[_Waiting] = []
-        self._stirred = asyncio.Event()
+        self._wake = asyncio.Event()
         self._producer: AIOKafkaProducer | None = None
         #: What lies before is published.
         self._reached = 0
@@ -65,16 +65,17 @@ class Publisher:
     def queue(self, key: str, posts: Sequence[Post]) -> None:
         """Takes posts of an instance; those of one call of the owner come before the next await."""
         self._waiting.extend(_Waiting(key, post) for post in posts)
-        self._stirred.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Publishes until it is cancelled."""
+        retrying = Retrying(log, f"records for {self._topic} have to wait", longest_s=5.0)
         try:
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._wake.wait()
+                self._wake.clear()
                 if self._waiting:
-                    await self._publish_waiting()
+                    await retrying.until_done(self._publish_waiting, (KafkaError, OSError))
         finally:
             await self._end_producer()
 
@@ -85,20 +86,16 @@ class Publisher:
             fresh = [each for each in waiting if self._is_fresh(each.post)]
             if fresh:
                 await self._transact(producer, sorted(fresh, key=_order))
-        except (KafkaError, OSError) as error:
-            log.warning("records for %s have to wait: %r", self._topic, error)
+        except (KafkaError, OSError):
             # Whether it was committed, the next producer will learn.
             await self._end_producer()
-            await asyncio.sleep(_RETRY_S)
-            self._stirred.set()
-        else:
-            del self._waiting[: len(waiting)]
-            for key, post in waiting:
-                self._sent(key, post.number)
+            raise
+        del self._waiting[: len(waiting)]
+        for key, post in waiting:
+            self._sent(key, post.number)
 
     def _is_fresh(self, post: Post) -> bool:
-        # What was queued before there was an order may be sent twice.
-        return post.order >= self._reached or post.order < 0
+        return post.order >= self._reached
 
     async def _begin(self) -> AIOKafkaProducer:
         """Fences off who published before, and learns how far that was."""

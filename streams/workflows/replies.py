@@ -3,20 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import CommandSent, ReplySent
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.log import WorkflowLog
-from headwater.streams.workflows.outbox import Posting
+from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import OwnedPartition
 
 log = logging.getLogger(__name__)
 
-_RETRY_S: Final = 1.0
 
-
-class _Told(NamedTuple):
+class _Outcomes(NamedTuple):
     """The outcomes of some commands of a partition, the last of which is at `through`."""
 
     partition: OwnedPartition
@@ -32,10 +30,10 @@ class Replies:
     again from there on.
     """
 
-    def __init__(self, workflow_log: WorkflowLog, posting: Posting) -> None:
+    def __init__(self, workflow_log: WorkflowLog, outbox: Outbox) -> None:
         self._log = workflow_log
-        self._posting = posting
-        self._queue: asyncio.Queue[_Told] = asyncio.Queue()
+        self._outbox = outbox
+        self._queue: asyncio.Queue[_Outcomes] = asyncio.Queue()
 
     def send(
         self,
@@ -49,32 +47,23 @@ class Replies:
         Shape:  (partition, offset of the last command among them, (reply_to, reply) each, what is
                 sent back to workflows whose commands were refused).
         """
-        self._queue.put_nowait(_Told(partition, through, replies, backs))
+        self._queue.put_nowait(_Outcomes(partition, through, replies, backs))
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
         while True:
-            told = [await self._queue.get()]
+            batch = [await self._queue.get()]
             while not self._queue.empty():
-                told.append(self._queue.get_nowait())
+                batch.append(self._queue.get_nowait())
             await self._send(
-                [reply for each in told for reply in each.replies],
-                [back for each in told for back in each.backs],
+                [reply for each in batch for reply in each.replies],
+                [back for each in batch for back in each.backs],
             )
-            for each in told:
+            for each in batch:
                 each.partition.replied = max(each.partition.replied, each.through + 1)
 
     async def _send(self, replies: list[tuple[int, ReplySent]], backs: list[CommandSent]) -> None:
-        told = False
-        while True:
-            try:
-                await self._log.reply(replies)
-                if backs:
-                    await self._posting.deliver(backs)
-            except BrokerUnavailable as error:
-                if not told:
-                    log.warning("replies have to wait: %s", error)
-                told = True
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
+        retrying = Retrying(log, "replies have to wait")
+        await retrying.until_done(lambda: self._log.reply(replies))
+        if backs:
+            await retrying.until_done(lambda: self._outbox.deliver(backs))

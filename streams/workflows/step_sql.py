@@ -1,20 +1,17 @@
 """Runs the SQL of steps for a worker: beside its turns, because Postgres takes its time."""
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from headwater.processors.replay.commands import StepRaised, StepReturned
 from headwater.processors.replay.step_commits import StepCommit
 from headwater.schemas.errors import HeadwaterError, StoreUnavailable, Superseded
 from headwater.schemas.history import Failure
 from headwater.streams.engine.step_database import StepDatabase, failed, unavailable
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.ownership import OwnedPartition
 
 log = logging.getLogger(__name__)
-
-_RETRY_S: Final = 1.0
 
 
 class StepSql:
@@ -48,17 +45,14 @@ class StepSql:
         if self._database is None:
             self._settled(owned, activation, commit, failed(returned, unavailable()))
             return
-        told = False
+        retrying = Retrying(log, "the SQL of steps has to wait")
         # A result that comes too late may take no effect: after its row was removed nobody would
         # know that the step took effect before.
         while owned.owner.expects(commit):
             try:
                 done = await self._database.commit(owned.number, owned.epoch, commit)
             except StoreUnavailable as error:
-                if not told:
-                    log.warning("the SQL of steps has to wait: %s", error)
-                told = True
-                await asyncio.sleep(_RETRY_S)
+                await retrying.failed(error)
                 continue
             except Superseded as error:
                 self._superseded(owned, error.message)

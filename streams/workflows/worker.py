@@ -31,11 +31,12 @@ from headwater.streams.engine.refusal_notices import back_to_sender
 from headwater.streams.engine.restore import take_over
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.kafka.records import partition_of
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
 from headwater.streams.workflows.host_supervisor import Hosting
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Ticks
-from headwater.streams.workflows.outbox import Posting
+from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import OwnedPartition, Ownership
 from headwater.streams.workflows.replies import Replies
 from headwater.streams.workflows.step_sql import StepSql
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 _FLIGHTS_MAX: Final = 2
 #: How long an instance rests before only its bytes are kept.
 IDLE_MS: Final = 5_000
-_RETRY_S: Final = 1.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class WorkflowWorker:
         self._log = WorkflowLog(bootstrap=bootstrap, client_id=f"{name}-log", clock=clock)
         self._stirred = asyncio.Event()
         self._hosting = Hosting(app, self._stirred.set)
-        self._posting = Posting(
+        self._outbox = Outbox(
             bootstrap=bootstrap, client_id=f"{name}-posts", clock=clock, sent=self._posted
         )
         self._ownership = Ownership(
@@ -113,10 +113,10 @@ class WorkflowWorker:
             taken=self._taken,
             dropping=self._landed,
             dropped=self._dropped,
-            parked=self._posting.park,
+            parked=self._outbox.park,
             stirred=self._stirred.set,
         )
-        self._replies = Replies(self._log, self._posting)
+        self._replies = Replies(self._log, self._outbox)
         self._checkpoints = Checkpoints(
             self._log,
             commit=self._ownership.commit,
@@ -144,7 +144,7 @@ class WorkflowWorker:
         try:
             await self._connect()
             await self._ownership.start()
-            parts = (self._ownership, self._replies, self._posting)
+            parts = (self._ownership, self._replies, self._outbox)
             tasks = [asyncio.create_task(part.run()) for part in parts]
             tasks += [asyncio.create_task(self._turns()), asyncio.create_task(self._keep_house())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -173,18 +173,9 @@ class WorkflowWorker:
         return [owned.owner for owned in self._ownership.partitions.values()]
 
     async def _connect(self) -> None:
-        told = False
-        while True:
-            try:
-                await self._log.start()
-                self._count = await self._log.partitions()
-            except BrokerUnavailable as error:
-                if not told:
-                    log.warning("waiting for Kafka: %s", error)
-                told = True
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
+        retrying = Retrying(log, "waiting for Kafka")
+        await retrying.until_done(self._log.start)
+        self._count = await retrying.until_done(self._log.partitions)
 
     # -- turns
 
@@ -338,7 +329,7 @@ class WorkflowWorker:
             if isinstance(effect, Answer):
                 answers.append(effect)
             elif isinstance(effect, Queued):
-                self._posting.queue(owned.number, effect)
+                self._outbox.queue(owned.number, effect)
             elif isinstance(effect, CommandSent):
                 backs.append(effect)
             else:
@@ -404,7 +395,7 @@ class WorkflowWorker:
         return owned
 
     def _dropped(self, owned: OwnedPartition) -> None:
-        self._posting.forget(owned.number)
+        self._outbox.forget(owned.number)
         self._hosting.send([Forget(each) for each in owned.owner.activations()])
 
     async def _keep_house(self) -> None:

@@ -30,7 +30,7 @@ from headwater.schemas.codec import decode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.worker import EXIT_CRASHED
 from tests.oracle import Folded, fold
@@ -185,7 +185,8 @@ class House:
             return [
                 (partition, record.offset, decode(record.value, WebhookReceived))
                 for partition in range(PARTITIONS)
-                async for record in read_whole(self.bootstrap, ["webhooks"], partition)
+                async for records in read_partition(self.bootstrap, ["webhooks"], partition)
+                for record in records
             ]
 
         return asyncio.run(read())

@@ -46,7 +46,7 @@ from headwater.schemas.history import (
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.e2e.workflow_app import PUBLISHED, TRAIL
@@ -403,10 +403,11 @@ class WorkflowHouse:
         found: dict[int, list[int]] = {}
         for partition in range(PARTITIONS):
             found[partition] = []
-            async for record in read_whole(self.bootstrap, [WORKFLOW_COMMANDS], partition):
-                with suppress(HeadwaterError):
-                    decode(record.value, CommandSent)
-                    found[partition].append(record.offset)
+            async for records in read_partition(self.bootstrap, [WORKFLOW_COMMANDS], partition):
+                for record in records:
+                    with suppress(HeadwaterError):
+                        decode(record.value, CommandSent)
+                        found[partition].append(record.offset)
         return found
 
     async def published(self) -> list[tuple[bytes, str, Any]]:

@@ -4,17 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import WebhookReceived
+from headwater.streams.pipeline.webhook_log import Appended, Replayed
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
-
-
-class Appended(msgspec.Struct, frozen=True):
-    duplicate: bool
 
 
 class MemoryLog:
@@ -38,14 +33,6 @@ class MemoryLog:
             return Appended(duplicate=True)
         self.deliveries.append(delivery)
         return Appended(duplicate=False)
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    partition: int
-    offset: int
-    topic: str
-    ok: bool
-    detail: str
 
 
 class MemoryReplays:

@@ -16,7 +16,7 @@ from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import WebhookReceived
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
@@ -111,10 +111,11 @@ def test_what_was_answered_ok_is_in_kafka_byte_for_byte(topics: str) -> None:
     async def appended() -> dict[str, tuple[bytes, str]]:
         found = {}
         for partition in range(PARTITIONS):
-            async for record in read_whole(topics, ["webhooks"], partition):
-                delivery = decode(record.value, WebhookReceived)
-                assert record.key == delivery.event_id.encode()
-                found[delivery.event_id] = (delivery.body, delivery.request_id)
+            async for records in read_partition(topics, ["webhooks"], partition):
+                for record in records:
+                    delivery = decode(record.value, WebhookReceived)
+                    assert record.key == delivery.event_id.encode()
+                    found[delivery.event_id] = (delivery.body, delivery.request_id)
         return found
 
     found = asyncio.run(appended())

@@ -14,7 +14,8 @@ from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import PauseRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
@@ -75,8 +76,8 @@ async def copies(bootstrap: str, topic: str) -> Counter[bytes]:
     """How often each key is in a topic."""
     found: Counter[bytes] = Counter()
     for partition in range(PARTITIONS):
-        async for record in read_whole(bootstrap, [topic], partition):
-            found[record.key or b""] += 1
+        async for records in read_partition(bootstrap, [topic], partition):
+            found.update(record.key or b"" for record in records)
     return found
 
 
@@ -123,6 +124,47 @@ def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
         found = await copies(broker.bootstrap, "workflow-commands")
         # Two groups are with the producer at most; the others were taken back.
         assert sum(found.values()) <= 3
+
+    asyncio.run(whole())
+
+
+def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broker):
+    async def whole() -> None:
+        partition = partition_of(b"read", PARTITIONS)
+        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=5, clock=now_ms)
+        await log.start()
+        await ready(log)
+        await durable(log, ["read"])
+        await log.stop()
+        reading = read_partition(broker.bootstrap, ["webhooks"], partition, end=10**6, stall_s=0.5)
+        offsets: list[int] = []
+
+        async def read() -> None:
+            async for records in reading:
+                offsets.extend(record.offset for record in records)
+
+        with pytest.raises(BrokerUnavailable) as error:
+            await read()
+        expected = f"expected more of webhooks/{partition}@{offsets[-1] + 1} up to 1000000 "
+        assert error.value.message.startswith(expected)
+
+    asyncio.run(whole())
+
+
+def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broker):
+    async def whole() -> None:
+        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=5, clock=now_ms)
+        await log.start()
+        await ready(log)
+        await durable(log, [f"many {number}" for number in range(50)])
+        await log.stop()
+        async for records in read_partition(broker.bootstrap, ["webhooks"], 0):
+            last = records[-1].offset
+        reading = read_partition(broker.bootstrap, ["webhooks"], 0, start=last - 3, end=last)
+        offsets = [record.offset async for records in reading for record in records]
+        assert offsets == [last - 3, last - 2, last - 1]
+        reading = read_partition(broker.bootstrap, ["webhooks"], 0, start=last, end=last)
+        assert [records async for records in reading] == []
 
     asyncio.run(whole())
 

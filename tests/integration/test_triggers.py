@@ -24,7 +24,7 @@ from headwater.schemas.topics import DEAD_LETTERS, EVENTS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.dead_letters import REASON, REPLAY_OF, original, text_header
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.webhook_log import DeadLetters
 from headwater.streams.starters.webhook_rules import RULE, Triggers
@@ -196,7 +196,8 @@ class Scene:
         return [
             record
             for partition in range(PARTITIONS)
-            async for record in read_whole(self.bootstrap, [DEAD_LETTERS], partition)
+            async for records in read_partition(self.bootstrap, [DEAD_LETTERS], partition)
+            for record in records
             if self.source.encode() in (record.value or b"")
         ]
 

@@ -30,7 +30,7 @@ from headwater.schemas.topics import (
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
@@ -73,8 +73,8 @@ def a_log(bootstrap: str) -> WorkflowLog:
 
 def on_kafka(bootstrap: str) -> Run:
     async def replies(partition: int) -> list[ReplySent]:
-        read = read_whole(bootstrap, [WORKFLOW_REPLIES], partition)
-        return [decode(record.value, ReplySent) async for record in read]
+        read = read_partition(bootstrap, [WORKFLOW_REPLIES], partition)
+        return [decode(record.value, ReplySent) async for records in read for record in records]
 
     async def whole(scenario: Scenario) -> None:
         place = Place(lambda: a_log(bootstrap), tuple(range(PARTITIONS)), replies)
@@ -129,7 +129,7 @@ def test_what_is_queued_behind_a_refused_batch_is_refused_too(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ):
     # ADR 0006, K2: without this a later decision could stand where an earlier one does not.
-    monkeypatch.setattr("headwater.streams.workflows.log._LARGEST", 2 * MAX_RECORD_BYTES)
+    monkeypatch.setattr("headwater.streams.workflows.log.MAX_VALUE_BYTES", 2 * MAX_RECORD_BYTES)
 
     async def scenario(place: Place) -> None:
         log, partition, other = place.log(), *place.partitions[:2]
@@ -405,8 +405,10 @@ def test_without_a_worker_the_outcome_is_unknown_and_the_command_stays(topics: s
             await client.send_many(sent)
         assert raised.value.command_ids == ("a-late", "b-late")
         partition = partition_of(b"orders/late", PARTITIONS)
-        read = read_whole(topics, [WORKFLOW_COMMANDS], partition)
-        commands = [decode(record.value, CommandSent) async for record in read]
+        read = read_partition(topics, [WORKFLOW_COMMANDS], partition)
+        commands = [
+            decode(record.value, CommandSent) async for records in read for record in records
+        ]
         assert [command.command_id for command in commands][-2:] == ["a-late", "b-late"]
         # The replies come after all: nobody waits for them, and they stand in nobody's way.
         log = a_log(topics)

@@ -31,7 +31,7 @@ from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.restore import CHECKPOINT, take_over
-from headwater.streams.kafka.partition_reader import read_whole
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.workflows.log import WorkflowLog
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
@@ -203,7 +203,8 @@ def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
             letters = [
                 record.value
                 for partition in range(PARTITIONS)
-                async for record in read_whole(house.bootstrap, [DEAD_LETTERS], partition)
+                async for records in read_partition(house.bootstrap, [DEAD_LETTERS], partition)
+                for record in records
             ]
         assert letters.count(GARBAGE) == PARTITIONS, "each is parked once"
 
@@ -261,7 +262,10 @@ async def _unanswered(scene: Scene, count: int) -> list[tuple[int, int, CommandS
         found = [
             (partition, record.offset, decode(record.value, CommandSent))
             for partition in range(PARTITIONS)
-            async for record in read_whole(scene.house.bootstrap, [WORKFLOW_COMMANDS], partition)
+            async for records in read_partition(
+                scene.house.bootstrap, [WORKFLOW_COMMANDS], partition
+            )
+            for record in records
             if record.offset > scene.story.claims[partition].cause and record.value != GARBAGE
         ]
         if len(found) >= count:

@@ -11,7 +11,7 @@ from headwater.processors.replay.sizes import _exactly, bytes_max
 from headwater.processors.runs.limits import DECISION_BYTES_MAX
 from headwater.schemas.codec import encode
 from headwater.schemas.history import HistoryAppended, LogEvent, Post, PostsQueued, StartRun
-from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.schemas.topics import MAX_VALUE_BYTES
 from tests.property.structs import structs
 
 _ENVELOPE = HistoryAppended(
@@ -51,4 +51,4 @@ def test_what_may_be_large_is_counted(chars: int):
 
 
 def test_what_is_decided_at_most_fits_into_a_record():
-    assert DECISION_BYTES_MAX + _bytes(()) < MAX_RECORD_BYTES - 64 * 1024
+    assert DECISION_BYTES_MAX + _bytes(()) < MAX_VALUE_BYTES

@@ -8,8 +8,7 @@ import pytest
 
 from headwater import JoinError, Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, POSTS_BYTES_MAX
-from headwater.schemas.topics import MAX_RECORD_BYTES
-from headwater.streams.workflows.outbox import _LARGEST
+from headwater.schemas.topics import MAX_RECORD_BYTES, MAX_VALUE_BYTES
 from tests.workflows.running import begin, entry_at, error_of, find, output_of, run, state_of
 
 NEVER = Retry(limit=0)
@@ -36,8 +35,8 @@ def raising(error: BaseException) -> object:
 
 def assert_taken(test: WorkflowTest) -> None:
     """All that the log holds is of a size that Kafka takes."""
-    assert max(len(record) for record in (*test._history, *test._commands)) <= _LARGEST
-    assert _LARGEST < MAX_RECORD_BYTES
+    assert max(len(record) for record in (*test._history, *test._commands)) <= MAX_VALUE_BYTES
+    assert MAX_VALUE_BYTES < MAX_RECORD_BYTES
 
 
 def test_many_children_may_begin_at_once():

@@ -10,12 +10,27 @@ import msgspec
 import pytest
 
 from headwater import Schedule, WorkflowEvent, WorkflowTest, schedule, workflow
+from headwater.schemas.history import ReplySent
 from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER, ScheduleRunner
 from headwater.streams.starters.schedule_declarer import declare
+from headwater.streams.workflows.client import Addressed
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 START = "2026-01-01T00:00:00Z"
+
+
+class Client:
+    """Carries commands to the harness, as the client of the service does to Kafka."""
+
+    def __init__(self, test: WorkflowTest) -> None:
+        self._test = test
+
+    async def send_many(self, commands: Sequence[Addressed]) -> list[ReplySent]:
+        return [
+            await self._test.send(each.workflow, each.instance_id, each.command)
+            for each in commands
+        ]
 
 
 class World:
@@ -47,7 +62,7 @@ class World:
 
     async def declare(self, *schedules: Schedule) -> None:
         await declare(
-            self.test,
+            Client(self.test),
             [each.declared for each in schedules],
             new_id=lambda: self.test.new_id("evt"),
             sleep=self._no_sleep,
@@ -370,16 +385,16 @@ def test_declaring_waits_until_it_is_known(caplog: pytest.LogCaptureFixture):
     replies = ["WORKFLOW_NOT_FOUND", "MAILBOX_FULL", ""]
     slept: list[float] = []
 
-    async def send(*_: object) -> SimpleNamespace:
-        return SimpleNamespace(code=replies.pop(0), message="no", status="")
+    async def send_many(_: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(code=replies.pop(0), message="no", status="")]
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
     async def scene(schedules: Sequence[Schedule]) -> None:
-        client: Any = SimpleNamespace(send=send)
-        said = [each.declared for each in schedules]
-        await declare(client, said, new_id=lambda: "e", sleep=sleep)
+        client: Any = SimpleNamespace(send_many=send_many)
+        declared = [each.declared for each in schedules]
+        await declare(client, declared, new_id=lambda: "e", sleep=sleep)
 
     asyncio.run(scene([nightly()]))
     assert (replies, slept) == ([], [1.0, 2.0])

@@ -80,7 +80,7 @@ def test_a_large_state_is_compressed():
 def test_a_state_that_no_record_could_hold_puts_the_checkpoint_off(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headwater.streams.workflows.checkpoints._STATE_MAX", 100_000)
+    monkeypatch.setattr("headwater.streams.workflows.checkpoints.MAX_VALUE_BYTES", 100_000)
     noise = random.Random(1).randbytes(300_000).hex()
     owned = _owned(f'"{noise}"')
     assert _write(owned) == []

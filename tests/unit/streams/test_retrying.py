@@ -61,7 +61,7 @@ def test_an_outage_is_reported_when_it_begins_every_minute_and_when_it_ends(
     waiting = retrying(clock)
     asyncio.run(waiting.until_done(Broker(33).answer))
     begin, minute, two_minutes, end = (record.getMessage() for record in caplog.records)
-    assert begin == "replies have to wait; trying again: away 32"
+    assert begin == "replies have to wait: away 32; trying again"
     assert minute.startswith("replies have to wait")
     assert two_minutes.startswith("replies have to wait")
     assert end == "replies have to wait: over after 127.0 s"

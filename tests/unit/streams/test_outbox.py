@@ -16,7 +16,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.schemas.topics import MAX_RECORD_BYTES
-from headwater.streams.workflows.outbox import Posting
+from headwater.streams.workflows.outbox import Outbox
 
 _SENDER = Sender("other", "x", 2, 4)
 _LARGE = "x" * MAX_RECORD_BYTES
@@ -31,10 +31,8 @@ def _sendable(command: Command) -> tuple[CommandSent | None, bytes, CommandSent]
         reply_to=-1,
         command=command,
     )
-    posting = Posting(
-        bootstrap="nowhere:1", client_id="test", clock=lambda: 5, sent=lambda *_: None
-    )
-    return *posting._sendable(sent), sent
+    outbox = Outbox(bootstrap="nowhere:1", client_id="test", clock=lambda: 5, sent=lambda *_: None)
+    return *outbox._sendable(sent), sent
 
 
 def test_a_command_that_fits_is_sent():
