@@ -213,7 +213,7 @@ def project(kafka: str | None, postgres: str | None) -> None:
 async def _project(settings: "Settings") -> None:
     import asyncio  # noqa: PLC0415 (see above)
 
-    from headwater.projections.projector.projector import run_projector  # noqa: PLC0415 (see above)
+    from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -6,8 +6,9 @@ clock shows them: not in an hour that it skips, twice in one that it repeats. Al
 once: when it has skipped them, or the first time that it shows them. So a tick is one instant,
 whoever computes it, from wherever they begin.
 
-The library finds the times of an expression on a clock that is never put forward or back. How those
-are instants is said here: between two changes of a zone's clock the difference is constant.
+The library finds the times of an expression on a clock that is never put forward or back. Which
+instants those are is decided here (ADR 0019 says why not there): between two changes of a zone's
+clock its difference from UTC is constant.
 """
 
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ def cron_fault(cron: Cron) -> str | None:
 
 
 def next_tick(cron: Cron, after_ms: int) -> int | None:
-    """The first tick behind a time; None if there is none for decades.
+    """The first tick after a time; None if there is none for decades.
 
     Shape:  of a cron expression without a fault.
     Units:  Unix milliseconds.
@@ -85,7 +86,7 @@ def next_tick(cron: Cron, after_ms: int) -> int | None:
 
 
 def due(cron: Cron, after_ms: int, now_ms: int, *, catch_up: CatchUp, grace_ms: int) -> Due:
-    """The ticks behind one time, up to and with another, that are to be started.
+    """The ticks after one time, up to and with another, that are to be started.
 
     Shape:  those not older than `grace_ms` are on time and always started. Of the others `all`
             starts all, `skip` none, and `latest` the latest if none is on time. At most
@@ -135,13 +136,13 @@ class _Clock:
         return int(offset.total_seconds()) if offset is not None else 0
 
     def _walls(self, wall: int, *, reverse: bool = False) -> Iterator[int]:
-        """The times on the wall that the expression means, behind one or before it."""
+        """The times on the wall that the expression means, after one or before it."""
         start = _EPOCH + timedelta(seconds=wall)
         for found in CronSim(self._expression, start, reverse=reverse):
             yield (found - _EPOCH) // timedelta(seconds=1)
 
     def _change(self, first: int, last: int) -> int | None:
-        """The first instant behind one, up to another, at which the difference is another."""
+        """The first instant after one, up to another, at which the difference is another."""
         offset = self._offset(first)
         while first < last:
             until = min(first + _DAY_S, last)
@@ -169,7 +170,7 @@ class _Clock:
     # -- times that count whenever they are shown
 
     def shown_forward(self, after: int) -> Iterator[int]:
-        """The ticks behind an instant."""
+        """The ticks after an instant."""
         since, offset = after, self._offset(after)
         while True:
             for wall in self._walls(after + offset):
@@ -199,7 +200,7 @@ class _Clock:
     # -- times that count once
 
     def once_forward(self, after: int) -> Iterator[int]:
-        """The ticks behind an instant."""
+        """The ticks after an instant."""
         for wall in self._walls(after + self._offset(after) - _REPEATED_MAX_S):
             tick = self._first(wall)
             if tick > after:
@@ -221,6 +222,6 @@ class _Clock:
         first = int(local.timestamp())
         if first + self._offset(first) == wall:
             return first
-        # By the difference from before the change; by that from behind it, it is before it.
+        # By the difference from before the change; by that from after it, it is before it.
         skipped = self._change(int(local.replace(fold=1).timestamp()), first)
         return first if skipped is None else skipped

@@ -12,7 +12,6 @@ from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.ports import Replays
 from headwater.gateway.http.problems import Problem
 from headwater.projections.deliveries.queries import (
-    PAGE_MAX,
     DeadLetterPage,
     DeadLetterWhole,
     Outcome,
@@ -22,6 +21,7 @@ from headwater.projections.deliveries.queries import (
     Reader,
     Trace,
 )
+from headwater.projections.postgres.reader import PAGE_MAX
 
 _PAGE_DEFAULT: Final = 50
 

@@ -8,8 +8,9 @@ from litestar.params import QueryParameter
 
 from headwater.gateway.http.keys import readers_only
 from headwater.gateway.http.problems import Problem
-from headwater.projections.deliveries.queries import PAGE_MAX, Reader
+from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import SyncPage, changes
+from headwater.projections.postgres.reader import PAGE_MAX
 
 _PAGE_DEFAULT: Final = 1000
 

@@ -1,101 +1,15 @@
-"""What a batch of records does to Postgres, decided without Postgres.
+"""The projection of deliveries: topics whose newest record of a key is a row."""
 
-`plan` is for topics whose newest record of a key is a row; the histories of workflows, whose
-records are events, have `projections.workflows.plan`.
-
-Rule: planning never fails because of a record. What cannot be read becomes a row of
-`projection_errors`, so that one bad record neither stops the others nor disappears.
-
-Rows become one JSON parameter for each statement here, so that it happens while Postgres is still
-busy with the batch before.
-"""
-
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
-
-import msgspec
-import orjson
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from headwater.processors.runs.claims import Claims
-from headwater.projections.deliveries.rows import READERS, LogRecord, Rows, SqlRow, refuse_unknown
+from headwater.projections.deliveries.rows import READERS, TOPICS, Rows, refuse_unknown
+from headwater.projections.projector.plan import Plan, works
+from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.records import LogRecord
 
-__all__ = [
-    "ROWS_MAX",
-    "Admitted",
-    "Batch",
-    "Partition",
-    "Plan",
-    "Span",
-    "Work",
-    "admit",
-    "payload",
-    "plan",
-]
-
-Partition: TypeAlias = tuple[str, int]
-
-#: Rows of one statement: larger ones gain nothing (21 µs a row at 1,000, 30 at 4,000).
-ROWS_MAX: Final = 1_000
-#: Postgres's text cannot hold the character NUL; the replacement character says that one was here.
-_NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
-
-
-class Span(NamedTuple):
-    """What a batch covers of a partition: offsets from `start` up to, without, `end`.
-
-    Offsets between that hold no record were removed by compaction.
-    """
-
-    start: int
-    end: int
-
-
-class Work(NamedTuple):
-    """One statement: upsert or delete the rows of a JSON array in a table.
-
-    Shape:  table is a key of `statements.UPSERTS` or DELETES; most are named for their table.
-    """
-
-    table: str
-    rows: str
-    delete: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The statements of some records, and how many of them could not be read."""
-
-    works: tuple[Work, ...]
-    unreadable: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Records to apply together: partition by partition, each in the order of its offsets.
-
-    Shape:  records leaves out those that do not count; claims are as the end of each span leaves
-            them, and empty for projections of topics that nobody claims.
-    """
-
-    records: Sequence[LogRecord]
-    spans: Mapping[Partition, Span]
-    plan: Plan
-    claims: Mapping[Partition, Claims] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """What is left of a batch beside what Postgres already has.
-
-    Shape:  records is None when all of the batch is new. `behind` names partitions of which
-            Postgres has less than was applied before this batch: to apply it would leave a gap.
-    """
-
-    records: Sequence[LogRecord] | None
-    offsets: Mapping[Partition, int]
-    behind: frozenset[Partition]
+__all__ = ["DELIVERIES", "plan"]
 
 
 def plan(records: Iterable[LogRecord]) -> Plan:
@@ -109,55 +23,20 @@ def plan(records: Iterable[LogRecord]) -> Plan:
     rows = Rows()
     for topic, group in by_topic.items():
         READERS.get(topic, refuse_unknown)(group, rows)
-    works = [
-        Work(table, payload, delete)
+    statements = [
+        work
         for delete, tables in ((False, rows.upserts), (True, rows.deletes))
         for table, keyed in tables.items()
-        for payload in _payloads(list(keyed.values()))
+        for work in works(table, list(keyed.values()), delete=delete)
     ]
-    return Plan(works=tuple(works), unreadable=len(rows.upserts.get("projection_errors", ())))
+    return Plan(works=tuple(statements), unreadable=len(rows.upserts.get("projection_errors", ())))
 
 
-def admit(batch: Batch, stored: Mapping[Partition, int]) -> Admitted:
-    """Compares a batch with how far Postgres is, whose word counts.
-
-    Shape:  (batch, next offset by partition; a missing one is 0) -> what to apply.
-    """
-    offsets: dict[Partition, int] = {}
-    behind: set[Partition] = set()
-    for partition, span in batch.spans.items():
-        next_offset = stored.get(partition, -1)
-        if next_offset < span.start:
-            behind.add(partition)
-        elif next_offset < span.end:
-            offsets[partition] = span.end
-    whole = all(
-        partition in offsets and stored[partition] == span.start
-        for partition, span in batch.spans.items()
-    )
-    return Admitted(
-        records=None if whole else [r for r in batch.records if _is_new(r, stored, offsets)],
-        offsets=offsets,
-        behind=frozenset(behind),
-    )
+def _all(records: Sequence[LogRecord], _: Claims) -> Sequence[LogRecord]:
+    return records
 
 
-def payload(rows: Sequence[SqlRow]) -> str:
-    """Rows of one kind as the JSON parameter of a statement."""
-    # orjson is twice as fast with dicts, msgspec writes structs without making dicts of them.
-    structs = bool(rows) and isinstance(rows[0], msgspec.Struct)
-    encoded = msgspec.json.encode(rows) if structs else orjson.dumps(rows)
-    if b"\\u0000" in encoded:
-        encoded = _NUL.sub(rb"\1\\ufffd", encoded)
-    return encoded.decode()
-
-
-def _payloads(rows: list[SqlRow]) -> list[str]:
-    return [payload(rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
-
-
-def _is_new(
-    record: LogRecord, stored: Mapping[Partition, int], offsets: Mapping[Partition, int]
-) -> bool:
-    partition = (record.topic, record.partition)
-    return partition in offsets and record.offset >= stored[partition]
+#: The projection tables, outcomes, duplicates and dead letters.
+DELIVERIES: Final = Projection(
+    name="headwater", group="headwater-projector", topics=TOPICS, read=_all, plan=plan
+)

@@ -1,28 +1,18 @@
-"""What can be asked of the projections: named SQL in, typed rows out.
+"""What can be asked of the projection of deliveries: named SQL in, typed rows out."""
 
-A `Reader` never waits long for a Postgres that is away: it answers StoreUnavailable within about
-two seconds, and works again by itself when Postgres does.
-"""
-
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import msgspec
-from psycopg import AsyncConnection, sql
-from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg import sql
 
-from headwater.projections.errors import InvalidCursor, RecordRefused, store_edge
+from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.projections.postgres.cursors import pack, unpack
-from headwater.projections.postgres.pooled import Pooled
+from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, read_columns, statement
 from headwater.schemas.tables import TABLES
 
 __all__ = [
-    "PAGE_MAX",
     "DeadLetter",
     "DeadLetterPage",
     "DeadLetterWhole",
@@ -32,23 +22,8 @@ __all__ = [
     "Position",
     "ProjectionError",
     "Reader",
-    "Row",
     "Trace",
-    "bounded",
 ]
-
-#: A page of anything; more would hold a whole answer in memory twice.
-PAGE_MAX: Final = 10_000
-#: Requests that read at the same time; the embedded server takes 50 connections in all.
-_CONNECTIONS_MAX: Final = 8
-#: How long a request waits for a connection, and so how soon it says that Postgres is away.
-_CONNECT_TIMEOUT_S: Final = 2.0
-#: After this the pool gives up connecting until somebody asks again; its pauses would grow.
-_RECONNECT_TIMEOUT_S: Final = 3.0
-#: A frozen server does not even refuse; statement_timeout ends slow queries at 5 s.
-_ANSWER_TIMEOUT_S: Final = 8.0
-
-Row: TypeAlias = dict[str, Any]
 
 _PREVIEWS: Final = {
     table.name: filled(
@@ -179,39 +154,11 @@ class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     offset: int
 
 
-class Reader(Pooled[AsyncConnection[DictRow]]):
-    """Reads the projections through a pool of connections.
+class Reader(PooledReader):
+    """Reads what was projected of deliveries.
 
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
-
-    def __init__(self, dsn: str) -> None:
-        super().__init__(
-            AsyncConnectionPool(
-                dsn,
-                connection_class=AsyncConnection[DictRow],
-                kwargs={
-                    "autocommit": True,
-                    "row_factory": dict_row,
-                    "connect_timeout": int(_CONNECT_TIMEOUT_S),
-                    "application_name": "headwater-reader",
-                },
-                min_size=1,
-                max_size=_CONNECTIONS_MAX,
-                timeout=_CONNECT_TIMEOUT_S,
-                reconnect_timeout=_RECONNECT_TIMEOUT_S,
-                configure=_configure,
-                check=AsyncConnectionPool.check_connection,
-                open=False,
-            )
-        )
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
-        """A connection for several queries, its errors translated."""
-        with store_edge("answer a query"):
-            async with asyncio.timeout(_ANSWER_TIMEOUT_S), self._pool.connection() as connection:
-                yield connection
 
     async def outcome_counts(self) -> list[OutcomeCount]:
         """How many deliveries came to which end."""
@@ -299,14 +246,6 @@ class Reader(Pooled[AsyncConnection[DictRow]]):
     async def _rows(self, query: str, **parameters: object) -> list[Row]:
         return await self.answers(statement(query), **parameters)
 
-    async def answers(self, query: bytes, **parameters: object) -> list[Row]:
-        """The rows of a query; none where a parameter is nothing that Postgres could hold."""
-        if not all(_storable(value) for value in parameters.values()):
-            return []
-        async with self.connection() as connection:
-            cursor = await connection.execute(query, parameters)
-            return await cursor.fetchall()
-
 
 def _traces_query(request_id: str | None, user_id: str | None, level: str | None) -> bytes | None:
     """The query for what is asked; None for a level that there is not."""
@@ -315,27 +254,3 @@ def _traces_query(request_id: str | None, user_id: str | None, level: str | None
     if level is not None:
         return (_TRACES_BY_LEVEL if user_id is None else _TRACES_BY_USER_LEVEL).get(level)
     return statement("traces_newest" if user_id is None else "traces_by_user")
-
-
-def bounded(limit: int) -> int:
-    """A number of rows to ask for.
-
-    Errors: ValueError beyond 1 to PAGE_MAX.
-    """
-    if not 1 <= limit <= PAGE_MAX:
-        raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
-    return limit
-
-
-def _storable(value: object) -> bool:
-    """Tells whether Postgres could hold a value at all; what it cannot hold, nothing equals."""
-    if not isinstance(value, str):
-        return True
-    try:
-        return b"\0" not in value.encode()
-    except UnicodeEncodeError:
-        return False
-
-
-async def _configure(connection: AsyncConnection[DictRow]) -> None:
-    await connection.execute(statement("reader_session"))

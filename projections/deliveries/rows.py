@@ -4,35 +4,28 @@ Of several records of a key only the newest that can be read is written; a tombs
 cannot be read becomes a row of `projection_errors`.
 """
 
-from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final
 
 import msgspec
 import orjson
 
+from headwater.projections.projector.records import (
+    UNREADABLE,
+    LogRecord,
+    SqlRow,
+    base64_text,
+    refusal,
+)
 from headwater.schemas.codec import decode, decode_fields
-from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Record, Stamp
 from headwater.schemas.tables import CONNECTIONS, TABLE_BY_TOPIC, UNSET, Table
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
-__all__ = [
-    "READERS",
-    "TOPICS",
-    "UNREADABLE",
-    "LogRecord",
-    "Rows",
-    "SqlRow",
-    "refusal",
-    "refuse_unknown",
-]
-
-#: A row whose fields are named as its statement names them. All of a table are of one kind.
-SqlRow: TypeAlias = dict[str, Any] | msgspec.Struct
+__all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]
 
 #: The topics that this projection reads.
 TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, TRACES, DEAD_LETTERS)
@@ -45,27 +38,6 @@ _MOMENTS_MAX: Final = 4_096
 _NUMBER_MAX: Final = 2**63 - 1
 _CONNECT: Final = "__connect.errors."
 _OWN: Final = "headwater."
-#: What reading a record may raise: not our record, or a moment that no calendar has.
-UNREADABLE: Final = (HeadwaterError, ValueError, OverflowError, OSError, msgspec.MsgspecError)
-
-
-class LogRecord(Protocol):
-    """A record of the log, as aiokafka gives it."""
-
-    @property
-    def topic(self) -> str: ...  # noqa: D102
-    @property
-    def partition(self) -> int: ...  # noqa: D102
-    @property
-    def offset(self) -> int: ...  # noqa: D102
-    @property
-    def timestamp(self) -> int: ...  # noqa: D102
-    @property
-    def key(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def value(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]: ...  # noqa: D102
 
 
 @dataclass(slots=True)
@@ -88,23 +60,8 @@ class Rows:
         self.upsert("projection_errors", _place(record), refusal(record, error))
 
 
-def refusal(record: LogRecord, error: str) -> SqlRow:
-    """The row of `projection_errors` of a record."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "error": error,
-        "value": _base64(record.value),
-    }
-
-
 def _place(record: LogRecord) -> tuple[str, int, int]:
     return (record.topic, record.partition, record.offset)
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else b64encode(data).decode()
 
 
 # --- rows, outcomes, duplicates: the newest readable record of a key counts ---------------------
@@ -237,8 +194,8 @@ def _dead_letter(
         "offset": record.offset,
         "event_id": story.get(f"{_OWN}event_id") or None,
         "request_id": story.get(f"{_OWN}request_id") or None,
-        "key": _base64(record.key),
-        "value": _base64(record.value),
+        "key": base64_text(record.key),
+        "value": base64_text(record.value),
         "headers": headers,
         "original_topic": story.get(f"{_CONNECT}topic"),
         "original_partition": _number(story.get(f"{_CONNECT}partition")),

@@ -19,9 +19,9 @@ import msgspec
 from psycopg import AsyncConnection, sql
 from psycopg.rows import DictRow
 
-from headwater.projections.deliveries.queries import PAGE_MAX, Reader, Row
 from headwater.projections.errors import CursorExpired, InvalidCursor, RecordRefused
 from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.reader import PAGE_MAX, PooledReader, Row
 from headwater.projections.postgres.statements import (
     filled,
     key_columns,
@@ -86,7 +86,7 @@ _CHANGES_OF_USER: Final = {table.name: _changes_query(table, "changes_of_user") 
 
 
 async def changes(
-    reader: Reader,
+    reader: PooledReader,
     *,
     after: str | None,
     since: datetime | None = None,

@@ -21,20 +21,17 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
-from headwater.projections.deliveries.plan import Batch, Partition, Span
-from headwater.projections.deliveries.rows import LogRecord
 from headwater.projections.errors import LogTruncated
-from headwater.projections.projector.projection import DELIVERIES, PROJECTIONS, Projection
+from headwater.projections.projector.plan import Batch, Partition, Span
+from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.records import LogRecord
 from headwater.projections.projector.store import Place, Store
 from headwater.schemas.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from headwater.processors.runs.claims import Claims
 
-__all__ = ["GROUP", "PROJECTION", "Projector", "run_projector"]
-
-GROUP: Final = DELIVERIES.group
-PROJECTION: Final = DELIVERIES.name
+__all__ = ["Projector"]
 
 #: Large enough to share a commit's 2 ms among many rows, small enough to be applied within 0.2 s.
 _BATCH_RECORDS_MAX: Final = 4_000
@@ -70,10 +67,10 @@ class Projector:
         *,
         bootstrap: str,
         dsn: str,
+        projection: Projection,
         clock: Callable[[], int],
         log: logging.Logger | None = None,
         on_batch: Callable[["Projector"], None] | None = None,
-        projection: Projection = DELIVERIES,
     ) -> None:
         self.records = 0
         self.batches = 0
@@ -88,7 +85,7 @@ class Projector:
         self._clock = clock
         self._log = log or logging.getLogger("headwater.projector")
         self._on_batch = on_batch
-        self._store = Store(dsn, projection=projection.name, clock=clock, planner=projection.plan)
+        self._store = Store(dsn, projection=projection, clock=clock)
         self._consumer: AIOKafkaConsumer | None = None
         self._unsought: set[Partition] = set()
         self._committed_at_ms = 0
@@ -96,7 +93,7 @@ class Projector:
 
     @property
     def lag(self) -> dict[Partition, int]:
-        """Records of each of our partitions that are not applied yet, as far as Kafka told us."""
+        """Records of each of our partitions that Kafka has named and that are not applied yet."""
         if self._consumer is None:
             return {}
         ends = {p: self._consumer.highwater(TopicPartition(*p)) for p in self.positions}
@@ -257,7 +254,7 @@ class Projector:
     async def _until_it_answers(
         self, ask: Callable[[], Awaitable[T]], stop: asyncio.Event
     ) -> T | None:
-        """Asks Postgres until it answers; None when told to stop meanwhile."""
+        """Asks Postgres until it answers; None when it is to stop meanwhile."""
         backoff = _Backoff()
         while True:
             try:
@@ -280,7 +277,7 @@ class Projector:
                 self._log.info("projecting again")
 
     async def _commit(self, consumer: AIOKafkaConsumer, *, now: bool = False) -> None:
-        """Tells Kafka how far we are: a hint for its tools, so a failure does not matter."""
+        """Commits how far we are to Kafka: for its tools alone, so a failure does not matter."""
         if not now and self._clock() - self._committed_at_ms < _COMMIT_EVERY_MS:
             return
         self._committed_at_ms = self._clock()
@@ -336,40 +333,3 @@ def _consumer(bootstrap: str, group: str) -> AIOKafkaConsumer:
         metadata_max_age_ms=_METADATA_AGE_MS,
         fetch_max_wait_ms=_FETCH_WAIT_MS,
     )
-
-
-async def run_projector(
-    *,
-    bootstrap: str,
-    dsn: str,
-    clock: Callable[[], int],
-    stop: asyncio.Event,
-    log: logging.Logger | None = None,
-    on_batch: Callable[[Projector], None] | None = None,
-) -> None:
-    """Runs every projection, side by side, until `stop` is set.
-
-    Units:  the clock gives Unix milliseconds.
-    Errors: LogTruncated.
-    """
-    log = log or logging.getLogger("headwater.projector")
-    running = [
-        asyncio.create_task(
-            Projector(
-                bootstrap=bootstrap,
-                dsn=dsn,
-                clock=clock,
-                log=log if projection is DELIVERIES else log.getChild(projection.name),
-                on_batch=on_batch,
-                projection=projection,
-            ).run(stop)
-        )
-        for projection in PROJECTIONS
-    ]
-    try:
-        await asyncio.gather(*running)
-    finally:
-        # Where one gave up, the others would go on without it.
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)

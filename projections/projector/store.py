@@ -17,19 +17,11 @@ from typing import Any, Final, NamedTuple
 from psycopg import AsyncConnection
 
 from headwater.processors.runs.claims import UNCLAIMED, Claims
-from headwater.projections.deliveries.plan import (
-    Admitted,
-    Batch,
-    Partition,
-    Plan,
-    admit,
-    payload,
-    plan,
-)
-from headwater.projections.deliveries.rows import LogRecord, refusal
 from headwater.projections.errors import RecordRefused, store_edge
 from headwater.projections.postgres.statements import DELETES, UPSERTS, statement
-from headwater.projections.projector.projection import Planner
+from headwater.projections.projector.plan import Admitted, Batch, Partition, Plan, admit, payload
+from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.records import LogRecord, refusal
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import NO_CAUSE
 
@@ -55,14 +47,13 @@ class Store:
         self,
         dsn: str,
         *,
-        projection: str,
+        projection: Projection,
         clock: Callable[[], int],
-        planner: Planner = plan,
     ) -> None:
         self._dsn = dsn
-        self._projection = projection
+        self._projection = projection.name
         self._clock = clock
-        self._plan = planner
+        self._plan = projection.plan
         self._connection: AsyncConnection[Any] | None = None
 
     async def offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from headwater.processors.runs.claims import Claims
-from headwater.projections.deliveries.rows import UNREADABLE, LogRecord
+from headwater.projections.projector.records import UNREADABLE, LogRecord
 from headwater.schemas.codec import decode
 from headwater.schemas.history import HistoryAppended, PartitionClaimed
 
@@ -41,7 +41,7 @@ class HistoryRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def read_history(records: Sequence[LogRecord], claims: Claims) -> list[LogRecord]:
     """Reads records of one partition and leaves out those that do not count.
 
-    Shape:  claims are those before the first record, and are moved behind the last.
+    Shape:  claims are those before the first record, and are moved to after the last.
     """
     return list(_counting(records, claims))
 

@@ -14,12 +14,11 @@ batch has one more stage than the retries of the instance that has the most.
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-from headwater.projections.deliveries.plan import ROWS_MAX, Work
-from headwater.projections.deliveries.rows import SqlRow
+from headwater.projections.projector.plan import Work, works
 from headwater.projections.workflows.rows import (
     AUTHORS_JSON,
     Delivery,
@@ -40,10 +39,6 @@ _Key: TypeAlias = tuple[str, str]
 _Run: TypeAlias = tuple[str, str, int]
 _Instance: TypeAlias = InstanceRow | InstanceChange
 _Step: TypeAlias = StepRow | StepChange
-
-_NUL: Final = "\0"
-#: What the house writes for a NUL, which Postgres's text cannot hold.
-_REPLACEMENT: Final = "\ufffd"
 
 
 class Told(msgspec.Struct, gc=False):
@@ -235,30 +230,4 @@ class Patches:
 
 
 def _works(table: str, rows: Sequence[msgspec.Struct]) -> Iterator[Work]:
-    for at in range(0, len(rows), ROWS_MAX):
-        yield Work(table, _payload(rows[at : at + ROWS_MAX]))
-
-
-def _payload(rows: Sequence[msgspec.Struct]) -> str:
-    """Rows as the JSON parameter of a statement.
-
-    A NUL in a text, such as an error's message, becomes U+FFFD as everywhere in the house. In JSON
-    of an author it is left for Postgres to refuse: it is no JSON then, and must not become any.
-    """
-    encoded = msgspec.json.encode(rows)
-    if b"\\u0000" in encoded:  # as a character, or written out within JSON text: look closer
-        encoded = msgspec.json.encode([_without_nul(row) for row in rows])
-    return encoded.decode()
-
-
-def _without_nul(row: msgspec.Struct) -> SqlRow:
-    fields = msgspec.structs.asdict(row)
-    return {
-        name: value if name in AUTHORS_JSON else _replaced(value) for name, value in fields.items()
-    }
-
-
-def _replaced(value: object) -> object:
-    if isinstance(value, str):
-        return value.replace(_NUL, _REPLACEMENT)
-    return tuple(map(_replaced, value)) if isinstance(value, tuple) else value
+    return works(table, rows, verbatim=AUTHORS_JSON)

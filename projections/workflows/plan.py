@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.projections.deliveries.plan import Plan, Work, payload
-from headwater.projections.deliveries.rows import LogRecord, SqlRow, refusal
-from headwater.projections.workflows.history import HistoryRecord
+from headwater.projections.projector.plan import Plan, works
+from headwater.projections.projector.projection import Projection
+from headwater.projections.projector.records import LogRecord, SqlRow, refusal
+from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
 from headwater.projections.workflows.patches import Patches, Told
 from headwater.projections.workflows.rows import (
     CANCELLED,
@@ -55,8 +56,9 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.topics import WORKFLOW_HISTORY
 
-__all__ = ["plan_history"]
+__all__ = ["WORKFLOWS", "plan_history"]
 
 #: Kinds that wait for something outside the code; the others wait for what lies beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
@@ -76,10 +78,8 @@ def plan_history(records: Iterable[LogRecord]) -> Plan:
             refused.append(refusal(record, record.error))
         else:
             _tell(patches, record, record.appended)
-    works = list(patches.works())
-    if refused:
-        works.append(Work("projection_errors", payload(refused)))
-    return Plan(works=tuple(works), unreadable=len(refused))
+    statements = (*patches.works(), *works("projection_errors", refused))
+    return Plan(works=statements, unreadable=len(refused))
 
 
 def _tell(patches: Patches, record: HistoryRecord, appended: HistoryAppended) -> None:
@@ -355,3 +355,12 @@ _TELL: Final[dict[type, Callable[[Patches, Told, Any], None]]] = {
     EventReceived: _event_received,
     LogWritten: _log_written,
 }
+
+#: Instances, steps, events and lines of workflows.
+WORKFLOWS: Final = Projection(
+    name=PROJECTION,
+    group="headwater-workflow-projector",
+    topics=(WORKFLOW_HISTORY,),
+    read=read_history,
+    plan=plan_history,
+)

@@ -12,9 +12,9 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import msgspec
 from psycopg import sql
 
-from headwater.projections.deliveries.queries import Reader, Row, bounded
 from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.projections.postgres.cursors import pack, unpack
+from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 from headwater.projections.workflows.answers import (
     Changed,
@@ -113,7 +113,7 @@ class Workflows:
             for a limit out of range.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: PooledReader) -> None:
         self._reader = reader
 
     async def names(self) -> tuple[str, ...]:

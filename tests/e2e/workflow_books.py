@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.projection import WORKFLOWS
+from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.history import PartitionClaimed, StepCompleted
 from tests.e2e.workflow_app import ENTRIES
 from tests.e2e.workflow_house import Mark, Story, WorkflowHouse

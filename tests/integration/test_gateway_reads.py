@@ -15,6 +15,7 @@ from litestar.testing import TestClient
 from headwater.gateway.app import create_app
 from headwater.gateway.commands.mirror import Mirror
 from headwater.gateway.settings import Settings
+from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
@@ -56,7 +57,7 @@ def write(fresh_database: str) -> Write:
 
     def applied(records: Sequence[Written]) -> None:
         async def run() -> None:
-            store = Store(fresh_database, projection="tables", clock=now_ms)
+            store = Store(fresh_database, projection=DELIVERIES, clock=now_ms)
             try:
                 await apply(store, records)
             finally:

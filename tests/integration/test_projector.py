@@ -16,12 +16,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from headwater.projections.deliveries.plan import Partition
+from headwater.projections.catalogue import run_projector
+from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.rows import TOPICS
 from headwater.projections.errors import InvalidCursor, LogTruncated
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.projector import PROJECTION, Projector, run_projector
+from headwater.projections.projector.plan import Partition
+from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from headwater.schemas.topics import DEAD_LETTERS
@@ -92,6 +94,7 @@ class House:
     async def projector(self) -> AsyncIterator[Projector]:
         stop = asyncio.Event()
         projector = Projector(
+            projection=DELIVERIES,
             bootstrap=self.bootstrap,
             dsn=self.dsn,
             clock=lambda: NOW_MS,
@@ -217,7 +220,7 @@ def test_readers_find_what_was_projected(broker: EmbeddedKafka, fresh_database: 
                 await reader.preview("pg_class", limit=1)
             positions = await reader.projection_positions()
             assert len(positions) == len(TOPICS) * PARTITIONS
-            assert {position.projection for position in positions} == {PROJECTION}
+            assert {position.projection for position in positions} == {DELIVERIES.name}
 
     in_a_house(broker, fresh_database, scenario)
 
@@ -427,7 +430,7 @@ def test_a_database_that_went_back_is_filled_again(broker: EmbeddedKafka, fresh_
 def test_a_log_shorter_than_what_was_applied_is_said(broker: EmbeddedKafka, fresh_database: str):
     async def scenario(house: House) -> None:
         insert = "insert into projection_offsets values (%(p)s, 'traces', 0, 1000000) returning 1"
-        await house.rows(insert, p=PROJECTION)
+        await house.rows(insert, p=DELIVERIES.name)
         with pytest.raises(LogTruncated, match="traces/0 to reach offset 1000000"):
             async with asyncio.timeout(PATIENCE_S):
                 await run_projector(
@@ -493,7 +496,7 @@ def test_a_batch_is_never_applied_twice_nor_out_of_order(fresh_database: str):
         old = batch([day("z", "2026-01-01", steps=1), day("z", "2026-01-02", steps=1)], {place: 0})
         new = batch([day("z", "2026-01-01", steps=2)], {place: 2})
         owner, zombie = (
-            Store(fresh_database, projection=PROJECTION, clock=lambda: NOW_MS) for _ in range(2)
+            Store(fresh_database, projection=DELIVERIES, clock=lambda: NOW_MS) for _ in range(2)
         )
         try:
             for store in (owner, zombie):
@@ -523,7 +526,7 @@ def test_a_batch_is_never_applied_twice_nor_out_of_order(fresh_database: str):
 
 def test_many_refused_values_leave_a_usable_connection(fresh_database: str):
     async def scenario() -> None:
-        store = Store(fresh_database, projection=PROJECTION, clock=lambda: NOW_MS)
+        store = Store(fresh_database, projection=DELIVERIES, clock=lambda: NOW_MS)
         try:
             for _ in range(2):
                 await apply(store, [day("u", f"2026-01-{n:02}") for n in range(28, 36)])

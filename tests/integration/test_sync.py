@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import _CHANGES, _CHANGES_OF_USER, SyncPage, changes
 from headwater.projections.errors import CursorExpired, InvalidCursor
@@ -29,7 +30,7 @@ class House:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self.now_ms = NOW_MS
-        self.store = Store(dsn, projection="test", clock=lambda: self.now_ms)
+        self.store = Store(dsn, projection=DELIVERIES, clock=lambda: self.now_ms)
         self.reader = Reader(dsn)
 
     async def page(self, after: str | None = None, limit: int = 100, **more: object) -> SyncPage:

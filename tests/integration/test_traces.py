@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Hop, Reader, Trace, _traces_query
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
@@ -18,7 +19,7 @@ ROWS = 20_000
 
 def written(dsn: str, records: Sequence[Written]) -> None:
     async def run() -> None:
-        store = Store(dsn, projection="test", clock=lambda: RECEIVED_AT_MS)
+        store = Store(dsn, projection=DELIVERIES, clock=lambda: RECEIVED_AT_MS)
         try:
             await apply(store, records)
         finally:

@@ -16,8 +16,8 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.projection import WORKFLOWS
 from headwater.projections.projector.store import Store
+from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.history import (
     Child,
     CommandRejected,
@@ -97,9 +97,7 @@ class Projecting:
         self.log = log
         self.places = [(WORKFLOW_HISTORY, number) for number in range(len(log.partitions))]
         self.cutter = Cutter(log)
-        self.store = Store(
-            dsn, projection=WORKFLOWS.name, clock=lambda: NOW_MS, planner=WORKFLOWS.plan
-        )
+        self.store = Store(dsn, projection=WORKFLOWS, clock=lambda: NOW_MS)
         self.refused = 0
 
     async def seek(self) -> None:

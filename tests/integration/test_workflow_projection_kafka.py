@@ -10,8 +10,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.projector.projection import WORKFLOWS
 from headwater.projections.projector.projector import Projector
+from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.history import (
     EntryCompleted,

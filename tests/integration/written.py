@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headwater.projections.deliveries.plan import Batch, Span, plan
+from headwater.projections.deliveries.plan import plan
+from headwater.projections.projector.plan import Batch, Span
 from headwater.projections.projector.store import Store
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp

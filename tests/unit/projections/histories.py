@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from headwater.processors.runs.claims import Claims
-from headwater.projections.deliveries.plan import Batch, Span
-from headwater.projections.projector.projection import WORKFLOWS
+from headwater.projections.projector.plan import Batch, Span
+from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
     NO_CAUSE,

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from headwater.projections.deliveries.plan import Batch, Plan, Span, admit, payload, plan
+from headwater.projections.deliveries.plan import plan
+from headwater.projections.projector.plan import Batch, Plan, Span, admit, payload
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from headwater.processors.runs.claims import Claims
-from headwater.projections.deliveries.plan import Plan
-from headwater.projections.projector.projection import WORKFLOWS
+from headwater.projections.projector.plan import Plan
+from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
     Child,

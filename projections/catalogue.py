@@ -1,0 +1,51 @@
+"""The projections that there are, and running all of them."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headwater.projections.deliveries.plan import DELIVERIES
+from headwater.projections.projector.projector import Projector
+from headwater.projections.workflows.plan import WORKFLOWS
+
+__all__ = ["PROJECTIONS", "run_projector"]
+
+PROJECTIONS: Final = (DELIVERIES, WORKFLOWS)
+
+
+async def run_projector(
+    *,
+    bootstrap: str,
+    dsn: str,
+    clock: Callable[[], int],
+    stop: asyncio.Event,
+    log: logging.Logger | None = None,
+    on_batch: Callable[[Projector], None] | None = None,
+) -> None:
+    """Runs every projection, side by side, until `stop` is set.
+
+    Units:  the clock gives Unix milliseconds.
+    Errors: LogTruncated.
+    """
+    log = log or logging.getLogger("headwater.projector")
+    running = [
+        asyncio.create_task(
+            Projector(
+                bootstrap=bootstrap,
+                dsn=dsn,
+                clock=clock,
+                log=log if projection is DELIVERIES else log.getChild(projection.name),
+                on_batch=on_batch,
+                projection=projection,
+            ).run(stop)
+        )
+        for projection in PROJECTIONS
+    ]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        # Where one gave up, the others would go on without it.
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

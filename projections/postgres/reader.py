@@ -1,0 +1,100 @@
+"""Reading from Postgres: a pool of connections, and a time limit on every answer.
+
+A reader never waits long for a Postgres that is away: it answers StoreUnavailable within about two
+seconds, and works again by itself when Postgres does.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
+
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from headwater.projections.errors import store_edge
+from headwater.projections.postgres.pooled import Pooled
+from headwater.projections.postgres.statements import statement
+
+__all__ = ["PAGE_MAX", "PooledReader", "Row", "bounded"]
+
+#: A page of anything; more would hold a whole answer in memory twice.
+PAGE_MAX: Final = 10_000
+#: Requests that read at the same time; the embedded server takes 50 connections in all.
+_CONNECTIONS_MAX: Final = 8
+#: How long a request waits for a connection, and so how soon it says that Postgres is away.
+_CONNECT_TIMEOUT_S: Final = 2.0
+#: After this the pool gives up connecting until somebody asks again; its pauses would grow.
+_RECONNECT_TIMEOUT_S: Final = 3.0
+#: A frozen server does not even refuse; statement_timeout ends slow queries at 5 s.
+_ANSWER_TIMEOUT_S: Final = 8.0
+
+Row: TypeAlias = dict[str, Any]
+
+
+class PooledReader(Pooled[AsyncConnection[DictRow]]):
+    """Answers queries through a pool of connections.
+
+    Errors: StoreUnavailable from every method but `open` and `close`.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(
+            AsyncConnectionPool(
+                dsn,
+                connection_class=AsyncConnection[DictRow],
+                kwargs={
+                    "autocommit": True,
+                    "row_factory": dict_row,
+                    "connect_timeout": int(_CONNECT_TIMEOUT_S),
+                    "application_name": "headwater-reader",
+                },
+                min_size=1,
+                max_size=_CONNECTIONS_MAX,
+                timeout=_CONNECT_TIMEOUT_S,
+                reconnect_timeout=_RECONNECT_TIMEOUT_S,
+                configure=_configure,
+                check=AsyncConnectionPool.check_connection,
+                open=False,
+            )
+        )
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+        """A connection for several queries, its errors translated."""
+        with store_edge("answer a query"):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S), self._pool.connection() as connection:
+                yield connection
+
+    async def answers(self, query: bytes, **parameters: object) -> list[Row]:
+        """The rows of a query; none where a parameter is nothing that Postgres could hold."""
+        if not all(_storable(value) for value in parameters.values()):
+            return []
+        async with self.connection() as connection:
+            cursor = await connection.execute(query, parameters)
+            return await cursor.fetchall()
+
+
+def bounded(limit: int) -> int:
+    """A number of rows to ask for.
+
+    Errors: ValueError beyond 1 to PAGE_MAX.
+    """
+    if not 1 <= limit <= PAGE_MAX:
+        raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
+    return limit
+
+
+def _storable(value: object) -> bool:
+    """Tells whether Postgres could hold a value at all; what it cannot hold, nothing equals."""
+    if not isinstance(value, str):
+        return True
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+async def _configure(connection: AsyncConnection[DictRow]) -> None:
+    await connection.execute(statement("reader_session"))
