@@ -33,6 +33,7 @@ from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
 from headwater.streams.code_host.host import Host
 from headwater.streams.code_host.threads import Threads
 from headwater.streams.engine.host_protocol import FromHost, Said, ToHost
+from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow
 from headwater.streams.scheduling import run_as_batch
 
@@ -208,6 +209,8 @@ def main() -> NoReturn:
         os.set_inheritable(int(descriptor), False)
     box = BlackBox(int(memory))
     _settle_in(box)
+    # Before the app is imported, which may give names of its own to what is refused.
+    refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
     workflows = _load(connection, app)
     gc.freeze()

@@ -30,6 +30,7 @@ from headwater.streams.engine.host_protocol import (
     ToHost,
 )
 from headwater.streams.replay.activation import Activation
+from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow, read_params
 
 
@@ -52,6 +53,7 @@ class Host:
         now_ms: Callable[[], int],
         call_sync: CallSync = in_place,
     ) -> None:
+        refuse_in_workflows()
         self._workflows = dict(workflows)
         self._emit = emit
         self._services = HostServices(frozenset(workflows), emit, now_ms, call_sync)

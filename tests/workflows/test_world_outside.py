@@ -2,11 +2,25 @@
 
 import asyncio
 import contextlib
+import os
+import socket
+import subprocess
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headwater import NonDeterministicError, Step, WorkflowEvent, WorkflowTest, workflow
+from headwater import (
+    JoinError,
+    NonDeterministicError,
+    NonRetryableError,
+    Step,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
 from headwater.streams.replay.loop import WorkflowLoop
 from tests.workflows.running import begin, error_of, failure, output, output_of, run
 
@@ -45,6 +59,84 @@ def test_what_needs_the_world_outside_is_refused(what: str):
     assert error.name == "NonDeterministicError"
     assert what in error.message
     assert "step." in error.message
+
+
+#: What goes around asyncio, and by what name the refusal knows it.
+AROUND = {
+    "socket.socket": ("a socket", lambda: socket.socket().close()),
+    "socket.create_connection": ("a look-up", lambda: socket.create_connection(("localhost", 1))),
+    "socket.gethostbyname": ("a look-up", lambda: socket.gethostbyname("localhost")),
+    "Thread.start": ("a thread", lambda: threading.Thread(target=print).start()),
+    "Timer.start": ("a thread", lambda: threading.Timer(0, print).start()),
+    "ThreadPoolExecutor": ("a thread", lambda: ThreadPoolExecutor(1).submit(int)),
+    "subprocess.run": ("a process", lambda: subprocess.run(["true"], check=True)),
+    "os.system": ("a process", lambda: os.system("true")),  # noqa: S605
+    "time.sleep": ("time.sleep", lambda: time.sleep(0)),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_goes_around_the_loop_is_refused(name: str):
+    what, use = AROUND[name]
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        use()
+
+    error = failure(order)
+    assert error.name == "NonDeterministicError"
+    assert what in error.message
+    assert "step." in error.message
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_goes_around_the_loop_is_refused_in_a_branch_and_after_a_step(name: str):
+    _, use = AROUND[name]
+
+    async def branch(step: Step) -> None:
+        await step.do("work", lambda: 1)
+        use()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        try:
+            await step.join("both", left=branch)
+        except JoinError as error:
+            return error.errors["left"].name
+        return None
+
+    assert output(order) == "NonDeterministicError"
+
+
+#: The same, where nothing has to listen.
+ALLOWED = {
+    **{name: use for name, (_, use) in AROUND.items()},
+    "socket.create_connection": lambda: socket.getaddrinfo("127.0.0.1", 1),
+    "socket.gethostbyname": lambda: socket.gethostbyname("127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_steps_and_rollbacks_may_go_around_the_loop(name: str):
+    used: list[str] = []
+
+    def use(what: str) -> None:
+        ALLOWED[name]()
+        used.append(what)
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        use("async")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("begin")
+        await step.do("sync", lambda: use("sync"), rollback=lambda _: use("rollback"))
+        await step.do("async", later)
+        raise NonRetryableError("sold out")
+
+    assert failure(order).name == "NonRetryableError"
+    assert used == ["sync", "async", "rollback"]
 
 
 def test_no_method_of_an_event_loop_is_left_out():
