@@ -1,6 +1,7 @@
 """Exceptions of authors' code as data."""
 
 import traceback
+from pathlib import Path
 from typing import Final
 
 from headwater.processors.replay.errors import (
@@ -10,10 +11,12 @@ from headwater.processors.replay.errors import (
 )
 from headwater.processors.runs.limits import FAILURE_NAME_MAX, bounded
 from headwater.schemas.history import Failure
-from headwater.streams.authoring.values import encode, sound
+from headwater.streams.authoring.values import decode, encode, sound
 
 #: Characters of a traceback that are kept: the end says where it was.
 _TRACE_MAX: Final = 4_000
+#: Where the code lies that runs authors' code.
+_OURS: Final = str(Path(__file__).parents[1])
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -32,8 +35,29 @@ def failure_of(error: BaseException) -> Failure:
         text = str(error)
     except Exception:  # noqa: BLE001, an author's __str__ may do anything
         text = "(its text could not be made)"
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    trace = sound("".join(lines)[-_TRACE_MAX:])
     return Failure(
-        bounded(sound(name), FAILURE_NAME_MAX), bounded(sound(text)), encode(trace, "a traceback")
+        bounded(sound(name), FAILURE_NAME_MAX),
+        bounded(sound(text)),
+        encode(_trace(error), "a traceback"),
     )
+
+
+def traceback_of(failure: Failure) -> str | None:
+    """The traceback in a failure: the author's frames, the innermost last."""
+    detail = None if failure.detail is None else decode(failure.detail)
+    # Of a join or a race it has the failures of the branches.
+    return detail if isinstance(detail, str) else None
+
+
+def _trace(error: BaseException) -> str:
+    report = traceback.TracebackException.from_exception(error)
+    left = [report]
+    while left:
+        at = left.pop()
+        frames = [frame for frame in at.stack if not frame.filename.startswith(_OURS)]
+        # An error of our own has no other frames.
+        if frames:
+            at.stack = traceback.StackSummary.from_list(frames)
+        left += filter(None, (at.__cause__, at.__context__, *(at.exceptions or ())))
+    text = sound("".join(report.format()))
+    return text if len(text) <= _TRACE_MAX else f"…{text[-_TRACE_MAX:]}"

@@ -4,6 +4,7 @@ Attempts run on the host's event loop, functions that are not async wherever `ca
 """
 
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -11,15 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from headwater.processors.replay.commands import (
+    BeginRollback,
     CodeCommand,
+    Raise,
     Reached,
     RetryPolicy,
+    RollbackRaised,
     StepRaised,
     StepReturned,
 )
 from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
-from headwater.streams.authoring.failures import failure_of
+from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import encode
 from headwater.streams.engine.host_protocol import Activate, FromHost, Said, Started
@@ -29,6 +33,10 @@ from headwater.streams.replay.workflow import Workflow
 
 if TYPE_CHECKING:
     import asyncio
+
+    from headwater.schemas.history import Failure
+
+log = logging.getLogger(__name__)
 
 #: Calls a function that is not async, somewhere; gives its result.
 CallSync: TypeAlias = Callable[..., Awaitable[Any]]
@@ -90,15 +98,33 @@ class HostedRun:
         payload: Any,  # noqa: ANN401, what the author declared
     ) -> None:
         self._services = services
+        self._begin = begin
         self._number = begin.activation
+        self._logged: Failure | None = None
         self.attempts: dict[str, Attempt] = {}
         self.activation = Activation(begin, workflow, payload, self)
 
     # -- the port
 
     def send(self, command: CodeCommand) -> None:
-        """Sends a command to the owner."""
+        """Sends a command to the owner; a failure also goes to the process's log."""
+        if isinstance(command, StepRaised | RollbackRaised | BeginRollback | Raise):
+            self._log(command)
         self._services.emit(Said(self._number, command))
+
+    def _log(self, command: StepRaised | RollbackRaised | BeginRollback | Raise) -> None:
+        failure = command.failure
+        if failure is self._logged:
+            return
+        self._logged = failure
+        what = f"run {self._begin.run_number}"
+        if isinstance(command, StepRaised):
+            what = f'step "{command.step.key}", attempt {command.attempt}'
+        elif isinstance(command, RollbackRaised):
+            what = f'rollback of "{command.key}"'
+        instance = f"{self._begin.workflow}/{self._begin.instance_id}"
+        trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
+        log.warning("%s: %s failed: %s", instance, what, trace.rstrip())
 
     def is_busy(self) -> bool:
         """Whether attempts are under way."""

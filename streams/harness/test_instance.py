@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.streams.authoring.arguments import aware
+from headwater.streams.authoring.failures import traceback_of
 from headwater.streams.authoring.refusals import refusal
 from headwater.streams.authoring.values import decode, encode
 
@@ -122,7 +123,9 @@ def _check(code: str, fault: str | None) -> None:
 def _error(failure: Failure | None) -> SimpleNamespace | None:
     if failure is None:
         return None
-    return SimpleNamespace(name=failure.name, message=failure.message)
+    return SimpleNamespace(
+        name=failure.name, message=failure.message, traceback=traceback_of(failure)
+    )
 
 
 def _shown(view: RunView, number: int) -> SimpleNamespace:
