@@ -37,24 +37,32 @@ _NUMBER_BYTES: Final = 10
 
 _SIZE: Final = """\
 size = data[at]
-if size & 0x81:  # more bytes follow, or it is negative
-    size, at = size_of(data, at)
-else:
+if not size & 0x81:
     size >>= 1
     at += 1
+elif size & 1 or (more := data[at + 1]) > 0x7F:  # it is negative, or has three bytes
+    size, at = size_of(data, at)
+else:
+    size = (size & 0x7F | more << 7) >> 1
+    at += 2
 end = at + size
 """
-#: The statements that read a primitive at `at` into a variable, and move `at` behind it.
+#: The statements that read a primitive at `at` into a variable, and move `at` behind it. Numbers
+#: of one byte or two are read in place: a call costs more.
 _STATEMENTS: Final = {
     "null": "{0} = None\n",
     "boolean": "{0} = (False, True)[data[at]]\nat += 1\n",
     "long": """\
 {0} = data[at]
-if {0} > 0x7F:
-    {0}, at = number(data, at)
-else:
+if {0} < 0x80:
     {0} = {0} >> 1 ^ -({0} & 1)
     at += 1
+elif (more := data[at + 1]) < 0x80:
+    {0} = {0} & 0x7F | more << 7
+    {0} = {0} >> 1 ^ -({0} & 1)
+    at += 2
+else:
+    {0}, at = number(data, at)
 """,
     "double": "({0},) = double(data, at)\nat += 8\n",
     "bytes": _SIZE + "{0} = data[at:end]\nat = end\n",
@@ -67,14 +75,7 @@ def number(data: bytes, at: int) -> tuple[int, int]:
 
     Errors: IndexError where the bytes end before it does; ValueError beyond 64 bits.
     """
-    first = data[at]
-    if first < 0x80:
-        return first >> 1 ^ -(first & 1), at + 1
-    second = data[at + 1]
-    if second < 0x80:
-        value = first & 0x7F | second << 7
-        return value >> 1 ^ -(value & 1), at + 2
-    end = at + 2
+    end = at
     while data[end] > 0x7F:
         end += 1
     end += 1
@@ -94,9 +95,6 @@ def _number(data: bytes) -> int:
 
 
 def _size_of(data: bytes, at: int) -> tuple[int, int]:
-    first, second = data[at : at + 2]
-    if first & 0x81 == 0x80 and second < 0x80:  # as of most that have more than one byte
-        return (first & 0x7F | second << 7) >> 1, at + 2
     size, at = number(data, at)
     if size < 0:
         raise ValueError(f"expected a size, found {size}")
