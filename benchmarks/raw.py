@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from benchmarks.payloads import delivery
-from headwater.processors.providers.terra.envelope import event_id
+from headwater.processors.providers.envelope import event_id
 from headwater.schemas.codec import encode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import WEBHOOKS

@@ -24,11 +24,12 @@ from headwater.gateway.http.problems import HANDLERS, Problem, ProblemDocument
 from headwater.gateway.http.reads import read_routes
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
-from headwater.gateway.http.webhooks import PATHS, Accepted, Receiver
+from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.settings import Settings
 from headwater.gateway.workflows.description import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
+from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import Reader
 
 _RECEIVERS: Final = "receivers"
@@ -46,6 +47,7 @@ _REFUSALS: Final = {
 def create_app(  # noqa: PLR0913 (all that it joins)
     settings: Settings,
     *,
+    providers: Providers,
     log: DeliveryLog,
     reader: Reader,
     replays: Replays,
@@ -58,20 +60,24 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     Units:  the clock in Unix milliseconds.
     """
     metrics = Metrics()
-    terra = Receiver(
-        "terra",
-        secrets=settings.terra_keys,
-        log=log,
-        bodies=BodyReader(max_bytes=settings.max_body_bytes),
-        metrics=metrics,
-        clock=clock,
-        new_request_id=new_request_id,
-    )
+    bodies = BodyReader(max_bytes=settings.max_body_bytes)
+    receivers = {
+        provider.paths: Receiver(
+            provider,
+            secrets=settings.secrets_of(provider.name),
+            log=log,
+            bodies=bodies,
+            metrics=metrics,
+            clock=clock,
+            new_request_id=new_request_id,
+        )
+        for provider in providers.values()
+    }
     service = None if workflows is None else _workflow_service(settings, workflows)
     return Litestar(
         [
-            _receiving(terra, PATHS["terra"]),
-            _any_other_source(),
+            *(_receiving(receiver, paths) for paths, receiver in receivers.items()),
+            _any_other_source(", ".join(providers)),
             read_routes(reader, settings.read_key.get_secret_value()),
             admin_routes(reader, replays, settings.admin_key.get_secret_value()),
             registry,
@@ -87,7 +93,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
         state=State(
             {
                 STATE_NAME: new_request_id,
-                _RECEIVERS: dict.fromkeys(PATHS["terra"], terra),
+                _RECEIVERS: {path: one for paths, one in receivers.items() for path in paths},
                 _SERVICE: service,
             }
         ),
@@ -127,7 +133,7 @@ def _receiving(receiver: Receiver, paths: tuple[str, ...]) -> ASGIRouteHandler:
     return receive_delivery
 
 
-def _any_other_source() -> HTTPRouteHandler:
+def _any_other_source(known: str) -> HTTPRouteHandler:
     """Answers for sources that do not exist; documents the route for those that do.
 
     Litestar's OpenAPI leaves out plain ASGI routes, and to a reader of it they are one route.
@@ -137,7 +143,7 @@ def _any_other_source() -> HTTPRouteHandler:
         "/webhooks/{source:str}",
         status_code=200,
         summary="Take a delivery",
-        description=f"The source is one of: {', '.join(PATHS)}. The body is the delivery as its "
+        description=f"The source is one of: {known}. The body is the delivery as its "
         "producer signed it. 200 means that Kafka has acknowledged it.",
         responses={
             200: ResponseSpec(Accepted, generate_examples=False, description="It is safe."),
@@ -149,9 +155,7 @@ def _any_other_source() -> HTTPRouteHandler:
         tags=["webhooks"],
     )
     async def take_delivery(source: FromPath[str]) -> None:
-        raise Problem(
-            "unknown_source", f"expected one of {', '.join(PATHS)}, found {source[:64]!r}"
-        )
+        raise Problem("unknown_source", f"expected one of {known}, found {source[:64]!r}")
 
     return take_delivery
 

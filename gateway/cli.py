@@ -115,6 +115,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 async def _serve(settings: "Settings") -> None:
     from headwater.gateway.app import create_app, end_streams, with_short_cut  # noqa: PLC0415 (see above)
     from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
+    from headwater.gateway.providers import installed_providers  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
     from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
@@ -127,6 +128,7 @@ async def _serve(settings: "Settings") -> None:
     new_id = ulid_source(now_ms, os.urandom)
     app = create_app(
         settings,
+        providers=installed_providers(),
         log=WebhookLog(
             bootstrap=bootstrap, append_timeout_s=settings.append_timeout_s, clock=now_ms
         ),
@@ -187,11 +189,13 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
 
         run_workflows(settings, clock=now_ms, ticked=tick)
         return
+    from headwater.gateway.providers import installed_providers  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
     run_worker(
         bootstrap=bootstrap_of(settings),
         app_id=settings.app_id,
+        providers=installed_providers(),
         user_prefix=settings.user_prefix,
         park_for_ms=settings.park_for_s * 1000,
         member=settings.member or None,

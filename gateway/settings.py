@@ -4,16 +4,25 @@ Settings come from environment variables that begin with `HEADWATER_`, and from 
 flags, which win. No file is read behind anybody's back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
+from headwater.gateway.providers import provider_names
 
 __all__ = [
     "DEVELOPMENT_SECRETS",
@@ -28,9 +37,6 @@ __all__ = [
 
 PREFIX: Final = "HEADWATER_"
 
-#: Never shown; those that are not above have no value unless they are set.
-_SECRETS: Final = frozenset({*DEVELOPMENT_SECRETS, "tick_key"})
-
 #: What pydantic expected, in words that fit `expected …, found …`.
 _EXPECTED: Final[Mapping[str, str]] = {
     "int_parsing": "a whole number",
@@ -44,10 +50,24 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "too_short": "text of at least {min_length} characters",
     "not_here": "http:// and a loopback address",
 }
+#: What the signing secrets of a provider mean that an installed package has added.
+_SECRETS_MEAN: Final = (
+    "Signing secrets of {}, separated by commas; without one every delivery is refused."
+)
 #: Characters of a key, at least.
 _KEY_MIN: Final = 8
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+#: Signing secrets, separated by commas.
+Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
 
 
 class SettingsInvalid(Exception):
@@ -97,7 +117,7 @@ class Settings(BaseSettings):
         default=Path(".headwater"),
         description="Folder of the embedded Kafka's and Postgres's data.",
     )
-    terra_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+    terra_secrets: Secrets = Field(
         default=(SecretStr(DEVELOPMENT_SECRETS["terra_secrets"]),),
         min_length=1,
         description="Signing secrets of Terra, separated by commas; the first is current, the "
@@ -193,13 +213,6 @@ class Settings(BaseSettings):
         default="info", description="Least severe message that is logged."
     )
 
-    @field_validator("terra_secrets", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
     @field_validator("tick_url")
     @classmethod
     def _only_here(cls, value: str) -> str:
@@ -231,10 +244,9 @@ class Settings(BaseSettings):
             )
         return self
 
-    @property
-    def terra_keys(self) -> tuple[str, ...]:
-        """Terra's signing secrets in the clear, the current one first."""
-        return _revealed(self.terra_secrets)
+    def secrets_of(self, provider: str) -> tuple[str, ...]:
+        """A provider's signing secrets in the clear, the current one first."""
+        return _revealed(getattr(self, _secrets_of(provider)))
 
 
 def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks them)
@@ -243,16 +255,32 @@ def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks th
     Errors: SettingsInvalid with one line for each setting that cannot be used.
     """
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        kind = _with_secrets_of(provider_names())
+        return kind(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         raise SettingsInvalid(tuple(map(_problem, error.errors()))) from error
+
+
+def _secrets_of(provider: str) -> str:
+    """The name of the setting that holds a provider's signing secrets."""
+    return f"{provider.replace('-', '_')}_secrets"
+
+
+def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
+    """The settings, with one more for each provider that an installed package has added."""
+    added: dict[str, Any] = {
+        _secrets_of(name): (Secrets, Field(default=(), description=_SECRETS_MEAN.format(name)))
+        for name in providers
+        if _secrets_of(name) not in Settings.model_fields
+    }
+    return create_model("Settings", __base__=Settings, **added) if added else Settings
 
 
 def environment(settings: Settings) -> dict[str, str]:
     """The settings as environment variables, for a child process; secrets in the clear."""
     return {
         PREFIX + name.upper(): ",".join(_revealed(getattr(settings, name)))
-        for name in Settings.model_fields
+        for name in type(settings).model_fields
     }
 
 
@@ -266,7 +294,7 @@ def describe(settings: Settings) -> list[Described]:
             default=_shown(name, field.default),
             meaning=field.description or "",
         )
-        for name, field in Settings.model_fields.items()
+        for name, field in type(settings).model_fields.items()
     ]
 
 
@@ -275,9 +303,13 @@ def _revealed(value: object) -> tuple[str, ...]:
     return tuple(one.get_secret_value() if isinstance(one, SecretStr) else str(one) for one in many)
 
 
+def _is_secret(value: object) -> bool:
+    return isinstance(value, SecretStr | tuple)
+
+
 def _shown(name: str, value: object) -> str:
     """A value for people: a secret only as what it is not."""
-    if name in _SECRETS:
+    if _is_secret(value):
         known = DEVELOPMENT_SECRETS.get(name)
         return ", ".join(
             f"{one} (development)" if one == known else one and "(secret)"
@@ -300,5 +332,6 @@ def _problem(error: ErrorDetails) -> str:
         return f"{name}: expected the name of a setting; `headwater settings` lists them"
     template = _EXPECTED.get(error["type"], "another value ({type})")
     expected = template.format(type=error["type"], **error.get("ctx", {}))
-    found = "(secret)" if name in _SECRETS else repr(error["input"])
+    secret = name.endswith(("_secrets", "_key"))
+    found = "(secret)" if secret else repr(error["input"])
     return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"

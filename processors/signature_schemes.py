@@ -1,7 +1,7 @@
-"""The signature schemes of the producers, as data: a new producer is an entry, not code.
+"""Signature schemes, as data. Those that many providers share, or that are well known, are here.
 
-Source: Terra's, Stripe's, GitHub's, Shopify's and Slack's webhook documentation; the Standard
-Webhooks specification 1.0.0.
+Source: Stripe's, GitHub's, Shopify's and Slack's webhook documentation; the Standard Webhooks
+specification 1.0.0.
 """
 
 import hashlib
@@ -97,15 +97,6 @@ def _standard(name: str, prefix: str) -> SignatureScheme:
 
 
 _ALL: Final = (
-    SignatureScheme(
-        name="terra",
-        signature_header="terra-signature",
-        form=HeaderForm.PAIRS,
-        label="v1",
-        template="{t}.{raw}",
-        time_pair="t",
-        tolerance_s=TOLERANCE_S,
-    ),
     _standard("standard-webhooks", "webhook"),
     _standard("svix", "svix"),
     SignatureScheme(

@@ -47,6 +47,13 @@ class MalformedPayload(HeadwaterError):
     code = "malformed_payload"
 
 
+class UnknownSource(HeadwaterError):
+    """A delivery of a provider, or of a type of it, that this program does not have."""
+
+    disposition = Disposition.DEAD_LETTER
+    code = "unknown_source"
+
+
 class BrokerUnavailable(HeadwaterError):
     """Kafka did not acknowledge in time."""
 

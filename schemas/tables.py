@@ -144,9 +144,12 @@ class Column:
     type: type
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
-    """A projection table: a compacted topic, and a Postgres table of the same columns."""
+    """A projection table: a compacted topic, and a Postgres table of the same columns.
+
+    A table is declared once: it equals itself and no other.
+    """
 
     name: str
     #: The stem of its Avro file.

@@ -5,24 +5,20 @@ and outcomes must be these. Written to be read, not to be fast.
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from headwater.processors.columns import RowUpdate, merge
-from headwater.processors.providers.terra.identity import (
-    CONNECTION_TYPES,
-    NO_CONNECTION,
-    NO_USER,
-    STORED_TYPES,
-    previous_subject,
-    user_of,
-)
-from headwater.processors.providers.terra.normalize import Failed, Skipped, normalize
+from headwater.processors.providers.envelope import user_of
+from headwater.processors.providers.provider import NO_USER, DeliveryType
+from headwater.processors.providers.results import Failed, Skipped
+from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.errors import MalformedPayload
-from headwater.schemas.providers.terra import Envelope, Payload, decode_payload
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import CONNECTIONS, TABLES, Row
+
+NO_CONNECTION: Final = "no_connection_for_terra_user"
 
 #: Partition and offset in the topic `webhooks`, and the delivery found there.
 Delivery: TypeAlias = tuple[int, int, WebhookReceived]
@@ -90,7 +86,7 @@ def _connections(admitted: Iterable[WebhookAdmitted], user_prefix: str) -> Conne
     A delivery can take its user from a row that another one writes, so all are gone through until
     nothing changes. Every round starts from what the last one knew: the order does not matter.
     """
-    events = [event for event in admitted if event.type in CONNECTION_TYPES]
+    events = [event for event in admitted if (kind := _kind(event)) and kind.fills_lookup]
     known: Connections = {}
     while True:  # a round adds users, which are never taken away: it ends
         rows: Connections = {}
@@ -104,9 +100,9 @@ def _connections(admitted: Iterable[WebhookAdmitted], user_prefix: str) -> Conne
 
 def _user(event: WebhookAdmitted, connections: Connections, user_prefix: str) -> str | None:
     """Whose a delivery is: as it says itself, else as the row of a subject it names says."""
-    told = user_of(event.reference, user_prefix)
-    if told is not None:
-        return told
+    named = user_of(event.reference, user_prefix)
+    if named is not None:
+        return named
     for subject in _subjects(event):
         row = connections.get((subject,))
         user = row.values[CONNECTIONS.index["user_id"]] if row is not None else None
@@ -115,19 +111,19 @@ def _user(event: WebhookAdmitted, connections: Connections, user_prefix: str) ->
     return None
 
 
+def _kind(event: WebhookAdmitted) -> DeliveryType[Any] | None:
+    return TERRA.types.get(event.type)
+
+
 def _subjects(event: WebhookAdmitted) -> tuple[str, ...]:
     """A delivery's own subject, then the one that it replaces."""
-    payload = _read(event) if event.type in CONNECTION_TYPES else None
-    previous = previous_subject(event.type, payload) if isinstance(payload, Envelope) else None
-    return (event.subject,) if previous is None else (event.subject, previous)
-
-
-def _read(event: WebhookAdmitted) -> Payload | None:
-    """The delivery's body; None if it is malformed."""
+    kind = _kind(event)
+    if kind is None:
+        return (event.subject,)
     try:
-        return decode_payload(event.type, event.body)
+        return kind.subjects_of(event)
     except MalformedPayload:
-        return None
+        return (event.subject,)
 
 
 def _outcome(
@@ -135,12 +131,13 @@ def _outcome(
 ) -> tuple[Outcome, tuple[RowUpdate, ...]]:
     """What becomes of one delivery, and the rows it touches."""
     user = _user(event, connections, user_prefix)
-    if user is None and event.type in STORED_TYPES - CONNECTION_TYPES:
+    kind = _kind(event)
+    if user is None and kind is not None and not kind.fills_lookup:
         return (("parked", NO_CONNECTION) if event.subject else ("dead", NO_USER)), ()
-    payload = _read(event)
-    if payload is None:
-        return ("dead", MalformedPayload.code), ()
-    result = normalize(msgspec.structs.replace(event, user_id=user), payload)
+    try:
+        result = TERRA.normalize(msgspec.structs.replace(event, user_id=user))
+    except MalformedPayload as error:
+        return ("dead", error.code), ()
     if isinstance(result, Skipped):
         return ("skipped", result.reason), ()
     if user is None and event.subject:

@@ -36,5 +36,5 @@ def sign(file: click.utils.LazyFile, secret: str | None) -> None:
     """
     from headwater.gateway.local.demo_day import terra_signature  # noqa: PLC0415 (loads more than --help needs)
 
-    key = secret or settings_from().terra_keys[0]
+    key = secret or settings_from().secrets_of("terra")[0]
     sys.stdout.write(terra_signature(key, file.read(), now_ms() // 1000) + "\n")

@@ -93,7 +93,7 @@ Headwater is up at {self._url}; Ctrl-C stops it. Try:
     def _post_and_wait(self) -> tuple[list[Posted], dict[str, dict[str, Any]]]:
         """Posts in two steps, so that the delivery that comes too early is seen to wait."""
         deliveries = demo_deliveries()
-        secret = self._settings.terra_keys[0]
+        secret = self._settings.secrets_of("terra")[0]
         early = [one for one in deliveries if one.name < CONNECTS_LATE]
         late = [one for one in deliveries if one.name >= CONNECTS_LATE]
         say(f"Posting the demo day: {len(deliveries)} deliveries of two people")

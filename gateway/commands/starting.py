@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from headwater.gateway.commands.options import bootstrap_of
+from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.streams.code_host.apps import Declarations
@@ -33,7 +34,7 @@ def rules_of(settings: Settings) -> tuple[Rule, ...]:
     if not settings.rules:
         return ()
     try:
-        return read_rules(Path(settings.rules).read_text("utf-8"))
+        return read_rules(Path(settings.rules).read_text("utf-8"), installed_providers())
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(settings, f"expected a file of rules, found: {error}") from error
     except RulesInvalid as error:

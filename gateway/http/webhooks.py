@@ -23,20 +23,13 @@ from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import MEDIA_TYPE, document, retry_headers
 from headwater.gateway.http.request_scope import keep_request_id
 from headwater.gateway.request_ids import usable
-from headwater.processors.providers.terra.envelope import Malformed, event_id, read_envelope
-from headwater.processors.signature_schemes import SCHEMES
+from headwater.processors.providers.envelope import Malformed, event_id
+from headwater.processors.providers.provider import Provider
 from headwater.processors.signatures import Refused, verify
 from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, Overloaded
-from headwater.schemas.providers.terra import decode_envelope
 from headwater.schemas.records import WebhookReceived
 
 _LOG: Final = logging.getLogger("headwater.gateway")
-
-#: The sources and the paths that each is posted to. Terra's dashboard takes a host name only, and
-#: has been pointed at four paths over the years.
-PATHS: Final[Mapping[str, tuple[str, ...]]] = {
-    "terra": ("/webhooks/terra", "/webhook/terra", "/webhook", "/terra", "/"),
-}
 
 
 class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -54,15 +47,15 @@ class _Head(NamedTuple):
 
     length: int | None
     request_id: str | None
-    signature: Mapping[str, str]
+    named: Mapping[str, str]
 
 
 class Receiver:
-    """Takes the deliveries of one source."""
+    """Takes the deliveries of one provider."""
 
     def __init__(  # noqa: PLR0913 (everything the route needs of the world)
         self,
-        source: str,
+        provider: Provider,
         *,
         secrets: Sequence[str],
         log: DeliveryLog,
@@ -71,8 +64,9 @@ class Receiver:
         clock: Callable[[], int],
         new_request_id: Callable[[], str],
     ) -> None:
-        self._source = source
-        self._scheme = SCHEMES[source]
+        self._source = provider.name
+        self._scheme = provider.scheme
+        self._read_body = provider.read
         self._secrets = tuple(secrets)
         self._log = log
         self._bodies = bodies
@@ -80,8 +74,9 @@ class Receiver:
         self._clock = clock
         self._new_request_id = new_request_id
         self._encode = msgspec.json.Encoder().encode
-        named = (self._scheme.signature_header, self._scheme.time_header, self._scheme.id_header)
-        self._signature_headers = {name.encode(): name for name in named if name is not None}
+        scheme = provider.scheme
+        named = (scheme.signature_header, scheme.time_header, scheme.id_header, *provider.headers)
+        self._named_headers = {name.encode(): name for name in named if name is not None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -105,16 +100,16 @@ class Receiver:
 
     def _read_head(self, scope: Scope) -> _Head:
         length = request_id = None
-        signature = {}
+        named = {}
         for name, value in scope["headers"]:
-            if name in self._signature_headers:
+            if name in self._named_headers:
                 # Latin-1 reads any bytes; what is not ASCII is then refused as malformed.
-                signature[self._signature_headers[name]] = value.decode("latin-1")
+                named[self._named_headers[name]] = value.decode("latin-1")
             elif name == b"content-length":
                 length = int(value) if value.isdigit() else None
             elif name == b"x-request-id":
                 request_id = usable(value)
-        return _Head(length, request_id, signature)
+        return _Head(length, request_id, named)
 
     async def _answer(
         self, scope: Scope, receive: Receive, head: _Head, request_id: str, hold: Hold
@@ -126,23 +121,29 @@ class Receiver:
         if not isinstance(body, bytes):
             return body
         now_ms = self._clock()
-        verified = verify(self._scheme, head.signature, body, self._secrets, now_ms / 1000)
+        verified = verify(self._scheme, head.named, body, self._secrets, now_ms / 1000)
         if isinstance(verified, Refused):
             self._metrics.refused(self._source, verified.reason)
             return Refusal("invalid_signature", verified.detail, verified.reason)
-        delivery = self._read(body, request_id, now_ms, verified.sent_at_ms or now_ms)
+        sent_at_ms = verified.sent_at_ms or now_ms
+        delivery = self._read(body, head.named, request_id, now_ms, sent_at_ms)
         if isinstance(delivery, Refusal):
             return delivery
         return await self._append(delivery)
 
     def _read(
-        self, body: bytes, request_id: str, now_ms: int, sent_at_ms: int
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        request_id: str,
+        now_ms: int,
+        sent_at_ms: int,
     ) -> WebhookReceived | Refusal:
         """Reads as much of a body as its way through the pipeline needs."""
         if not body:
             return Refusal("empty_body", "expected a delivery as JSON, found an empty body")
         try:
-            routing = read_envelope(decode_envelope(body))
+            routing = self._read_body(body, headers)
         except MalformedPayload as error:
             return Refusal("malformed_payload", error.message)
         if isinstance(routing, Malformed):

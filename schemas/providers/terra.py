@@ -7,7 +7,7 @@ guessed.
 Source: Terra's webhook reference (spec 2026.07.17.1) and the shapes the pipeline has met.
 """
 
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -198,8 +198,6 @@ class SleepDelivery(msgspec.Struct, frozen=True):
     data: tuple[tuple[Sleep, str], ...]
 
 
-Payload: TypeAlias = Envelope | DailyDelivery | SleepDelivery
-
 _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
 _DAILY: Final = msgspec.json.Decoder(DailyDelivery)
 _RAW: Final = msgspec.json.Decoder(RawDelivery)
@@ -253,15 +251,3 @@ def decode_sleep(body: bytes) -> SleepDelivery:
 def _glimpse(body: bytes) -> str:
     """The first bytes of a body, for an error message; never the whole of it."""
     return f"{len(body)} bytes that start with {body[:24]!r}" if body else "an empty body"
-
-
-def decode_payload(kind: str, body: bytes) -> Payload:
-    """Reads a body as the type that its envelope announced.
-
-    Errors: MalformedPayload.
-    """
-    if kind == "daily":
-        return decode_daily(body)
-    if kind == "sleep":
-        return decode_sleep(body)
-    return decode_envelope(body)

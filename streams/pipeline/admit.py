@@ -1,4 +1,4 @@
-"""The first agent: lets each delivery pass once and finds out whose it is where that is quick.
+"""The first agent: lets each delivery pass once, and sends it where its rows are owned.
 
 Deduplication. The first offsets of event ids are claimed in the topic `admissions`, one record a
 batch, partitioned like `webhooks`, so one worker sees all copies of a delivery in order. A record
@@ -10,13 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from headwater.processors.providers.terra.identity import (
-    CONNECTION_TYPES,
-    NO_USER,
-    STORED_TYPES,
-    user_of,
-)
+from headwater.processors.providers.envelope import user_of
+from headwater.processors.providers.provider import NO_USER, Providers
 from headwater.schemas.codec import decode, encode
+from headwater.schemas.errors import UndecodableRecord
 from headwater.schemas.records import (
     DuplicateDropped,
     WebhookAdmitted,
@@ -26,7 +23,6 @@ from headwater.schemas.records import (
 from headwater.schemas.topics import ADMISSIONS, EVENTS, TOPICS, TRACES, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.resolve import subjects_of
 from headwater.streams.pipeline.stage_output import Emission
 
 _HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS) or 0
@@ -39,7 +35,7 @@ class _Claims:
         self.offset_of: dict[bytes, int] = {}
         self._batches: deque[tuple[int, list[bytes]]] = deque()
 
-    def take_up(self, keys: list[bytes], offsets: list[int], at_ms: int) -> None:
+    def add(self, keys: list[bytes], offsets: list[int], at_ms: int) -> None:
         """Adds the claims of a batch; of two for one id the lower offset counts."""
         for key, offset in zip(keys, offsets, strict=True):
             self.offset_of[key] = min(offset, self.offset_of.get(key, offset))
@@ -56,20 +52,21 @@ class Admit:
 
     name: ClassVar[str] = "admit"
     source: ClassVar[str] = WEBHOOKS
-    memory: ClassVar[tuple[str, ...]] = (ADMISSIONS,)
 
-    def __init__(self, *, partitions: int, user_prefix: str) -> None:
+    def __init__(self, *, providers: Providers, partitions: int, user_prefix: str) -> None:
+        self._providers = providers
         self._partitions = partitions
         self._user_prefix = user_prefix
         self._claims: dict[int, _Claims] = {}
+        self.memory: tuple[str, ...] = (ADMISSIONS,)
 
     def restored(self, record: Incoming) -> None:
-        """Takes up a claim."""
+        """Takes in a claim."""
         if record.value is not None:
             claimed = decode(record.value, WebhooksClaimed)
             keys = [event_id.encode() for event_id in claimed.event_ids]
             claims = self._claims.setdefault(record.partition, _Claims())
-            claims.take_up(keys, claimed.offsets, claimed.admitted_at_ms)
+            claims.add(keys, claimed.offsets, claimed.admitted_at_ms)
 
     def forget(self, partition: int) -> None:
         """Drops the claims of a partition."""
@@ -91,7 +88,7 @@ class Admit:
                 continue  # The tombstone of a wiped delivery.
             try:
                 delivery = decode(record.value, WebhookReceived)
-                key = record.key or b""
+                key = _key_of(record, delivery)
                 first = claims.offset_of.get(key)
                 if first is None:
                     first = fresh.setdefault(key, record.offset)
@@ -104,7 +101,7 @@ class Admit:
                 emission.failed(record, None, error)
         if fresh:
             keys, offsets = list(fresh), list(fresh.values())
-            claims.take_up(keys, offsets, now_ms)
+            claims.add(keys, offsets, now_ms)
             claimed = WebhooksClaimed([key.decode() for key in keys], offsets, now_ms)
             emission.add(Outgoing(ADMISSIONS, partition, None, encode(claimed)))
         return emission.records
@@ -142,13 +139,30 @@ class Admit:
         self._route(event, record, emission)
 
     def _route(self, event: WebhookAdmitted, record: Incoming, emission: Emission) -> None:
-        by_subject = event.type in CONNECTION_TYPES or event.user_id is None
-        if event.type in STORED_TYPES and event.subject and by_subject:
-            for subject in subjects_of(event):
-                emission.keyed(UNRESOLVED, subject.encode(), encode(event))
-        elif event.type in STORED_TYPES - CONNECTION_TYPES and event.user_id is None:
-            detail = "expected a user with a user_id or a reference_id of ours, found neither"
-            emission.dead(record, event, NO_USER, detail)
-        else:
-            key = event.user_id or event.subject or event.event_id
-            emission.keyed(EVENTS, key.encode(), encode(event))
+        provider = self._providers.get(event.source)
+        kind = None if provider is None else provider.types.get(event.type)
+        key = event.user_id or event.subject or event.event_id
+        if kind is not None and not kind.of_user:
+            key = event.subject or event.event_id
+        elif kind is not None:
+            find_user = kind.lookup is not None and (kind.fills_lookup or event.user_id is None)
+            if find_user and event.subject:
+                for subject in kind.subjects_of(event):
+                    emission.keyed(UNRESOLVED, subject.encode(), encode(event))
+                return
+            if event.user_id is None and not kind.fills_lookup:
+                detail = "expected a delivery with a subject, or a reference that is a user id of "
+                emission.dead(record, event, NO_USER, detail + "ours; found neither")
+                return
+        emission.keyed(EVENTS, key.encode(), encode(event))
+
+
+def _key_of(record: Incoming, delivery: WebhookReceived) -> bytes:
+    """The key of a delivery, which deduplication goes by.
+
+    Errors: UndecodableRecord if it is not the event id: somebody else has written the record.
+    """
+    key = delivery.event_id.encode()
+    if record.key != key:
+        raise UndecodableRecord(f"expected the event id as key, {key!r}, found {record.key!r}")
+    return key

@@ -1,15 +1,15 @@
-"""The last agent: turns a user's deliveries into rows. One worker owns all rows of a user."""
+"""The last agent: turns deliveries into rows. One worker owns all rows of a user."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
 from headwater.processors.columns import RowUpdate, merge
+from headwater.processors.providers.provider import Providers, row_tables
 from headwater.processors.providers.results import Failed, Normalized, Skipped
-from headwater.processors.providers.terra.normalize import normalize
 from headwater.schemas.codec import decode, decode_row, encode_row
-from headwater.schemas.providers.terra import decode_payload
+from headwater.schemas.errors import UnknownSource
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, TABLE_BY_TOPIC, Row, Table
+from headwater.schemas.tables import TABLE_BY_TOPIC, Row, Table
 from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.stage_output import Emission
@@ -23,7 +23,7 @@ class Rows:
         self._changed: dict[tuple[str, tuple[str, ...]], Table] = {}
 
     def restored(self, table: Table, row: Row) -> None:
-        """Takes up a row as it is in the log."""
+        """Takes in a row as it is in the log."""
         self._rows[table.name, row.key] = row
 
     def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
@@ -56,14 +56,15 @@ class Normalize:
 
     name: ClassVar[str] = "normalize"
     source: ClassVar[str] = EVENTS
-    memory: ClassVar[tuple[str, ...]] = (DAILY_SUMMARY.topic, SLEEP_SESSIONS.topic)
 
-    def __init__(self, *, partitions: int) -> None:
+    def __init__(self, *, providers: Providers, partitions: int) -> None:
+        self._providers = providers
         self._partitions = partitions
+        self.memory: tuple[str, ...] = tuple(table.topic for table in row_tables(providers))
         self._rows: dict[int, Rows] = {}
 
     def restored(self, record: Incoming) -> None:
-        """Takes up a row."""
+        """Takes in a row."""
         if record.value is not None:
             table = TABLE_BY_TOPIC[record.topic]
             rows = self._rows.setdefault(record.partition, Rows())
@@ -90,11 +91,17 @@ class Normalize:
                 emission.failed(record, event, error)
         return rows.changed(partition) + emission.records
 
-    @staticmethod
     def _normalize(
-        rows: Rows, event: WebhookAdmitted, record: Incoming, emission: Emission
+        self, rows: Rows, event: WebhookAdmitted, record: Incoming, emission: Emission
     ) -> None:
-        match normalize(event, decode_payload(event.type, event.body)):
+        provider = self._providers.get(event.source)
+        if provider is None:
+            known = ", ".join(self._providers)
+            raise UnknownSource(
+                f"expected a delivery of {known}, found one of {event.source}; usual cause: its "
+                "package is not installed beside this worker"
+            )
+        match provider.normalize(event):
             case Normalized(updates=updates):
                 for update in updates:
                     rows.merge(update)

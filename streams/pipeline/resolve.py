@@ -1,33 +1,33 @@
-"""The second agent: finds the user of a delivery that does not say whose it is.
+"""The second agent: finds the user of a delivery that does not name one of ours.
 
-It owns the table `terra_connections`, partitioned by subject (Terra's user id), because that is
-what it looks users up by; deliveries about connections end here. A delivery whose connection is not
-known yet waits in the compacted topic `waiting`. The delivery that brings the connection releases
-it; a wait that lasts too long ends as a dead letter.
+It owns the tables in which users are looked up, such as `terra_connections`: partitioned by
+subject, the provider's id, because that is what users are looked up by. Deliveries that fill them
+end here. A delivery whose user is not known yet waits in the compacted topic `waiting`. The
+delivery that brings the user releases it; a wait that lasts too long ends as a dead letter.
 
-A `user_reauth` concerns two subjects and comes once under each; each copy writes the row of its own
-subject, and the one under the new subject carries the outcome.
+A delivery can concern two subjects and comes once under each; each copy writes the row of its own
+subject, and the one under the subject that the delivery names first carries the outcome.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.processors.providers.results import Failed, Normalized, Skipped
-from headwater.processors.providers.terra.identity import (
-    CONNECTION_TYPES,
-    NO_CONNECTION,
-    USER_REAUTH,
-    previous_subject,
-    user_of,
+from headwater.processors.providers.envelope import user_of
+from headwater.processors.providers.provider import (
+    DeliveryType,
+    Lookup,
+    Provider,
+    Providers,
+    lookup_tables,
 )
-from headwater.processors.providers.terra.normalize import normalize
+from headwater.processors.providers.results import Failed, Normalized, Skipped
 from headwater.schemas.codec import decode, decode_row, encode
-from headwater.schemas.providers.terra import decode_envelope, decode_payload
+from headwater.schemas.errors import UnknownSource
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import CONNECTIONS
+from headwater.schemas.tables import TABLE_BY_TOPIC
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WAITING
 from headwater.streams.kafka.dead_letters import text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -38,13 +38,8 @@ from headwater.streams.pipeline.stage_output import Emission
 _OFFSET: Final = "headwater.offset"
 _PARKED_AT: Final = "headwater.parked_at_ms"
 
-
-def subjects_of(event: WebhookAdmitted) -> tuple[str, ...]:
-    """The subjects whose rows a delivery writes; a `user_reauth` closes the one it replaces."""
-    if event.type != USER_REAUTH:
-        return (event.subject,)
-    previous = previous_subject(event.type, decode_envelope(event.body))
-    return (event.subject,) if previous is None else (event.subject, previous)
+#: Whose deliveries wait for one another: the table of the lookup, and the subject in it.
+_Wanted: TypeAlias = tuple[str, str]
 
 
 class _Waiting(NamedTuple):
@@ -58,49 +53,79 @@ class _Partition:
     """What is known of the subjects of one partition."""
 
     def __init__(self) -> None:
-        self.connections = Rows()
-        self.waiting: dict[str, dict[str, _Waiting]] = {}
+        self.rows = Rows()
+        self.waiting: dict[_Wanted, dict[str, _Waiting]] = {}
 
-    def user_of(self, subject: str) -> str | None:
-        row = self.connections.get(CONNECTIONS, (subject,))
-        user = row.values[CONNECTIONS.index["user_id"]] if row is not None else None
-        return user if isinstance(user, str) else None
+    def user_of(self, lookup: Lookup, subject: str) -> str | None:
+        row = self.rows.get(lookup.table, (subject,))
+        return None if row is None else lookup.user_in(row.values)
 
 
-def _waiting_key(subject: str, event_id: str) -> bytes:
-    return msgspec.json.encode((subject, event_id))
+class _Found(NamedTuple):
+    """A delivery, where it was read, and what its provider declares of its type."""
+
+    event: WebhookAdmitted
+    subject: str
+    record: Incoming
+    provider: Provider
+    kind: DeliveryType[Any]
+    lookup: Lookup
+
+    @property
+    def wanted(self) -> _Wanted:
+        return (self.lookup.table.name, self.subject)
+
+    @property
+    def waiting_key(self) -> bytes:
+        """The key of its wait in the topic `waiting`."""
+        return msgspec.json.encode((*self.wanted, self.event.event_id))
+
+    @property
+    def carries_outcome(self) -> bool:
+        """Whether this copy is the one whose outcome is recorded."""
+        return self.subject == self.event.subject
 
 
 class Resolve:
-    """Unresolved deliveries in; connections, events and outcomes out."""
+    """Unresolved deliveries in; rows of lookups, events and outcomes out."""
 
     name: ClassVar[str] = "resolve"
     source: ClassVar[str] = UNRESOLVED
-    memory: ClassVar[tuple[str, ...]] = (CONNECTIONS.topic, WAITING)
 
-    def __init__(self, *, partitions: int, user_prefix: str, park_for_ms: int) -> None:
+    def __init__(
+        self, *, providers: Providers, partitions: int, user_prefix: str, park_for_ms: int
+    ) -> None:
+        self._providers = providers
         self._partitions = partitions
         self._user_prefix = user_prefix
         self._park_for_ms = park_for_ms
         self._known: dict[int, _Partition] = {}
+        self.memory: tuple[str, ...] = (
+            *(table.topic for table in lookup_tables(providers)),
+            WAITING,
+        )
 
     def restored(self, record: Incoming) -> None:
-        """Takes up a connection, a wait, or the end of a wait."""
+        """Takes in a row of a lookup, a wait, or the end of a wait."""
         known = self._known.setdefault(record.partition, _Partition())
-        if record.topic == CONNECTIONS.topic:
+        if record.topic != WAITING:
             if record.value is not None:
-                known.connections.restored(CONNECTIONS, decode_row(CONNECTIONS, record.value))
+                table = TABLE_BY_TOPIC[record.topic]
+                known.rows.restored(table, decode_row(table, record.value))
             return
-        subject, event_id = msgspec.json.decode(record.key or b"", type=tuple[str, str])
+        table_name, subject, event_id = msgspec.json.decode(
+            record.key or b"", type=tuple[str, str, str]
+        )
+        wanted = (table_name, subject)
         if record.value is None:
-            known.waiting.get(subject, {}).pop(event_id, None)
+            known.waiting.get(wanted, {}).pop(event_id, None)
         else:
             parked_at_ms = int(text_header(record, _PARKED_AT) or 0)
             offset = int(text_header(record, _OFFSET) or 0)
             read = replace(
                 record, topic=UNRESOLVED, offset=offset, key=subject.encode(), headers=()
             )
-            known.waiting.setdefault(subject, {})[event_id] = _Waiting(read, parked_at_ms)
+            known.waiting.setdefault(wanted, {})[event_id] = _Waiting(read, parked_at_ms)
 
     def forget(self, partition: int) -> None:
         """Drops what is known of a partition."""
@@ -114,74 +139,73 @@ class Resolve:
             event = None
             try:
                 event = decode(record.value, WebhookAdmitted)
-                self._resolve(known, (record.key or b"").decode(), event, record, emission)
+                self._resolve(known, self._found(event, record), emission)
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 emission.failed(record, event, error)
-        return known.connections.changed(partition) + emission.records
+        return known.rows.changed(partition) + emission.records
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
         """Ends the waits that lasted too long."""
         emission = self._emission(now_ms)
         known = self._known.get(partition, _Partition())
         limit = now_ms - self._park_for_ms
-        for subject, waiting in known.waiting.items():
+        for waiting in known.waiting.values():
             over = [key for key, wait in waiting.items() if wait.parked_at_ms <= limit]
             for event_id in over:
-                wait = waiting.pop(event_id)
-                key = _waiting_key(subject, event_id)
-                emission.add(Outgoing(WAITING, partition, key, None))
-                event = decode(wait.record.value, WebhookAdmitted)
-                event = msgspec.structs.replace(event, parked_at_ms=wait.parked_at_ms)
-                if event.subject == subject:
-                    detail = (
-                        f"expected a connection of the Terra user {subject} within "
-                        f"{self._park_for_ms // 1000} s, found none; connect the user, then replay"
-                    )
-                    emission.dead(wait.record, event, NO_CONNECTION, detail)
+                if self._give_up(waiting[event_id], emission):
+                    del waiting[event_id]
         return emission.records
 
     def _emission(self, now_ms: int) -> Emission:
         return Emission(stage=self.name, partitions=self._partitions, now_ms=now_ms)
 
-    def _resolve(
-        self,
-        known: _Partition,
-        subject: str,
-        event: WebhookAdmitted,
-        record: Incoming,
-        emission: Emission,
-    ) -> None:
-        told = event.user_id or user_of(event.reference, self._user_prefix)
-        user = told or known.user_of(subject)
+    def _found(self, event: WebhookAdmitted, record: Incoming) -> _Found:
+        found = self._find(event, record)
+        if found is None:
+            raise UnknownSource(
+                f"expected a type whose users are looked up, found {event.type} of {event.source}; "
+                "usual cause: another release, or another set of packages, admitted the delivery"
+            )
+        return found
+
+    def _find(self, event: WebhookAdmitted, record: Incoming) -> _Found | None:
+        """What a delivery's provider declares of it; None if that is nothing, or no lookup."""
+        provider = self._providers.get(event.source)
+        kind = None if provider is None else provider.types.get(event.type)
+        if provider is None or kind is None or kind.lookup is None:
+            return None
+        subject = (record.key or b"").decode()
+        return _Found(event, subject, record, provider, kind, kind.lookup)
+
+    def _resolve(self, known: _Partition, found: _Found, emission: Emission) -> None:
+        event, kind, subject = found.event, found.kind, found.subject
+        named = event.user_id or user_of(event.reference, self._user_prefix)
+        user = named or known.user_of(found.lookup, subject)
         if user is None:
-            self._without_user(known, subject, event, record, emission)
+            self._without_user(known, found, emission)
             return
         event = msgspec.structs.replace(event, user_id=user)
-        if event.type not in CONNECTION_TYPES:
+        if not kind.fills_lookup:
             emission.keyed(EVENTS, user.encode(), encode(event))
             return
-        if told is None:
-            # Only this subject may know whose it is: tell the other one of a `user_reauth`.
-            for other in subjects_of(event):
+        if named is None:
+            # Perhaps only this subject's row names the user: send it on to the other subject.
+            for other in kind.subjects_of(event):
                 if other != subject:
                     emission.keyed(UNRESOLVED, other.encode(), encode(event))
-        self._connect(known, subject, event, record, emission)
-        self._release(known, subject, emission)
+        self._fill(known, found._replace(event=event), emission)
+        self._release(known, found, emission)
 
     @staticmethod
-    def _connect(
-        known: _Partition,
-        subject: str,
-        event: WebhookAdmitted,
-        record: Incoming,
-        emission: Emission,
-    ) -> None:
-        result = normalize(event, decode_payload(event.type, event.body))
+    def _fill(known: _Partition, found: _Found, emission: Emission) -> None:
+        """Writes the subject's row of the lookup."""
+        event, record = found.event, found.record
+        result = found.provider.normalize(event)
         if isinstance(result, Normalized):
             for update in result.updates:
-                if update.key == (subject,):
-                    known.connections.merge(update)
-        if subject != event.subject:
+                if update.key == (found.subject,):
+                    known.rows.merge(update)
+        if not found.carries_outcome:
             return
         match result:
             case Normalized(updates=updates):
@@ -192,39 +216,54 @@ class Resolve:
                 emission.dead(record, event, code, detail)
 
     @staticmethod
-    def _without_user(
-        known: _Partition,
-        subject: str,
-        event: WebhookAdmitted,
-        record: Incoming,
-        emission: Emission,
-    ) -> None:
-        if event.type in CONNECTION_TYPES:
-            result = normalize(event, decode_payload(event.type, event.body))
-            if isinstance(result, Skipped):
-                if subject == event.subject:
-                    emission.outcome(event, record, "skipped", result.reason)
-                return
-        waiting = known.waiting.setdefault(subject, {})
+    def _without_user(known: _Partition, found: _Found, emission: Emission) -> None:
+        event, record = found.event, found.record
+        reason = found.kind.skip_reason(event.body)
+        if reason is not None:
+            if found.carries_outcome:
+                emission.outcome(event, record, "skipped", reason)
+            return
+        waiting = known.waiting.setdefault(found.wanted, {})
         wait = waiting.setdefault(event.event_id, _Waiting(record, emission.now_ms))
         headers = [
             (_OFFSET, str(record.offset).encode()),
             (_PARKED_AT, str(wait.parked_at_ms).encode()),
         ]
-        key = _waiting_key(subject, event.event_id)
-        emission.add(Outgoing(WAITING, record.partition, key, record.value, headers))
-        if subject == event.subject:
+        emission.add(Outgoing(WAITING, record.partition, found.waiting_key, record.value, headers))
+        if found.carries_outcome:
             event = msgspec.structs.replace(event, parked_at_ms=wait.parked_at_ms)
-            emission.outcome(event, record, "parked", NO_CONNECTION)
+            emission.outcome(event, record, "parked", found.lookup.missing)
 
-    def _release(self, known: _Partition, subject: str, emission: Emission) -> None:
-        if known.user_of(subject) is None:
-            return  # The delivery about the connection was a dead letter itself.
-        for event_id, wait in known.waiting.pop(subject, {}).items():
-            record = wait.record
-            emission.add(Outgoing(WAITING, record.partition, _waiting_key(subject, event_id), None))
-            event = decode(record.value, WebhookAdmitted)
+    def _release(self, known: _Partition, found: _Found, emission: Emission) -> None:
+        """Goes on with the deliveries that waited for a subject's user."""
+        if known.user_of(found.lookup, found.subject) is None:
+            return  # The delivery that fills the lookup was a dead letter itself.
+        waiting = known.waiting.pop(found.wanted, {})
+        for event_id, wait in waiting.items():
+            event = decode(wait.record.value, WebhookAdmitted)
             event = msgspec.structs.replace(
                 event, parked_at_ms=wait.parked_at_ms, released_at_ms=emission.now_ms
             )
-            self._resolve(known, subject, event, record, emission)
+            waited = self._find(event, wait.record)
+            if waited is None:  # Only a worker that has its provider can go on with it.
+                known.waiting.setdefault(found.wanted, {})[event_id] = wait
+                continue
+            emission.add(Outgoing(WAITING, wait.record.partition, waited.waiting_key, None))
+            self._resolve(known, waited, emission)
+
+    def _give_up(self, wait: _Waiting, emission: Emission) -> bool:
+        """Ends a wait that lasted too long; False if only a worker with its provider can."""
+        event = decode(wait.record.value, WebhookAdmitted)
+        event = msgspec.structs.replace(event, parked_at_ms=wait.parked_at_ms)
+        found = self._find(event, wait.record)
+        if found is None:
+            return False
+        emission.add(Outgoing(WAITING, wait.record.partition, found.waiting_key, None))
+        if found.carries_outcome:
+            lookup, seconds = found.lookup, self._park_for_ms // 1000
+            detail = (
+                f"expected {lookup.expected} {found.subject} within {seconds} s, found none; "
+                f"{lookup.cure}"
+            )
+            emission.dead(wait.record, found.event, lookup.missing, detail)
+        return True

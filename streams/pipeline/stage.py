@@ -19,11 +19,11 @@ class Stage(Protocol):
     name: ClassVar[str]
     #: The topic it consumes.
     source: ClassVar[str]
-    #: The compacted topics, partitioned like the source, that hold its memory.
-    memory: ClassVar[tuple[str, ...]]
+    #: The topics, partitioned like the source, that hold its memory.
+    memory: tuple[str, ...]
 
     def restored(self, record: Incoming) -> None:
-        """Takes up one record of its memory."""
+        """Takes in one record of its memory."""
 
     def forget(self, partition: int) -> None:
         """Drops its memory of a partition that another worker may own from now on."""

@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 import uvloop
 
+from headwater.processors.providers.provider import Providers
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
@@ -229,10 +230,11 @@ def _build(
     on_assignment(app, assigned=assigned, revoked=revoked)
 
 
-def run_worker(
+def run_worker(  # noqa: PLR0913 (all that it joins)
     *,
     bootstrap: str,
     app_id: str,
+    providers: Providers,
     user_prefix: str,
     park_for_ms: int,
     member: str | None = None,
@@ -241,15 +243,20 @@ def run_worker(
     """Runs the pipeline worker until SIGTERM or SIGINT; exits the process, with 70 after a crash.
 
     Shape:  member is a name that the worker keeps over restarts, no two workers the same.
-    Units:  park_for_ms, how long a delivery waits for its connection, in milliseconds.
+    Units:  park_for_ms, how long a delivery waits for its user, in milliseconds.
     """
     uvloop.install()
     partitions = uvloop.run(_partitions(bootstrap))
     app = batch_app(app_id=app_id, bootstrap=bootstrap, member=member)
     stages = (
-        Admit(partitions=partitions, user_prefix=user_prefix),
-        Resolve(partitions=partitions, user_prefix=user_prefix, park_for_ms=park_for_ms),
-        Normalize(partitions=partitions),
+        Admit(providers=providers, partitions=partitions, user_prefix=user_prefix),
+        Resolve(
+            providers=providers,
+            partitions=partitions,
+            user_prefix=user_prefix,
+            park_for_ms=park_for_ms,
+        ),
+        Normalize(providers=providers, partitions=partitions),
     )
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
     _build(app, stages, lease, bootstrap, clock)

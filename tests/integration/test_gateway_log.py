@@ -9,6 +9,7 @@ from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
 from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
+from headwater.gateway.providers import installed_providers
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings
 from headwater.projections.deliveries.queries import Reader
@@ -72,6 +73,7 @@ def test_without_a_broker_the_log_starts_is_not_ready_and_says_so() -> None:
 def app_on(bootstrap: str, append_timeout_s: float = 5.0) -> TestClient:
     app = create_app(
         Settings(),
+        providers=installed_providers(),
         log=real_log(bootstrap, append_timeout_s),
         reader=Reader(NO_POSTGRES),
         replays=DeadLetters(bootstrap=bootstrap, clock=now_ms),

@@ -14,6 +14,7 @@ from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
 from headwater.gateway.commands.mirror import Mirror
+from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import Settings
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
@@ -34,6 +35,7 @@ Write = Callable[[Sequence[Written]], None]
 def gateway_on(dsn: str) -> Iterator[Client]:
     app = create_app(
         Settings(),
+        providers=installed_providers(),
         log=MemoryLog(),
         reader=Reader(dsn),
         replays=MemoryReplays(),

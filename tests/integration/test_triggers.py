@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from headwater.gateway.providers import installed_providers
 from headwater.processors.triggers.rules import read_rules
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import BrokerUnavailable
@@ -148,7 +149,7 @@ class Scene:
     async def following(self, rules: str = RULES) -> AsyncIterator["asyncio.Task[None]"]:
         """Follows rules, until it is cut off."""
         triggers = Triggers(
-            read_rules(rules.replace("{source}", self.source)),
+            read_rules(rules.replace("{source}", self.source), installed_providers()),
             self.workflows,
             bootstrap=self.bootstrap,
             group=self.group,

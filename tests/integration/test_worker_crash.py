@@ -9,6 +9,7 @@ PATIENCE_S = 60
 
 WORKER = """
 import logging, sys
+from headwater.gateway.providers import installed_providers
 from headwater.streams.pipeline import _faust, worker
 
 async def fails(_):
@@ -16,7 +17,10 @@ async def fails(_):
 
 logging.basicConfig(level="CRITICAL")
 _faust.BatchConsumer.perform_seek = fails
-worker.run_worker(bootstrap=sys.argv[1], app_id="crash", user_prefix="hw_", park_for_ms=1_000)
+worker.run_worker(
+    bootstrap=sys.argv[1], app_id="crash", providers=installed_providers(), user_prefix="hw_",
+    park_for_ms=1_000,
+)
 """
 
 

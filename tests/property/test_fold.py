@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.processors.providers.terra.envelope import event_id
+from headwater.processors.providers.envelope import event_id
 from headwater.schemas.records import WebhookReceived
 from tests.oracle import Folded, fold
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from headwater.gateway.providers import installed_providers
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
@@ -20,6 +21,7 @@ from headwater.streams.pipeline.resolve import Resolve
 from headwater.streams.pipeline.stage import Stage, phases
 
 PARTITIONS = 3
+PROVIDERS = installed_providers()
 USER_PREFIX = "user_"
 PARK_FOR_MS = 60_000
 _COMPACTED = {topic.name for topic in TOPICS if topic.cleanup is Cleanup.COMPACT}
@@ -86,9 +88,14 @@ class World:
 
     def _start(self) -> None:
         stages: list[Stage] = [
-            Admit(partitions=PARTITIONS, user_prefix=USER_PREFIX),
-            Resolve(partitions=PARTITIONS, user_prefix=USER_PREFIX, park_for_ms=PARK_FOR_MS),
-            Normalize(partitions=PARTITIONS),
+            Admit(providers=PROVIDERS, partitions=PARTITIONS, user_prefix=USER_PREFIX),
+            Resolve(
+                providers=PROVIDERS,
+                partitions=PARTITIONS,
+                user_prefix=USER_PREFIX,
+                park_for_ms=PARK_FOR_MS,
+            ),
+            Normalize(providers=PROVIDERS, partitions=PARTITIONS),
         ]
         self.stages = {stage.name: stage for stage in stages}
         self.position = {}

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from headwater.processors.providers.terra.envelope import event_id
+from headwater.processors.providers.envelope import event_id
 from headwater.schemas.records import WebhookReceived
 from tests.oracle import fold
 from tests.simulation.pipeline import PARK_FOR_MS, USER_PREFIX, World

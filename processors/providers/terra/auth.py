@@ -8,26 +8,43 @@ from typing import Final
 
 from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult
-from headwater.processors.providers.terra.identity import USER_REAUTH, previous_subject
 from headwater.processors.texts import fault_of
 from headwater.schemas.providers.terra import Envelope, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS
 
+#: The type that replaces one connection by another; it names two users.
+USER_REAUTH: Final = "user_reauth"
+#: The types that open a connection. `auth` is today's name of `auth_success`.
+OPENING_TYPES: Final = ("auth", "auth_success", USER_REAUTH)
 #: The types that close a connection.
-CLOSING_TYPES: Final = frozenset({"deauth", "access_revoked"})
+CLOSING_TYPES: Final = ("deauth", "access_revoked")
 
 #: All scopes of all makers that Terra lists come to some 1,500 characters.
 _MAX_SCOPES_CHARS: Final = 4096
 
 
-def failed_to_authenticate(type_: str, envelope: Envelope) -> bool:
-    """Tells whether an `auth` says that it came to nothing."""
-    return type_ == "auth" and envelope.status not in (None, "success")
+def failure_of(envelope: Envelope) -> str | None:
+    """Why an `auth` is skipped: it says that it came to nothing."""
+    return "auth_failed" if envelope.status not in (None, "success") else None
+
+
+def previous_subject(envelope: Envelope) -> str | None:
+    """The subject that a user_reauth replaces; None if there is none.
+
+    Terra echoes the reference of the widget session that reauthenticated, which need not be a user
+    id of ours; the connection that it replaces has a user all the same.
+    """
+    old, new = envelope.old_user, envelope.new_user
+    if old is None or not old.user_id:
+        return None
+    if new is not None and new.user_id == old.user_id:
+        return None
+    return None if fault_of("old_user.user_id", old.user_id) else old.user_id
 
 
 def normalize_auth(event: WebhookAdmitted, user_id: str, envelope: Envelope) -> NormalizeResult:
-    """Normalizes a delivery of a type of CONNECTION_TYPES.
+    """Normalizes a delivery of one of OPENING_TYPES and CLOSING_TYPES.
 
     Shape:  one row per connection named; a user_reauth opens one and closes the one it replaces.
     Errors: Failed if Terra's user id is missing or a text cannot be stored.
@@ -40,7 +57,7 @@ def normalize_auth(event: WebhookAdmitted, user_id: str, envelope: Envelope) -> 
     opened = _update(event, user_id, field, user, active=True)
     if isinstance(opened, Failed):
         return opened
-    if previous_subject(event.type, envelope) is None:
+    if not reauth or previous_subject(envelope) is None:
         return Normalized((opened,))
     closed = _update(event, user_id, "old_user", envelope.old_user, active=False)
     return closed if isinstance(closed, Failed) else Normalized((opened, closed))

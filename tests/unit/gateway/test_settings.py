@@ -126,7 +126,7 @@ def test_own_secrets_may_be_used_anywhere(monkeypatch: pytest.MonkeyPatch) -> No
     for variable, value in SECRETS.items():
         monkeypatch.setenv(variable, value)
     settings = load_settings(host="0.0.0.0")
-    assert settings.terra_keys == ("mine-1", "mine-2")
+    assert settings.secrets_of("terra") == ("mine-1", "mine-2")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])

@@ -11,6 +11,7 @@ import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
+from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import Settings
 from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
@@ -68,6 +69,7 @@ def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> 
     reader = Reader(NO_POSTGRES)
     app = create_app(
         Settings(max_body_bytes=2_000_000, **settings),
+        providers=installed_providers(),
         log=MemoryLog(),
         reader=reader,
         replays=MemoryReplays(),

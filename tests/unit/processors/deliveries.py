@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from headwater.processors.providers.terra.normalize import NormalizeResult, normalize
-from headwater.schemas.providers.terra import decode_payload
+from headwater.processors.providers.results import NormalizeResult
+from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.records import WebhookAdmitted
 
 #: 2026-07-02T12:00:00Z.
@@ -39,8 +39,7 @@ def admitted(type_: str, body: bytes, user_id: str | None = "user_1") -> Webhook
 
 
 def normalized(type_: str, body: dict[str, Any], user_id: str | None = "user_1") -> NormalizeResult:
-    raw = msgspec.json.encode(body)
-    return normalize(admitted(type_, raw, user_id), decode_payload(type_, raw))
+    return TERRA.normalize(admitted(type_, msgspec.json.encode(body), user_id))
 
 
 def records(type_: str, *data: dict[str, Any], **user: object) -> NormalizeResult:

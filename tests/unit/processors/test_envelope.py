@@ -2,14 +2,9 @@
 
 import pytest
 
-from headwater.processors.providers.terra.envelope import (
-    Malformed,
-    Routing,
-    event_id,
-    read_envelope,
-)
+from headwater.processors.providers.envelope import Malformed, Routing, event_id
+from headwater.processors.providers.terra.provider import TERRA
 from headwater.processors.texts import MAX_ID_CHARS, fault_of
-from headwater.schemas.providers.terra import decode_envelope
 
 USER = b'"user": {"user_id": "s-1", "provider": "GARMIN", "reference_id": "user_1", ' + (
     b'"last_webhook_update": "2026-07-01T09:12:33.891000+00:00"}'
@@ -18,7 +13,7 @@ UPDATED_AT_MS = 1782897153891
 
 
 def read(body: bytes):
-    return read_envelope(decode_envelope(body))
+    return TERRA.read(body, {})
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,9 @@
 
 import pytest
 
-from headwater.processors.providers.terra.identity import (
-    AUTH_TYPES,
-    CONNECTION_TYPES,
-    STORED_TYPES,
-    previous_subject,
-    user_of,
-)
-from headwater.processors.providers.terra.normalize import SKIPPED_TYPES
+from headwater.processors.providers.envelope import user_of
+from headwater.processors.providers.terra.auth import previous_subject
+from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.providers.terra import Envelope, User
 
 
@@ -33,25 +28,25 @@ def test_a_reference_is_a_user_if_it_starts_like_one(
 
 
 @pytest.mark.parametrize(
-    ("type_", "old", "new", "previous"),
+    ("old", "new", "previous"),
     [
-        ("user_reauth", User(user_id="s-1"), User(user_id="s-2"), "s-1"),
-        ("user_reauth", User(user_id="s-1"), None, "s-1"),
-        ("user_reauth", User(user_id="s-1"), User(user_id="s-1"), None),
-        ("user_reauth", User(user_id=""), User(user_id="s-2"), None),
-        ("user_reauth", User(), User(user_id="s-2"), None),
-        ("user_reauth", None, User(user_id="s-2"), None),
-        ("user_reauth", User(user_id="s\x00"), User(user_id="s-2"), None),
-        ("auth", User(user_id="s-1"), User(user_id="s-2"), None),
+        (User(user_id="s-1"), User(user_id="s-2"), "s-1"),
+        (User(user_id="s-1"), None, "s-1"),
+        (User(user_id="s-1"), User(user_id="s-1"), None),
+        (User(user_id=""), User(user_id="s-2"), None),
+        (User(), User(user_id="s-2"), None),
+        (None, User(user_id="s-2"), None),
+        (User(user_id="s\x00"), User(user_id="s-2"), None),
     ],
 )
-def test_only_a_reauthentication_replaces_a_subject(
-    type_: str, old: User | None, new: User | None, previous: str | None
+def test_a_reauthentication_names_the_subject_that_it_replaces(
+    old: User | None, new: User | None, previous: str | None
 ):
-    assert previous_subject(type_, Envelope(old_user=old, new_user=new)) == previous
+    assert previous_subject(Envelope(old_user=old, new_user=new)) == previous
 
 
-def test_types_that_write_connections_are_stored_and_those_that_authenticate_write_connections():
-    assert {"auth", "auth_success", "user_reauth"} == AUTH_TYPES
-    assert AUTH_TYPES < CONNECTION_TYPES < STORED_TYPES
-    assert not STORED_TYPES & SKIPPED_TYPES
+def test_only_deliveries_about_connections_say_which_user_a_subject_belongs_to():
+    about = {type_ for type_, kind in TERRA.types.items() if kind.fills_lookup}
+    assert about == {"auth", "auth_success", "user_reauth", "deauth", "access_revoked"}
+    two = {type_ for type_, kind in TERRA.types.items() if kind.other_subject is not None}
+    assert two == {"user_reauth"}

@@ -4,13 +4,8 @@ from typing import Any
 
 import pytest
 
-from headwater.processors.providers.terra.normalize import (
-    SKIPPED_TYPES,
-    Failed,
-    Normalized,
-    NormalizeResult,
-    Skipped,
-)
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.tables import CONNECTIONS
 from tests.unit.processors.deliveries import USER, normalized
 
@@ -107,7 +102,9 @@ def test_a_connection_that_cannot_be_stored_fails_and_names_the_field(
     assert result.detail.startswith(f"{field}: expected ")
 
 
-@pytest.mark.parametrize("type_", sorted(SKIPPED_TYPES | {"lab_report.completed", "lab_report.x"}))
+@pytest.mark.parametrize(
+    "type_", sorted((TERRA.skipped - {"lab_report."}) | {"lab_report.completed", "lab_report.x"})
+)
 def test_a_type_without_a_table_is_skipped_by_its_name(type_: str):
     assert normalized(type_, {"type": type_, "user": USER, "data": []}) == Skipped(type_)
 

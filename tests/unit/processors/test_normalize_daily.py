@@ -2,13 +2,8 @@
 
 import pytest
 
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.normalize import (
-    Failed,
-    Normalized,
-    NormalizeResult,
-    Skipped,
-)
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import DAILY_SUMMARY
 from tests.unit.processors.deliveries import RECEIVED_AT_MS, nested, records

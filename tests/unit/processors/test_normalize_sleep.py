@@ -5,15 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.providers.terra import limits
-from headwater.processors.providers.terra.normalize import (
-    Failed,
-    Normalized,
-    NormalizeResult,
-    Skipped,
-    normalize,
-)
-from headwater.schemas.providers.terra import decode_payload
+from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table
 from tests.unit.processors.deliveries import admitted, nested, records
 
@@ -87,9 +81,7 @@ def test_a_session_keeps_its_record_byte_for_byte():
         END.encode(),
     )
     body = b'{"type":"sleep","user":{"provider":"OURA"},"data":[ %b ]}' % record
-    (session,) = updates(
-        normalize(admitted("sleep", body), decode_payload("sleep", body)), SLEEP_SESSIONS
-    )
+    (session,) = updates(TERRA.normalize(admitted("sleep", body)), SLEEP_SESSIONS)
     assert session.key == ("user_1", "oura", "2026-06-30T22:12:00.000Z")
     assert session.values == {
         "end_time": "2026-07-01T06:02:00.000Z",

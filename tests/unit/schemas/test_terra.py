@@ -4,24 +4,12 @@ import pytest
 
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.providers.terra import (
-    DailyDelivery,
-    Envelope,
-    SleepDelivery,
     decode_daily,
     decode_envelope,
-    decode_payload,
     decode_sleep,
 )
 
 DEEP = b"[" * 100_000
-
-
-@pytest.mark.parametrize(
-    ("kind", "payload"),
-    [("daily", DailyDelivery), ("sleep", SleepDelivery), ("auth", Envelope), ("", Envelope)],
-)
-def test_a_body_is_read_as_its_type(kind: str, payload: type):
-    assert isinstance(decode_payload(kind, b'{"user": {}, "data": []}'), payload)
 
 
 @pytest.mark.parametrize(

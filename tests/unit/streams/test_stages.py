@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from headwater.gateway.providers import installed_providers
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.providers.terra import decode_payload
+from headwater.schemas.providers.terra import DailyDelivery, decode_daily
 from headwater.schemas.records import (
     DuplicateDropped,
     OutcomeRecorded,
@@ -29,6 +30,7 @@ from headwater.streams.pipeline.normalize import Normalize
 from headwater.streams.pipeline.resolve import Resolve
 from headwater.streams.pipeline.stage import phases
 
+PROVIDERS = installed_providers()
 NOW = 1_783_000_000_000
 DAILY = b"""{"type": "daily", "user": {"user_id": "t1", "provider": "GARMIN"},
  "data": [{"metadata": {"start_time": "2026-07-01T00:00:00+01:00"},
@@ -74,17 +76,17 @@ def read_back(record: Outgoing, offset: int = 0):
 
 @pytest.fixture
 def admit() -> Admit:
-    return Admit(partitions=1, user_prefix="user_")
+    return Admit(providers=PROVIDERS, partitions=1, user_prefix="user_")
 
 
 @pytest.fixture
 def resolve() -> Resolve:
-    return Resolve(partitions=1, user_prefix="user_", park_for_ms=1_000)
+    return Resolve(providers=PROVIDERS, partitions=1, user_prefix="user_", park_for_ms=1_000)
 
 
 @pytest.fixture
 def normalize() -> Normalize:
-    return Normalize(partitions=1)
+    return Normalize(providers=PROVIDERS, partitions=1)
 
 
 def unresolved(admit: Admit, delivery: WebhookReceived, offset: int = 0) -> Incoming:
@@ -135,7 +137,7 @@ def test_a_second_copy_is_dropped_and_traced(admit: Admit):
 
 def test_a_record_meets_its_own_claim_after_a_crash_and_passes(admit: Admit):
     (claim,) = on(admit.step(0, [raw(received(), 5)], NOW), ADMISSIONS)
-    again = Admit(partitions=1, user_prefix="user_")
+    again = Admit(providers=PROVIDERS, partitions=1, user_prefix="user_")
     again.restored(read_back(claim))
     assert len(on(again.step(0, [raw(received(), 5)], NOW), UNRESOLVED)) == 1
     assert on(again.step(0, [raw(received(), 6)], NOW), UNRESOLVED) == []
@@ -188,7 +190,7 @@ def test_a_delivery_waits_for_its_connection_and_is_released_by_it(admit: Admit,
 def test_a_wait_survives_a_restart_and_ends_in_time(admit: Admit, resolve: Resolve):
     record = unresolved(admit, received(), 7)
     (wait,) = on(resolve.step(0, [record], NOW), WAITING)
-    again = Resolve(partitions=1, user_prefix="user_", park_for_ms=1_000)
+    again = Resolve(providers=PROVIDERS, partitions=1, user_prefix="user_", park_for_ms=1_000)
     again.restored(read_back(wait))
     assert again.tick(0, NOW + 999) == []
     emitted = again.tick(0, NOW + 1_000)
@@ -203,7 +205,7 @@ def test_a_wait_survives_a_restart_and_ends_in_time(admit: Admit, resolve: Resol
 
 def test_a_wait_that_ended_is_not_restored(resolve: Resolve, admit: Admit):
     (wait,) = on(resolve.step(0, [unresolved(admit, received())], NOW), WAITING)
-    again = Resolve(partitions=1, user_prefix="user_", park_for_ms=1_000)
+    again = Resolve(providers=PROVIDERS, partitions=1, user_prefix="user_", park_for_ms=1_000)
     again.restored(read_back(wait))
     again.restored(read_back(wait._replace(value=None)))
     assert again.tick(0, NOW + 9_999) == []
@@ -214,16 +216,16 @@ def test_tombstones_are_appended_after_everything_else():
     assert phases([gone, kept]) == ([kept], [gone])
 
 
-def test_an_error_of_ours_harms_one_record_only(
-    normalize: Normalize, monkeypatch: pytest.MonkeyPatch
-):
-    def explode(kind: str, body: bytes) -> object:
-        del kind
+def test_an_error_of_ours_harms_one_record_only():
+    def explode(body: bytes) -> DailyDelivery:
         if body == b"boom":
             raise ZeroDivisionError("a bug")
-        return decode_payload("daily", body)
+        return decode_daily(body)
 
-    monkeypatch.setattr("headwater.streams.pipeline.normalize.decode_payload", explode)
+    terra = PROVIDERS["terra"]
+    daily = dataclasses.replace(terra.types["daily"], decode=explode)
+    faulty = dataclasses.replace(terra, types={"daily": daily})
+    normalize = Normalize(providers={"terra": faulty}, partitions=1)
     good = WebhookAdmitted(
         **{name: getattr(received(), name) for name in received().__struct_fields__},
         user_id="user_1",
@@ -263,6 +265,17 @@ def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(norma
     again = normalize.step(0, records, NOW)
     assert on(again, "daily-summary") == []
     assert len(on(again, OUTCOMES)) == 3
+
+
+@pytest.mark.parametrize("key", [b"\xff", b"another", None])
+def test_a_record_whose_key_is_not_its_event_id_is_a_dead_letter_and_claims_nothing(
+    admit: Admit, key: bytes | None
+):
+    record = dataclasses.replace(raw(received()), key=key)
+    emitted = admit.step(0, [record], NOW)
+    (letter,) = emitted
+    assert (letter.topic, letter.key) == (DEAD_LETTERS, key)
+    assert dict(letter.headers or ())["headwater.reason"] == b"undecodable_record"
 
 
 def test_text_header_takes_the_last_of_several():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.gateway.providers import installed_providers
 from headwater.processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS, send_event
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
 from headwater.processors.runs.state import Run, RunStatus
@@ -38,7 +39,7 @@ BOTH = SIGNAL.replace('"signal"', '"signal_with_start"').replace('"tell"', '"bot
 
 
 def rules(*texts: str) -> tuple[Rule, ...]:
-    return read_rules("".join(f"[[rule]]{text}\n" for text in texts))
+    return read_rules("".join(f"[[rule]]{text}\n" for text in texts), installed_providers())
 
 
 def delivery(body: bytes = BODY, type_: str = "sleep") -> WebhookAdmitted:

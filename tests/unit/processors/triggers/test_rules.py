@@ -2,6 +2,7 @@
 
 import pytest
 
+from headwater.gateway.providers import installed_providers
 from headwater.processors.triggers.rules import RulesInvalid, check_workflows, read_rules
 
 GOOD = {
@@ -22,7 +23,7 @@ def written(**changes: str | None) -> str:
 
 def refusal(*texts: str) -> str:
     with pytest.raises(RulesInvalid) as caught:
-        read_rules("\n".join(texts))
+        read_rules("\n".join(texts), installed_providers())
     return caught.value.message
 
 
@@ -38,7 +39,8 @@ def test_a_file_of_rules():
             params="'{\"user\": event.user_id}'",
             event='"delivery"',
             payload="'event.body.data'",
-        )
+        ),
+        installed_providers(),
     )
     assert (first.name, first.types, first.mode) == ("review", frozenset({"sleep"}), "start")
     assert first.concerns("terra", "sleep")
@@ -49,11 +51,11 @@ def test_a_file_of_rules():
 
 
 def test_an_empty_file_has_no_rules():
-    assert read_rules("# none yet\n") == ()
+    assert read_rules("# none yet\n", installed_providers()) == ()
 
 
 def test_types_may_be_several():
-    (rule,) = read_rules(written(type='["sleep", "daily"]'))
+    (rule,) = read_rules(written(type='["sleep", "daily"]'), installed_providers())
     assert rule.concerns("terra", "daily")
 
 
@@ -100,7 +102,7 @@ def test_all_problems_are_told_together():
 
 
 def test_a_workflow_has_to_be_there():
-    rules = read_rules(written())
+    rules = read_rules(written(), installed_providers())
     check_workflows(rules, {"night-review", "order"})
     with pytest.raises(RulesInvalid) as caught:
         check_workflows(rules, {"order", "bill"})

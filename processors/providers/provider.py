@@ -1,0 +1,221 @@
+"""What a provider is: a sender of webhooks, declared in one place.
+
+Everything that is special about a provider is reached through its declaration: where its deliveries
+are posted and how they are signed, what a body is and whom it is about, which types of deliveries
+there are, and how each becomes rows. Gateway and pipeline know providers by name alone, so a new
+one is a package with a declaration, and nothing else changes. An installed package adds its own
+through the entry point group `headwater.providers`.
+
+Whose rows they are decides where a delivery is processed, because one worker owns all rows of one
+key. Most types fill rows of a user. The delivery names that user itself (its reference is a user
+id), or a lookup finds it: a table, filled by other deliveries, whose key is the subject.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from headwater.processors.providers.envelope import Malformed, Routing
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.signature_schemes import SignatureScheme
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.tables import Table
+
+P = TypeVar("P")
+
+#: Reason of a delivery that names nobody: there is nothing to wait for.
+NO_USER: Final = "no_user"
+
+#: Reason of a delivery that would fill a table which its type does not declare.
+UNDECLARED_TABLE: Final = "undeclared_table"
+
+#: The name is a segment of a path, a label of metrics and part of the name of a setting.
+_NAME: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_PATH: Final = re.compile(r"/[^{}\s]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """Where the user of a subject is found: in the row of a table whose key is the subject.
+
+    Shape:  the table has a column `user_id`. `missing` is the reason of a delivery that waits for
+            the row; `expected` and `cure` are the words for people whose delivery waited in vain.
+    """
+
+    table: Table
+    missing: str
+    expected: str
+    cure: str
+
+    def user_in(self, values: tuple[object, ...]) -> str | None:
+        """The user that a row names; None if it names none yet."""
+        user = values[self.table.index["user_id"]]
+        return user if isinstance(user, str) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryType(Generic[P]):
+    """One type of deliveries: how it is read, and the rows that it fills.
+
+    Shape:  `decode` raises MalformedPayload. `normalize` is given the delivery, the id of the owner
+            of its rows and the payload; it fills no other tables than `tables`. The owner is the
+            user, or the subject where `of_user` is false. A type with a `lookup` waits until its
+            user is found there; one that fills that lookup is processed under the subject.
+            `skips` says why a delivery is skipped whoever it is about; None if it is not.
+            `other_subject` is a second subject whose row of the lookup the delivery changes.
+    """
+
+    decode: Callable[[bytes], P]
+    normalize: Callable[[WebhookAdmitted, str, P], NormalizeResult]
+    tables: tuple[Table, ...]
+    of_user: bool = True
+    lookup: Lookup | None = None
+    skips: Callable[[P], str | None] | None = None
+    other_subject: Callable[[P], str | None] | None = None
+    fills_lookup: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Finds out whether it fills its own lookup."""
+        fills = self.lookup is not None and self.lookup.table in self.tables
+        object.__setattr__(self, "fills_lookup", fills)
+
+    def skip_reason(self, body: bytes) -> str | None:
+        """Why a delivery is skipped whoever it is about; None if it is not.
+
+        Errors: MalformedPayload.
+        """
+        return None if self.skips is None else self.skips(self.decode(body))
+
+    def subjects_of(self, event: WebhookAdmitted) -> tuple[str, ...]:
+        """The subjects whose rows of the lookup a delivery changes.
+
+        Errors: MalformedPayload.
+        """
+        if self.other_subject is None:
+            return (event.subject,)
+        other = self.other_subject(self.decode(event.body))
+        return (event.subject,) if other is None else (event.subject, other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """A sender of webhooks.
+
+    Shape:  deliveries are posted to /webhooks/<name> and to `more_paths`. `read` is given a
+            verified body and those of its `headers` that came, in lower case. A type of `skipped`
+            is known and fills nothing; one that ends with a dot stands for its whole family.
+    Errors: `read` raises MalformedPayload. ValueError for a declaration that contradicts itself.
+    """
+
+    name: str
+    scheme: SignatureScheme
+    read: Callable[[bytes, Mapping[str, str]], Routing | Malformed]
+    types: Mapping[str, DeliveryType[Any]]
+    skipped: frozenset[str] = frozenset()
+    headers: tuple[str, ...] = ()
+    more_paths: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses what could not be served."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"expected a name such as my-provider, found {self.name!r}")
+        wrong = [path for path in self.more_paths if not _PATH.fullmatch(path)]
+        if wrong:
+            raise ValueError(f"{self.name}: expected paths that begin with /, found {wrong}")
+        both = self.skipped & self.types.keys()
+        if both:
+            raise ValueError(f"{self.name}: expected each type once, found {sorted(both)} twice")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where its deliveries are posted."""
+        return (f"/webhooks/{self.name}", *self.more_paths)
+
+    def normalize(self, event: WebhookAdmitted) -> NormalizeResult:
+        """Normalizes a delivery.
+
+        Shape:  delivery -> rows, or why there are none. Total: a type that is not known is
+                skipped, not an error. What is skipped needs no owner.
+        Errors: MalformedPayload; Failed is a dead letter and carries a code and the place.
+        """
+        kind = self.types.get(event.type)
+        if kind is None:
+            return Skipped(self._skip_reason(event.type))
+        payload = kind.decode(event.body)
+        reason = None if kind.skips is None else kind.skips(payload)
+        if reason is not None:
+            return Skipped(reason)
+        owner = event.user_id if kind.of_user else event.subject
+        if not owner:
+            return Failed(NO_USER, "expected a delivery whose user or subject is known, found none")
+        result = kind.normalize(event, owner, payload)
+        if isinstance(result, Normalized):
+            for update in result.updates:
+                if update.table not in kind.tables:
+                    return Failed(UNDECLARED_TABLE, _undeclared(self.name, event, update.table))
+        return result
+
+    def _skip_reason(self, type_: str) -> str:
+        family = type_.partition(".")[0] + "."
+        known = type_ in self.skipped or (family in self.skipped and type_ != family)
+        return type_ if known else f"unknown_type:{type_}"
+
+
+#: Providers by name, which is the source of their deliveries.
+Providers: TypeAlias = Mapping[str, Provider]
+
+
+def catalogue_of(providers: Iterable[Provider]) -> Providers:
+    """Providers by name.
+
+    Errors: ValueError for two of one name, for a path that two of them want, and for a table whose
+            rows would have two owners.
+    """
+    found = tuple(providers)
+    _refuse_twice("name", [provider.name for provider in found])
+    _refuse_twice("path", [path for provider in found for path in provider.paths])
+    owners: dict[str, str] = {}
+    for provider in found:
+        for type_, kind in provider.types.items():
+            for table in kind.tables:
+                owner = "subject" if kind.fills_lookup or not kind.of_user else "user"
+                if owners.setdefault(table.name, owner) != owner:
+                    raise ValueError(
+                        f"{provider.name}, {type_}: expected rows of {table.name} to belong to a "
+                        f"{owners[table.name]}, as in other types, found a {owner}"
+                    )
+    return {provider.name: provider for provider in found}
+
+
+def lookup_tables(providers: Providers) -> tuple[Table, ...]:
+    """The tables in which users are looked up: the agent that resolves users owns their rows."""
+    return _tables(kind.lookup.table for kind in _types(providers) if kind.lookup is not None)
+
+
+def row_tables(providers: Providers) -> tuple[Table, ...]:
+    """All other tables that deliveries fill: the agent that normalizes owns their rows."""
+    return _tables(
+        table for kind in _types(providers) if not kind.fills_lookup for table in kind.tables
+    )
+
+
+def _undeclared(name: str, event: WebhookAdmitted, table: Table) -> str:
+    return (
+        f"expected rows of the tables that {name} declares for {event.type}, found one of "
+        f"{table.name}; nobody would own it"
+    )
+
+
+def _types(providers: Providers) -> Iterable[DeliveryType[Any]]:
+    return (kind for provider in providers.values() for kind in provider.types.values())
+
+
+def _tables(tables: Iterable[Table]) -> tuple[Table, ...]:
+    return tuple({table.name: table for table in tables}.values())
+
+
+def _refuse_twice(what: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"expected each {what} of a provider once, found {', '.join(twice)} twice")

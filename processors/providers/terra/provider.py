@@ -1,0 +1,89 @@
+"""Terra, declared: where its deliveries come in, and what becomes of each type."""
+
+from typing import Any, Final
+
+from headwater.processors.providers.provider import DeliveryType, Lookup, Provider
+from headwater.processors.providers.terra.auth import (
+    CLOSING_TYPES,
+    OPENING_TYPES,
+    USER_REAUTH,
+    failure_of,
+    normalize_auth,
+    previous_subject,
+)
+from headwater.processors.providers.terra.daily import normalize_daily
+from headwater.processors.providers.terra.envelope import (
+    LAB_REPORT,
+    LAB_REPORT_FAMILY,
+    read_envelope,
+)
+from headwater.processors.providers.terra.sleep import normalize_sleep
+from headwater.processors.signature_schemes import TOLERANCE_S, HeaderForm, SignatureScheme
+from headwater.schemas.providers.terra import decode_daily, decode_envelope, decode_sleep
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
+
+__all__ = ["TERRA"]
+
+_CONNECTION: Final = Lookup(
+    table=CONNECTIONS,
+    missing="no_connection_for_terra_user",
+    expected="a connection of the Terra user",
+    cure="connect the user, then replay",
+)
+
+_TYPES: Final[dict[str, DeliveryType[Any]]] = {
+    "daily": DeliveryType(
+        decode=decode_daily,
+        normalize=normalize_daily,
+        tables=(DAILY_SUMMARY,),
+        lookup=_CONNECTION,
+    ),
+    "sleep": DeliveryType(
+        decode=decode_sleep,
+        normalize=normalize_sleep,
+        tables=(SLEEP_SESSIONS, DAILY_SUMMARY),
+        lookup=_CONNECTION,
+    ),
+    **{
+        type_: DeliveryType(
+            decode=decode_envelope,
+            normalize=normalize_auth,
+            tables=(CONNECTIONS,),
+            lookup=_CONNECTION,
+            skips=failure_of if type_ == "auth" else None,
+            other_subject=previous_subject if type_ == USER_REAUTH else None,
+        )
+        for type_ in (*OPENING_TYPES, *CLOSING_TYPES)
+    },
+}
+
+TERRA: Final = Provider(
+    name="terra",
+    # Terra's dashboard takes a host name only, and has been pointed at four paths over the years.
+    more_paths=("/webhook/terra", "/webhook", "/terra", "/"),
+    # Source: Terra's webhook documentation.
+    scheme=SignatureScheme(
+        name="terra",
+        signature_header="terra-signature",
+        form=HeaderForm.PAIRS,
+        label="v1",
+        template="{t}.{raw}",
+        time_pair="t",
+        tolerance_s=TOLERANCE_S,
+    ),
+    read=read_envelope,
+    types=_TYPES,
+    skipped=frozenset(
+        {
+            "athlete",
+            "menstruation",
+            "nutrition",
+            "large_request_processing",
+            "request_processing",
+            "activity",
+            "body",
+            LAB_REPORT,
+            LAB_REPORT_FAMILY,
+        }
+    ),
+)

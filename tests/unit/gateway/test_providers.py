@@ -1,0 +1,243 @@
+"""Goal: a package that is installed beside Headwater adds a provider, and nothing else changes."""
+
+import dataclasses
+import hmac
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from litestar.testing import TestClient
+
+from headwater.gateway.app import create_app
+from headwater.gateway.providers import GROUP, ProviderInvalid, installed_providers
+from headwater.gateway.settings import environment, load_settings
+from headwater.processors.providers.provider import DeliveryType, catalogue_of
+from headwater.processors.providers.terra.provider import TERRA
+from headwater.projections.deliveries.queries import Reader
+from headwater.schemas.codec import decode, decode_row, encode
+from headwater.schemas.records import OutcomeRecorded, WebhookReceived
+from headwater.schemas.tables import DAILY_SUMMARY
+from headwater.schemas.topics import EVENTS, OUTCOMES
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline.admit import Admit
+from headwater.streams.pipeline.normalize import Normalize
+from headwater.streams.pipeline.resolve import Resolve
+from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.fakes.walks import WALKS
+from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
+
+SECRET = "walk-secret"
+WALK = b'{"walker": "user_ada", "day": "2026-07-01", "steps": 4321}'
+
+Install = Callable[[str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a package whose one entry point is `walks` with this value."""
+
+    def put(value: str) -> None:
+        info = tmp_path / "headwater_walks-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: headwater-walks\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\nwalks = {value}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return put
+
+
+def post(log: MemoryLog, event: str, body: bytes) -> httpx.Response:
+    app = create_app(
+        load_settings(),
+        providers=installed_providers(),
+        log=log,
+        reader=Reader(NO_POSTGRES),
+        replays=MemoryReplays(),
+        clock=lambda: NOW_MS,
+        new_request_id=lambda: "request-1",
+    )
+    signature = "sha256=" + hmac.digest(SECRET.encode(), body, "sha256").hex()
+    headers = {"x-hub-signature-256": signature, "x-walk-event": event}
+    with TestClient(app) as client:
+        return client.post("/webhooks/walks", content=body, headers=headers)
+
+
+def read_back(record: Outgoing) -> Incoming:
+    key = record.key or b""
+    return Incoming(record.topic, 0, 0, NOW_MS, 0, key, record.value, None, len(key), 0, ())
+
+
+def through_pipeline(delivery: WebhookReceived) -> list[Outgoing]:
+    """What the agents come to with a delivery that names its user."""
+    providers = installed_providers()
+    admit = Admit(providers=providers, partitions=1, user_prefix="user_")
+    normalize = Normalize(providers=providers, partitions=1)
+    raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
+    admitted = admit.step(0, [read_back(raw)], NOW_MS)
+    events = [read_back(record) for record in admitted if record.topic == EVENTS]
+    return normalize.step(0, events, NOW_MS)
+
+
+def outcome(emitted: list[Outgoing]) -> OutcomeRecorded:
+    (found,) = (record for record in emitted if record.topic == OUTCOMES)
+    return decode(found.value, OutcomeRecorded)
+
+
+def test_a_delivery_of_an_installed_provider_becomes_a_row(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+):
+    install("tests.fakes.walks:WALKS")
+    monkeypatch.setenv("HEADWATER_WALKS_SECRETS", f"{SECRET},older")
+    log = MemoryLog()
+    answer = post(log, "walk", WALK)
+    assert (answer.status_code, answer.json()["type"]) == (200, "walk")
+    (delivery,) = log.deliveries
+    assert (delivery.source, delivery.reference, delivery.body) == ("walks", "user_ada", WALK)
+    emitted = through_pipeline(delivery)
+    (record,) = (each for each in emitted if each.topic == DAILY_SUMMARY.topic)
+    row = decode_row(DAILY_SUMMARY, record.value)
+    assert row.key == ("user_ada", "walks", "2026-07-01")
+    assert row.values[DAILY_SUMMARY.index["steps"]] == 4321
+    assert outcome(emitted).status == "processed"
+
+
+@pytest.mark.parametrize(("event", "reason"), [("ping", "ping"), ("swim", "unknown_type:swim")])
+def test_what_an_installed_provider_does_not_store_is_skipped(
+    install: Install, monkeypatch: pytest.MonkeyPatch, event: str, reason: str
+):
+    install("tests.fakes.walks:WALKS")
+    monkeypatch.setenv("HEADWATER_WALKS_SECRETS", SECRET)
+    log = MemoryLog()
+    assert post(log, event, WALK).status_code == 200
+    found = outcome(through_pipeline(log.deliveries[0]))
+    assert (found.status, found.reason) == ("skipped", reason)
+
+
+def test_a_provider_without_secrets_refuses_everything(install: Install):
+    install("tests.fakes.walks:WALKS")
+    assert post(MemoryLog(), "walk", WALK).json()["code"] == "invalid_signature"
+
+
+def test_secrets_of_an_installed_provider_reach_child_processes(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+):
+    install("tests.fakes.walks:WALKS")
+    monkeypatch.setenv("HEADWATER_WALKS_SECRETS", "new, older")
+    settings = load_settings(port=9001)
+    assert settings.secrets_of("walks") == ("new", "older")
+    assert environment(settings)["HEADWATER_WALKS_SECRETS"] == "new,older"
+
+
+@pytest.mark.parametrize(
+    "value", ["tests.fakes.walks:NOT_A_PROVIDER", "tests.fakes.walks:NOTHING", "no_such_module:X"]
+)
+def test_an_entry_point_that_is_no_provider_is_named(install: Install, value: str):
+    install(value)
+    with pytest.raises(ProviderInvalid, match=f"walks = {value}"):
+        installed_providers()
+
+
+def test_a_second_provider_of_a_name_is_refused():
+    with pytest.raises(ValueError, match="name of a provider once, found terra twice"):
+        catalogue_of([TERRA, dataclasses.replace(WALKS, name="terra")])
+
+
+def test_a_path_that_two_providers_want_is_refused():
+    with pytest.raises(ValueError, match="path of a provider once, found / twice"):
+        catalogue_of([TERRA, dataclasses.replace(WALKS, more_paths=("/",))])
+
+
+def test_a_table_whose_rows_would_have_two_owners_is_refused():
+    by_subject: DeliveryType[object] = dataclasses.replace(WALKS.types["walk"], of_user=False)
+    with pytest.raises(ValueError, match="rows of daily_summary to belong to a user"):
+        catalogue_of([TERRA, dataclasses.replace(WALKS, types={"walk": by_subject})])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "Walks"},
+        {"name": "walks/../x"},
+        {"more_paths": ("walks",)},
+        {"more_paths": ("/{any}",)},
+        {"skipped": frozenset({"walk"})},
+    ],
+)
+def test_a_provider_that_could_not_be_served_cannot_be_made(changes: dict[str, object]):
+    with pytest.raises(ValueError, match="expected"):
+        dataclasses.replace(WALKS, **changes)
+
+
+def test_a_row_of_a_table_that_a_type_does_not_declare_is_a_dead_letter():
+    undeclared = dataclasses.replace(WALKS.types["walk"], tables=())
+    walks = dataclasses.replace(WALKS, types={"walk": undeclared})
+    emitted = normalized_by({"walks": walks}, "walks")
+    assert (outcome(emitted).status, outcome(emitted).reason) == ("dead", "undeclared_table")
+
+
+def test_a_delivery_of_a_provider_that_is_not_installed_is_a_dead_letter():
+    emitted = normalized_by({"terra": TERRA}, "walks")
+    assert (outcome(emitted).status, outcome(emitted).reason) == ("dead", "unknown_source")
+
+
+def test_rows_that_belong_to_the_subject_need_no_user():
+    by_subject = dataclasses.replace(WALKS.types["walk"], of_user=False)
+    walks = dataclasses.replace(WALKS, types={"walk": by_subject})
+    emitted = normalized_by({"walks": walks}, "walks", subject="repo-1", reference=None)
+    assert outcome(emitted).status == "processed"
+    (row,) = (each for each in emitted if each.topic == DAILY_SUMMARY.topic)
+    assert decode_row(DAILY_SUMMARY, row.value).key[0] == "repo-1"
+
+
+def test_a_delivery_whose_user_no_lookup_finds_is_a_dead_letter_at_once():
+    admit = Admit(providers={"walks": WALKS}, partitions=1, user_prefix="user_")
+    raw = delivered("walks", subject="somebody", reference=None)
+    emitted = admit.step(0, [read_back(raw)], NOW_MS)
+    assert (outcome(emitted).status, outcome(emitted).reason) == ("dead", "no_user")
+
+
+def test_a_wait_of_a_provider_that_is_gone_stays_until_a_worker_has_it_again():
+    delivery = delivered("terra", subject="t1", reference=None, type="daily")
+    terra = {"terra": TERRA}
+    admit = Admit(providers=terra, partitions=1, user_prefix="user_")
+    (unresolved,) = (
+        read_back(record)
+        for record in admit.step(0, [read_back(delivery)], NOW_MS)
+        if record.topic == "unresolved"
+    )
+
+    def resolve(providers: dict[str, object]) -> Resolve:
+        return Resolve(providers=providers, partitions=1, user_prefix="user_", park_for_ms=1)
+
+    (wait,) = (r for r in resolve(terra).step(0, [unresolved], NOW_MS) if r.topic == "waiting")
+    for providers, ended in (({}, 0), (terra, 1)):
+        again = resolve(providers)
+        headers = tuple(wait.headers or ())
+        again.restored(dataclasses.replace(read_back(wait), headers=headers))
+        dead = [r for r in again.tick(0, NOW_MS + 5) if r.topic == "dead-letters"]
+        assert len(dead) == ended
+
+
+def delivered(source: str, **changes: object) -> Outgoing:
+    fields: dict[str, object] = {
+        "event_id": "e1",
+        "request_id": "r1",
+        "source": source,
+        "type": "walk",
+        "subject": "",
+        "reference": "user_ada",
+        "sent_at_ms": NOW_MS,
+        "updated_at_ms": 0,
+        "received_at_ms": NOW_MS,
+        "body": WALK,
+    }
+    return Outgoing("webhooks", 0, b"e1", encode(WebhookReceived(**(fields | changes))))
+
+
+def normalized_by(providers: dict[str, object], source: str, **changes: object) -> list[Outgoing]:
+    """What the agents with these providers come to with a delivery of a source."""
+    admit = Admit(providers=providers, partitions=1, user_prefix="user_")
+    admitted = admit.step(0, [read_back(delivered(source, **changes))], NOW_MS)
+    events = [read_back(record) for record in admitted if record.topic == EVENTS]
+    return Normalize(providers=providers, partitions=1).step(0, events, NOW_MS)
