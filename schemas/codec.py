@@ -8,7 +8,7 @@ Writers and readers are made from the schemas (`writers`, `readers`).
 import json
 import struct
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
@@ -69,8 +69,8 @@ def _make_reader(prefix: bytes) -> tuple[str, Reader]:
 
 def _types(table: Table) -> dict[str, Annotation]:
     """What a record of a table holds, by name."""
-    fields = (*msgspec.structs.fields(table.kind), *msgspec.structs.fields(Stamps))
-    return {field.name: field.type for field in fields}
+    # Type hints leave out what an annotation says for Postgres.
+    return get_type_hints(table.kind) | get_type_hints(Stamps)
 
 
 _WRITERS: Final = _OnDemand(_make_writer)

@@ -1,13 +1,19 @@
-"""The projection tables: their keys, columns and row type.
+"""The projection tables, each declared once.
 
-A struct declares a table. Its fields without a default form the primary key and are text; the
+A struct declares the columns. Its fields without a default form the primary key and are text; the
 others are last-writer-wins columns, null until a delivery sets them. Columns are only ever added
 behind the others, because a row names the stamps of its columns by their place.
+
+`table_of` adds what a struct cannot say. All else follows: the topic, the Avro schema of a row, the
+table of Postgres with its comments, how the projector writes it, what `/v1/sync` gives and what a
+SQLite copy holds.
 """
 
+import re
 from dataclasses import dataclass
+from enum import StrEnum
 from types import NoneType
-from typing import Final, TypeAlias, get_args
+from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -32,6 +38,23 @@ class Row(msgspec.Struct, frozen=True):
     stamps: tuple[Stamp | None, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """The type that a column has in Postgres, where its Python type does not say it."""
+
+    type: str
+
+
+#: A date, YYYY-MM-DD.
+Day: TypeAlias = Annotated[str, Sql("date")]
+#: A moment, RFC 3339.
+Moment: TypeAlias = Annotated[str, Sql("timestamptz")]
+#: The text of a JSON value, byte for byte.
+JsonText: TypeAlias = Annotated[str, Sql("json")]
+
+_SQL_TYPES: Final = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
+
+
 class Stamps(msgspec.Struct):
     """Which deliveries set the columns of a row: what every row has behind them."""
 
@@ -42,7 +65,7 @@ class Stamps(msgspec.Struct):
 
 
 class TerraConnection(msgspec.Struct):
-    """A user's link to a wearable account. Topic connections."""
+    """A user's link to a wearable account."""
 
     #: Terra's id of the connection.
     terra_user_id: str
@@ -59,14 +82,14 @@ class TerraConnection(msgspec.Struct):
 
 
 class DailySummary(msgspec.Struct):
-    """A user's day as one wearable saw it. Topic daily-summary."""
+    """A user's day as one wearable saw it."""
 
     #: Our user.
     user_id: str
     #: The wearable's maker, lower case, for example garmin.
     source: str
     #: The day, YYYY-MM-DD, in the record's own time zone.
-    datetime: str
+    datetime: Day
     #: Steps walked.
     steps: int | None = None
     #: Beats per minute; from sleep where there is one, else from the day.
@@ -92,9 +115,9 @@ class DailySummary(msgspec.Struct):
     #: Minutes asleep, of the main sleep that ended on this day.
     sleep_minutes: float | None = None
     #: Start of that sleep, RFC 3339 with the record's own offset.
-    bed_time: str | None = None
+    bed_time: Moment | None = None
     #: End of that sleep, RFC 3339 with the record's own offset.
-    wake_up_time: str | None = None
+    wake_up_time: Moment | None = None
     #: Minutes of deep sleep.
     deep_sleep_minutes: float | None = None
     #: Minutes of REM sleep.
@@ -120,28 +143,59 @@ class DailySummary(msgspec.Struct):
 
 
 class SleepSession(msgspec.Struct):
-    """One sleep, whole. Topic sleep-sessions."""
+    """One sleep, whole."""
 
     #: Our user.
     user_id: str
     #: The wearable's maker, lower case, for example garmin.
     source: str
     #: Start of the sleep, RFC 3339 in UTC.
-    start_time: str
+    start_time: Moment
     #: End of the sleep, RFC 3339 in UTC.
-    end_time: str | None = None
+    end_time: Moment | None = None
     #: True for a nap; naps stay out of daily_summary.
     is_nap: bool | None = None
     #: The record as Terra sent it, JSON text byte for byte.
-    raw: str | None = None
+    raw: JsonText | None = None
+
+
+class Owner(StrEnum):
+    """Whose a table's rows are: what its topic is partitioned by."""
+
+    USER = "user"
+    SUBJECT = "subject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its name and its Python type (str, int, float or bool)."""
+    """A column: its name, its Python type (str, int, float or bool), and its type in Postgres."""
 
     name: str
     type: type
+    sql: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedColumn:
+    """A column that Postgres computes from the others, and that no record has."""
+
+    name: str
+    sql: str
+    expression: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeColumn:
+    """A column of Postgres: the signed time of the delivery that gave `column` this value.
+
+    It is null while the column has another value, and no record has it: the stamp says it.
+    """
+
+    name: str
+    column: str
+    value: Value
+    doc: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,8 +210,11 @@ class Table:
     schema: str
     kind: type[msgspec.Struct]
     topic: str
+    owner: Owner
     key: tuple[Column, ...]
     columns: tuple[Column, ...]
+    generated: tuple[GeneratedColumn, ...]
+    times: tuple[TimeColumn, ...]
     index: dict[str, int]
     key_names: tuple[str, ...]
     column_names: tuple[str, ...]
@@ -169,30 +226,72 @@ class Table:
         return msgspec.json.encode(key)
 
 
-def _table(name: str, schema: str, kind: type[msgspec.Struct], topic: str) -> Table:
+def table_of(
+    kind: type[msgspec.Struct],
+    *,
+    name: str,
+    topic: str,
+    owner: Owner = Owner.USER,
+    generated: tuple[GeneratedColumn, ...] = (),
+    times: tuple[TimeColumn, ...] = (),
+) -> Table:
+    """Declares a table; its Avro schema is named as the struct is."""
     fields = msgspec.structs.fields(kind)
-    key = tuple(Column(name=field.name, type=field.type) for field in fields if field.required)
-    columns = tuple(
-        Column(name=field.name, type=next(t for t in get_args(field.type) if t is not NoneType))
-        for field in fields[len(key) :]
-    )
+    hints = get_type_hints(kind, include_extras=True)
+    columns = [_column(field.name, hints[field.name]) for field in fields]
+    width = sum(field.required for field in fields)
+    key, values = tuple(columns[:width]), tuple(columns[width:])
     return Table(
         name=name,
-        schema=schema,
+        schema=re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).lower(),
         kind=kind,
         topic=topic,
+        owner=owner,
         key=key,
-        columns=columns,
-        index={column.name: position for position, column in enumerate(columns)},
+        columns=values,
+        generated=generated,
+        times=times,
+        index={column.name: position for position, column in enumerate(values)},
         key_names=tuple(column.name for column in key),
-        column_names=tuple(column.name for column in columns),
+        column_names=tuple(column.name for column in values),
         field_names=(*kind.__struct_fields__, *Stamps.__struct_fields__),
     )
 
 
-CONNECTIONS: Final = _table("terra_connections", "terra_connection", TerraConnection, "connections")
-DAILY_SUMMARY: Final = _table("daily_summary", "daily_summary", DailySummary, "daily-summary")
-SLEEP_SESSIONS: Final = _table("sleep_sessions", "sleep_session", SleepSession, "sleep-sessions")
+def _column(name: str, annotation: Any) -> Column:  # noqa: ANN401, any annotation
+    members = [annotation] if get_origin(annotation) is Annotated else get_args(annotation)
+    plain = next((member for member in members if member is not NoneType), annotation)
+    if get_origin(plain) is Annotated:
+        kind, sql = get_args(plain)
+        return Column(name=name, type=kind, sql=sql.type)
+    return Column(name=name, type=plain, sql=_SQL_TYPES[plain])
+
+
+CONNECTIONS: Final = table_of(
+    TerraConnection,
+    name="terra_connections",
+    topic="connections",
+    owner=Owner.SUBJECT,
+    generated=(
+        GeneratedColumn(
+            name="id",
+            sql="uuid",
+            expression="md5(terra_user_id)::uuid",
+            doc="Id of the row, made from terra_user_id.",
+        ),
+    ),
+    times=(
+        TimeColumn(
+            name="deactivated_at",
+            column="active",
+            value=False,
+            doc="When active became false: the signed time of the delivery that said so. Null "
+            "while active.",
+        ),
+    ),
+)
+DAILY_SUMMARY: Final = table_of(DailySummary, name="daily_summary", topic="daily-summary")
+SLEEP_SESSIONS: Final = table_of(SleepSession, name="sleep_sessions", topic="sleep-sessions")
 
 TABLES: Final = (CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS)
 TABLE_BY_TOPIC: Final = {table.topic: table for table in TABLES}

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from headwater.schemas.tables import TABLES, Table
+
 _HOUR_MS: Final = 60 * 60 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
 
@@ -39,6 +41,17 @@ class Topic:
             "retention.ms": str(-1 if self.retention_ms is None else self.retention_ms),
             "max.message.bytes": str(MAX_RECORD_BYTES),
         }
+
+
+def topic_of(table: Table) -> Topic:
+    """The topic that holds the rows of a projection table."""
+    return Topic(
+        name=table.topic,
+        key=f"row key, partitioned by {table.owner}",
+        value=table.schema,
+        cleanup=Cleanup.COMPACT,
+        purpose=f"Projection table {table.name}.",
+    )
 
 
 WEBHOOKS: Final = "webhooks"
@@ -94,27 +107,7 @@ TOPICS: Final = (
         cleanup=Cleanup.COMPACT,
         purpose="Deliveries that wait for their connection.",
     ),
-    Topic(
-        name="connections",
-        key="row key, partitioned by subject",
-        value="terra_connection",
-        cleanup=Cleanup.COMPACT,
-        purpose="Projection table terra_connections.",
-    ),
-    Topic(
-        name="daily-summary",
-        key="row key, partitioned by user",
-        value="daily_summary",
-        cleanup=Cleanup.COMPACT,
-        purpose="Projection table daily_summary.",
-    ),
-    Topic(
-        name="sleep-sessions",
-        key="row key, partitioned by user",
-        value="sleep_session",
-        cleanup=Cleanup.COMPACT,
-        purpose="Projection table sleep_sessions.",
-    ),
+    *map(topic_of, TABLES),
     Topic(
         name=OUTCOMES,
         key="event id",

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
@@ -129,6 +129,8 @@ def _field(
 
 
 def _type(annotation: Any, defined: set[type]) -> Any:  # noqa: ANN401, any annotation, any JSON
+    if get_origin(annotation) is Annotated:  # what it adds is for Postgres
+        annotation = get_args(annotation)[0]
     origin, members = get_origin(annotation), get_args(annotation)
     if annotation in _PRIMITIVES:
         return _PRIMITIVES[annotation]

@@ -180,14 +180,17 @@ class Mirror:
         return len(rows)
 
 
+def sqlite_table(table: Table) -> str:
+    """The statement that makes the copy of a projection table, unless it is there."""
+    columns = (*table.key, *table.columns)
+    declared = ", ".join(f"{_quoted(each.name)} {_SQLITE_TYPES[each.type]}" for each in columns)
+    keys = ", ".join(_quoted(column.name) for column in table.key)
+    return f"CREATE TABLE IF NOT EXISTS {_quoted(table.name)} ({declared}, PRIMARY KEY ({keys}))"
+
+
 def _prepare(database: sqlite3.Connection, table: Table, columns: Sequence[str]) -> None:
     """Makes the table, and the columns that a newer server has added."""
-    known = {column.name: _SQLITE_TYPES[column.type] for column in (*table.key, *table.columns)}
-    keys = ", ".join(_quoted(column.name) for column in table.key)
-    declared = ", ".join(f"{_quoted(name)} {kind}" for name, kind in known.items())
-    database.execute(
-        f"CREATE TABLE IF NOT EXISTS {_quoted(table.name)} ({declared}, PRIMARY KEY ({keys}))"
-    )
+    database.execute(sqlite_table(table))
     present = {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(table.name)})")}
     for name in columns:
         if name not in present:

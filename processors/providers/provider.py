@@ -20,7 +20,7 @@ from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.signature_schemes import SignatureScheme
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import Table
+from headwater.schemas.tables import Owner, Table
 
 P = TypeVar("P")
 
@@ -170,20 +170,19 @@ def catalogue_of(providers: Iterable[Provider]) -> Providers:
     """Providers by name.
 
     Errors: ValueError for two of one name, for a path that two of them want, and for a table whose
-            rows would have two owners.
+            rows would be written by somebody who does not own them.
     """
     found = tuple(providers)
     _refuse_twice("name", [provider.name for provider in found])
     _refuse_twice("path", [path for provider in found for path in provider.paths])
-    owners: dict[str, str] = {}
     for provider in found:
         for type_, kind in provider.types.items():
+            owner = Owner.USER if kind.of_user and not kind.fills_lookup else Owner.SUBJECT
             for table in kind.tables:
-                owner = "subject" if kind.fills_lookup or not kind.of_user else "user"
-                if owners.setdefault(table.name, owner) != owner:
+                if table.owner is not owner:
                     raise ValueError(
-                        f"{provider.name}, {type_}: expected rows of {table.name} to belong to a "
-                        f"{owners[table.name]}, as in other types, found a {owner}"
+                        f"{provider.name}, {type_}: expected a table whose rows belong to a "
+                        f"{owner}, found {table.name}, whose rows belong to a {table.owner}"
                     )
     return {provider.name: provider for provider in found}
 

@@ -22,7 +22,7 @@ from headwater.projections.projector.records import (
 )
 from headwater.schemas.codec import decode, decode_fields
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Record, Stamp
-from headwater.schemas.tables import CONNECTIONS, TABLE_BY_TOPIC, UNSET, Table
+from headwater.schemas.tables import TABLE_BY_TOPIC, UNSET, Table
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
 __all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]
@@ -101,8 +101,10 @@ def _table_reader(table: Table) -> Callable[[list[LogRecord], Rows], None]:
             "deliveries": [_delivery(stamp) for stamp in stamps],
             "columns": _shape(table.name, stamp_of),
         }
-        if table is CONNECTIONS:
-            sql_row["deactivated_at"] = _deactivated_at(sql_row, stamps, stamp_of)
+        for time in table.times:
+            held = sql_row[time.column] == time.value
+            at = table.index[time.column]
+            sql_row[time.name] = _sent_at(stamps, stamp_of, at) if held else None
         return sql_row
 
     def read_key(key: bytes) -> SqlRow:
@@ -130,9 +132,9 @@ def _shape(table: str, stamp_of: bytes) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps({n: at for n, at in columns.items() if at != UNSET}))
 
 
-def _deactivated_at(row: dict[str, Any], stamps: tuple[Stamp, ...], stamp_of: bytes) -> str | None:
-    at = CONNECTIONS.index["active"]
-    if row["active"] is not False or at >= len(stamp_of) or stamp_of[at] == UNSET:
+def _sent_at(stamps: tuple[Stamp, ...], stamp_of: bytes, at: int) -> str | None:
+    """When the delivery was signed that set a column; None if none has."""
+    if at >= len(stamp_of) or stamp_of[at] == UNSET:
         return None
     return _moment(stamps[stamp_of[at]].sent_at_ms)
 

@@ -1,10 +1,10 @@
 """The SQL of this package: files of `queries/`, those of the projection tables filled in.
 
 A statement about a projection table is one template for all of them; the names and types come from
-`schemas.tables`, so a new table needs a migration and no SQL here. All rows of a statement travel
-as one JSON parameter. Measured with 1,000 rows of `daily_summary` (µs a row, all in): 18 to 21 this
-way, 18 to 24 with COPY into a temporary table (which cannot be pipelined), 76 to 82 with one array
-a column.
+its declaration in `schemas.tables`, so a new table needs a migration and no SQL here. All rows of a
+statement travel as one JSON parameter. Measured with 1,000 rows of `daily_summary` (µs a row, all
+in): 18 to 21 this way, 18 to 24 with COPY into a temporary table (which cannot be pipelined), 76 to
+82 with one array a column.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from typing import Final
 
 from psycopg import sql
 
-from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, TABLES, Table
+from headwater.schemas.tables import TABLES, Column, Table
 
 __all__ = [
     "DELETES",
@@ -25,26 +25,11 @@ __all__ = [
     "listed",
     "read_columns",
     "statement",
+    "upsert_of",
     "value_columns",
 ]
 
 _QUERIES: Final = files("headwater.projections").joinpath("queries")
-
-_SQL_TYPES: Final = {
-    str: "text",
-    int: "bigint",
-    float: "double precision",
-    bool: "boolean",
-}
-#: Columns that travel as text and rest as something better.
-_BETTER_TYPES: Final = {
-    (DAILY_SUMMARY.name, "datetime"): "date",
-    (DAILY_SUMMARY.name, "bed_time"): "timestamptz",
-    (DAILY_SUMMARY.name, "wake_up_time"): "timestamptz",
-    (SLEEP_SESSIONS.name, "start_time"): "timestamptz",
-    (SLEEP_SESSIONS.name, "end_time"): "timestamptz",
-    (SLEEP_SESSIONS.name, "raw"): "json",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +66,19 @@ class SqlColumn:
 
 def key_columns(table: Table) -> tuple[SqlColumn, ...]:
     """The primary key of a projection table."""
-    return tuple(_sql_column(table, column.name, column.type) for column in table.key)
+    return _sql_columns(table.key)
 
 
 def value_columns(table: Table) -> tuple[SqlColumn, ...]:
     """The other columns of a projection table that the projector writes."""
-    columns = [_sql_column(table, column.name, column.type) for column in table.columns]
-    if table is CONNECTIONS:
-        columns.append(SqlColumn("deactivated_at", "timestamptz"))
-    return tuple(columns)
+    times = (SqlColumn(column.name, "timestamptz") for column in table.times)
+    return (*_sql_columns(table.columns), *times)
 
 
 def read_columns(table: Table) -> sql.Composed:
     """What readers get of a projection table: all columns but the bookkeeping, JSON as text."""
-    columns = [*key_columns(table), *value_columns(table)]
-    if table is CONNECTIONS:
-        columns.insert(0, SqlColumn("id", "uuid"))
+    generated = (SqlColumn(column.name, column.sql) for column in table.generated)
+    columns = (*generated, *key_columns(table), *value_columns(table))
     return listed([column.selected for column in columns])
 
 
@@ -116,8 +98,8 @@ def listed(parts: list[sql.Composable]) -> sql.Composed:
     return sql.SQL(", ").join(parts)
 
 
-def _sql_column(table: Table, name: str, kind: type) -> SqlColumn:
-    return SqlColumn(name, _BETTER_TYPES.get((table.name, name), _SQL_TYPES[kind]))
+def _sql_columns(columns: tuple[Column, ...]) -> tuple[SqlColumn, ...]:
+    return tuple(SqlColumn(column.name, column.sql) for column in columns)
 
 
 def _template(text: str) -> sql.SQL:
@@ -128,7 +110,8 @@ def _template(text: str) -> sql.SQL:
 _raw = _template
 
 
-def _upsert(table: Table) -> bytes:
+def upsert_of(table: Table) -> bytes:
+    """How rows of a projection table are written."""
     key, values = key_columns(table), value_columns(table)
     both = (*key, *values)
     return filled(
@@ -157,7 +140,7 @@ def _delete(table: str, key: tuple[SqlColumn, ...]) -> bytes:
 
 #: How rows are written, by table; for workflows also how rows that are there change.
 UPSERTS: Final[dict[str, bytes]] = {
-    **{table.name: _upsert(table) for table in TABLES},
+    **{table.name: upsert_of(table) for table in TABLES},
     "webhook_outcomes": statement("upsert_webhook_outcomes"),
     "duplicates": statement("insert_duplicates"),
     "dead_letters": statement("upsert_dead_letters"),

@@ -6,13 +6,21 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged
 from headwater.projections.postgres.migrate import Migration, catalogue, migrate
-from headwater.projections.postgres.statements import key_columns, value_columns
+from headwater.projections.postgres.statements import (
+    key_columns,
+    read_columns,
+    upsert_of,
+    value_columns,
+)
+from headwater.projections.postgres.table_ddl import ddl_of
 from headwater.schemas.catalogue import NEWEST, schema_text
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.tables import CONNECTIONS, TABLES, Table
+from headwater.schemas.tables import TABLES, Table
+from tests.fakes.toy_table import TOY_BOXES
 
 BOOKKEEPING = {"column_sources", "changed_in", "updated_at"}
 
@@ -101,13 +109,13 @@ def test_columns_types_and_comments_are_those_of_the_schema(
     short = {"timestamp with time zone": "timestamptz"}
     kinds = {name: short.get(kind, kind) for name, (kind, _) in found.items()}
     expected = {column.name: column.type for column in (*key_columns(table), *value_columns(table))}
-    derived = {"id"} if table is CONNECTIONS else set()
-    assert {n: k for n, k in kinds.items() if n not in BOOKKEEPING | derived} == expected
+    expected |= {column.name: column.sql for column in table.generated}
+    assert {n: k for n, k in kinds.items() if n not in BOOKKEEPING} == expected
     schema = json.loads(schema_text(NEWEST[table.schema]))
     docs = {field["name"]: field["doc"] for field in schema["fields"][:-2]}
     assert {name: found[name][1] for name in docs} == docs
     [comment] = migrated.execute("select obj_description(%s::regclass)", [table.name]).fetchall()
-    assert comment[0] == schema["doc"]
+    assert comment[0] == f"{schema['doc']} Topic {table.topic}."
     key = migrated.execute(
         """
         select a.attname from pg_index i join pg_attribute a
@@ -147,3 +155,17 @@ def test_the_id_of_a_connection_comes_from_terra_s(
     assert found == (True,)
     with pytest.raises(psycopg.errors.CheckViolation):
         migrated.execute(insert + "('', '{}', now())")
+
+
+def test_postgres_takes_a_declared_table_and_its_rows(
+    migrated: "psycopg.Connection[tuple[str, ...]]",
+):
+    migrated.execute(ddl_of(TOY_BOXES).encode())
+    box = {"user_id": "u", "opened_at": "2026-07-01T08:00:00+02:00", "toys": 3, "complete": True}
+    row = box | {"raw": '{"b": 1, "a":2}', "complete_since": "2026-07-02T00:00:00Z"}
+    rows = json.dumps([row | {"column_sources": {}}])
+    migrated.execute(upsert_of(TOY_BOXES), {"rows": rows, "now_ms": 0})
+    query = sql.SQL("select {} from toy_boxes").format(read_columns(TOY_BOXES))
+    [(user, opened, toys, complete, raw, since)] = migrated.execute(query).fetchall()
+    assert (user, toys, complete, raw) == ("u", 3, True, '{"b": 1, "a":2}')
+    assert (opened.isoformat(), since.day) == ("2026-07-01T06:00:00+00:00", 2)

@@ -150,7 +150,7 @@ def test_a_path_that_two_providers_want_is_refused():
 
 def test_a_table_whose_rows_would_have_two_owners_is_refused():
     by_subject: DeliveryType[object] = dataclasses.replace(WALKS.types["walk"], of_user=False)
-    with pytest.raises(ValueError, match="rows of daily_summary to belong to a user"):
+    with pytest.raises(ValueError, match="belong to a subject, found daily_summary"):
         catalogue_of([TERRA, dataclasses.replace(WALKS, types={"walk": by_subject})])
 
 

@@ -1,0 +1,86 @@
+"""A projection table as SQL: what its migration says, made from the declaration.
+
+`python -m headwater.projections.postgres.table_ddl NAME` prints it. Migrations stay what they are
+once they are released, so the text is put into one by hand, and a test compares the two.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from headwater.projections.postgres.statements import key_columns, value_columns
+from headwater.schemas.tables import TABLES, Table
+from headwater.schemas.write import row_schema_of
+
+#: Columns that every projection table has behind its own: name, definition and comment.
+_BOOKKEEPING: Final = (
+    (
+        "column_sources",
+        "json not null",
+        "Which delivery set each column that is set: "
+        '{"deliveries": [{event_id, position, sent_at}], '
+        '"columns": {column: index into deliveries}}. '
+        "Read it with value_source(column_sources, 'column').",
+    ),
+    (
+        "changed_in",
+        "xid8 not null default pg_current_xact_id()",
+        "The transaction that last wrote the row; reading what changed goes by it.",
+    ),
+    ("updated_at", "timestamptz not null", "When the projector last wrote the row."),
+)
+
+
+def ddl_of(table: Table) -> str:
+    """The statements that make a projection table, its indexes and its comments."""
+    key = ", ".join(table.key_names)
+    definitions = ",\n    ".join([*_definitions(table), f"primary key ({key})"])
+    of_user = ", ".join(name for name in table.key_names if name != "user_id")
+    return "\n".join(
+        [
+            f"create table {table.name} (\n    {definitions}\n);\n",
+            f"create index {table.name}_changed on {table.name} (changed_in, {key});",
+            f"create index {table.name}_changed_of_user on {table.name} "
+            f"(user_id, changed_in, {of_user});\n",
+            *_comments(table),
+        ]
+    )
+
+
+def _definitions(table: Table) -> Iterator[str]:
+    for column in table.generated:
+        yield f"{column.name} {column.sql} generated always as ({column.expression}) stored"
+    for at, part in enumerate(key_columns(table)):
+        # Sync begins before every key, which the empty text stands for.
+        check = f" check ({part.name} <> '')" if at == 0 else ""
+        yield f"{part.name} {part.type} not null{check}"
+    for value in value_columns(table):
+        yield f"{value.name} {value.type}"
+    for name, definition, _ in _BOOKKEEPING:
+        yield f"{name} {definition}"
+
+
+def _comments(table: Table) -> Iterator[str]:
+    schema = row_schema_of(table.kind)
+    docs = {column.name: column.doc for column in table.generated}
+    docs |= {field["name"]: field["doc"] for field in schema["fields"][:-2]}
+    docs |= {column.name: column.doc for column in table.times}
+    docs |= {name: doc for name, _, doc in _BOOKKEEPING}
+    yield f"comment on table {table.name} is {_text(schema['doc'] + f' Topic {table.topic}.')};"
+    for name, doc in docs.items():
+        yield f"comment on column {table.name}.{name} is {_text(doc)};"
+
+
+def _text(words: str) -> str:
+    return "'" + words.replace("'", "''") + "'"
+
+
+def main() -> None:
+    """Prints the statements of the tables that are named."""
+    declared = {table.name: table for table in TABLES}
+    for name in sys.argv[1:]:
+        sys.stdout.write(ddl_of(declared[name]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
