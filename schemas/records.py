@@ -132,6 +132,8 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     #: How many rows the delivery touched.
     rows: int
+    #: How many records of the delivery were not taken; a dead letter says which, and why.
+    rejected: int = 0
     #: Partition of the delivery in the topic webhooks.
     partition: int
     #: Offset of the delivery in the topic webhooks.

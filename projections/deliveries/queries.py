@@ -59,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     reason: str
     rows: int
+    rejected: int
     partition: int
     offset: int
     received_at: datetime

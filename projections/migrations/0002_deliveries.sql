@@ -10,6 +10,7 @@ create table webhook_outcomes (
     status text not null check (status in ('processed', 'skipped', 'parked', 'dead')),
     reason text not null,
     rows integer not null,
+    rejected integer not null,
     partition integer not null,
     "offset" bigint not null,
     received_at timestamptz not null,
@@ -43,6 +44,8 @@ comment on column webhook_outcomes.user_id is 'Whose it is, when known.';
 comment on column webhook_outcomes.status is 'processed, skipped, parked or dead.';
 comment on column webhook_outcomes.reason is 'Why, for skipped, parked and dead; else empty.';
 comment on column webhook_outcomes.rows is 'How many rows the delivery touched.';
+comment on column webhook_outcomes.rejected is
+    'How many records of the delivery were not taken; a dead letter says which, and why.';
 comment on column webhook_outcomes.partition is 'Partition of the delivery in the topic webhooks.';
 comment on column webhook_outcomes."offset" is 'Offset of the delivery in the topic webhooks.';
 comment on column webhook_outcomes.received_at is 'When the gateway verified it.';
@@ -114,6 +117,8 @@ select
             at,
             position,
             case
+                when rejected > 0 and status = 'processed'
+                    then format('%s rows, %s records rejected', rows, rejected)
                 when status = 'processed' then format('%s rows', rows)
                 else format('%s:%s', status, reason)
             end

@@ -1,17 +1,20 @@
 """What Terra sends, as far as Headwater reads it; fields that it does not name are passed over.
 
-Numbers are read as floats: Terra documents integers and sends `11894.0` for some wearables. A field
-of the wrong type makes the whole delivery a dead letter, with the path in the reason; nothing is
-guessed.
+Numbers are read as floats: Terra documents integers and sends `11894.0` for some wearables. A
+record with a field of the wrong type is `Unreadable`, with the path; nothing is guessed. The other
+records of its delivery are read.
 
 Source: Terra's webhook reference (spec 2026.07.17.1) and the shapes the pipeline has met.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from headwater.schemas.errors import MalformedPayload
+
+R = TypeVar("R")
 
 
 class User(msgspec.Struct, frozen=True):
@@ -177,31 +180,41 @@ class Sleep(msgspec.Struct, frozen=True):
     scores: Scores | None = None
 
 
-class DailyDelivery(msgspec.Struct, frozen=True):
-    """A `daily` delivery."""
+class Unreadable(msgspec.Struct, frozen=True):
+    """A record that is not what Terra documents, with the path of the field in it."""
 
+    detail: str
+
+
+class Delivery(msgspec.Struct, Generic[R], frozen=True):
+    """A delivery of records."""
+
+    user: User
+    data: tuple[R | Unreadable, ...]
+
+
+#: A sleep with the JSON text it was read from: a session keeps its record byte for byte.
+Night: TypeAlias = tuple[Sleep, str]
+
+
+class _DailyBody(msgspec.Struct, frozen=True):
     user: User = User()
     data: tuple[Daily, ...] = ()
 
 
-class RawDelivery(msgspec.Struct, frozen=True):
-    """A `sleep` delivery, its records unread: a session keeps its record byte for byte."""
-
+class _RawBody(msgspec.Struct, frozen=True):
     user: User = User()
     data: tuple[msgspec.Raw, ...] = ()
 
 
-class SleepDelivery(msgspec.Struct, frozen=True):
-    """A `sleep` delivery: every record with the JSON text it was read from."""
-
-    user: User
-    data: tuple[tuple[Sleep, str], ...]
-
-
 _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
-_DAILY: Final = msgspec.json.Decoder(DailyDelivery)
-_RAW: Final = msgspec.json.Decoder(RawDelivery)
+_DAILY_BODY: Final = msgspec.json.Decoder(_DailyBody)
+_RAW_BODY: Final = msgspec.json.Decoder(_RawBody)
+_DAILY: Final = msgspec.json.Decoder(Daily)
 _SLEEP: Final = msgspec.json.Decoder(Sleep)
+
+#: What reading JSON may raise.
+_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_envelope(body: bytes) -> Envelope:
@@ -219,33 +232,42 @@ def decode_envelope(body: bytes) -> Envelope:
         raise MalformedPayload(f"expected JSON, found {_glimpse(body)}: {error}") from error
 
 
-def decode_daily(body: bytes) -> DailyDelivery:
+def decode_daily(body: bytes) -> Delivery[Daily]:
     """Reads a `daily` delivery.
 
-    Errors: MalformedPayload with the path of the field, for example `$.data[0].scores.sleep`.
+    Errors: MalformedPayload with the path of the field that no record is at fault for.
     """
     try:
-        return _DAILY.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(str(error)) from error
+        whole = _DAILY_BODY.decode(body)
+    except _MALFORMED:
+        return _record_by_record(body, _DAILY.decode)
+    return Delivery(whole.user, whole.data)
 
 
-def decode_sleep(body: bytes) -> SleepDelivery:
+def decode_sleep(body: bytes) -> Delivery[Night]:
     """Reads a `sleep` delivery.
 
-    Errors: MalformedPayload with the number of the record and the path of the field in it.
+    Errors: MalformedPayload with the path of the field that no record is at fault for.
     """
+    return _record_by_record(body, _night)
+
+
+def _night(record: msgspec.Raw) -> Night:
+    return _SLEEP.decode(record), bytes(record).decode()
+
+
+def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery[R]:
     try:
-        raw = _RAW.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raw = _RAW_BODY.decode(body)
+    except _MALFORMED as error:
         raise MalformedPayload(str(error)) from error
-    sessions = []
-    for number, record in enumerate(raw.data):
+    records: list[R | Unreadable] = []
+    for record in raw.data:
         try:
-            sessions.append((_SLEEP.decode(record), bytes(record).decode()))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedPayload(f"in data[{number}]: {error}") from error
-    return SleepDelivery(user=raw.user, data=tuple(sessions))
+            records.append(read(record))
+        except _MALFORMED as error:
+            records.append(Unreadable(str(error)))
+    return Delivery(raw.user, tuple(records))
 
 
 def _glimpse(body: bytes) -> str:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from headwater.processors.columns import RowUpdate, merge
 from headwater.processors.providers.provider import Providers, row_tables
-from headwater.processors.providers.results import Failed, Normalized, Skipped
+from headwater.processors.providers.results import Normalized
 from headwater.schemas.codec import decode, decode_row, encode_row
 from headwater.schemas.errors import UnknownSource
 from headwater.schemas.records import WebhookAdmitted
@@ -101,13 +101,8 @@ class Normalize:
                 f"expected a delivery of {known}, found one of {event.source}; usual cause: its "
                 "package is not installed beside this worker"
             )
-        match provider.normalize(event):
-            case Normalized(updates=updates):
-                for update in updates:
-                    rows.merge(update)
-                touched = {(update.table.name, update.key) for update in updates}
-                emission.outcome(event, record, "processed", rows=len(touched))
-            case Skipped(reason=reason):
-                emission.outcome(event, record, "skipped", reason)
-            case Failed(code=code, detail=detail):
-                emission.dead(record, event, code, detail)
+        result = provider.normalize(event)
+        if isinstance(result, Normalized):
+            for update in result.updates:
+                rows.merge(update)
+        emission.normalized(event, record, result)

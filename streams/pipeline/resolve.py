@@ -23,7 +23,7 @@ from headwater.processors.providers.provider import (
     Providers,
     lookup_tables,
 )
-from headwater.processors.providers.results import Failed, Normalized, Skipped
+from headwater.processors.providers.results import Normalized
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.errors import UnknownSource
 from headwater.schemas.records import WebhookAdmitted
@@ -199,21 +199,14 @@ class Resolve:
     @staticmethod
     def _fill(known: _Partition, found: _Found, emission: Emission) -> None:
         """Writes the subject's row of the lookup."""
-        event, record = found.event, found.record
+        event = found.event
         result = found.provider.normalize(event)
         if isinstance(result, Normalized):
             for update in result.updates:
                 if update.key == (found.subject,):
                     known.rows.merge(update)
-        if not found.carries_outcome:
-            return
-        match result:
-            case Normalized(updates=updates):
-                emission.outcome(event, record, "processed", rows=len(updates))
-            case Skipped(reason=reason):
-                emission.outcome(event, record, "skipped", reason)
-            case Failed(code=code, detail=detail):
-                emission.dead(record, event, code, detail)
+        if found.carries_outcome:
+            emission.normalized(event, found.record, result)
 
     @staticmethod
     def _without_user(known: _Partition, found: _Found, emission: Emission) -> None:

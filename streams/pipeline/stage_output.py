@@ -1,11 +1,23 @@
 """What a stage emits for a batch: a list of records to append, built up record by record."""
 
+from typing import Final
+
+from headwater.processors.providers.results import (
+    Failed,
+    Normalized,
+    NormalizeResult,
+    Skipped,
+    details_of,
+)
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import OUTCOMES
 from headwater.streams.kafka.dead_letters import dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+
+#: Reason of a dead letter that names the rejected records of a delivery that was processed.
+PARTIAL: Final = "partial"
 
 
 class Emission:
@@ -25,13 +37,29 @@ class Emission:
         """Adds a record to the partition of its key."""
         self.records.append(Outgoing(topic, partition_of(key, self.partitions), key, value))
 
+    def normalized(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
+        """Adds what normalizing a delivery came to, but for its rows."""
+        match result:
+            case Normalized(updates=updates, rejected=rejected):
+                if rejected:
+                    self._letter(record, event, PARTIAL, details_of(rejected))
+                rows = len({(update.table.name, update.key) for update in updates})
+                self.outcome(event, record, "processed", rows=rows, rejected=len(rejected))
+            case Skipped(reason=reason):
+                self.outcome(event, record, "skipped", reason)
+            case Failed(code=code, detail=detail, rejected=rejected_all):
+                self._letter(record, event, code, detail)
+                self.outcome(event, record, "dead", code, rejected=rejected_all)
+
     def outcome(
         self,
         event: WebhookAdmitted,
         record: Incoming,
         status: str,
         reason: str = "",
+        *,
         rows: int = 0,
+        rejected: int = 0,
     ) -> None:
         """Adds what became of a delivery, and how it came there."""
         outcome = OutcomeRecorded(
@@ -44,6 +72,7 @@ class Emission:
             status=status,
             reason=reason,
             rows=rows,
+            rejected=rejected,
             partition=event.partition,
             offset=event.offset,
             received_at_ms=event.received_at_ms,
@@ -65,6 +94,18 @@ class Emission:
         error: BaseException | None = None,
     ) -> None:
         """Adds a dead letter, and the outcome when it is known which delivery it was."""
+        self._letter(record, event, reason, detail, error)
+        if event is not None:
+            self.outcome(event, record, "dead", reason)
+
+    def _letter(
+        self,
+        record: Incoming,
+        event: WebhookAdmitted | None,
+        reason: str,
+        detail: str,
+        error: BaseException | None = None,
+    ) -> None:
         self.records.append(
             dead_letter(
                 record,
@@ -77,8 +118,6 @@ class Emission:
                 error=error,
             )
         )
-        if event is not None:
-            self.outcome(event, record, "dead", reason)
 
     def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:
         """Adds a dead letter for an error that processing a record raised."""

@@ -175,7 +175,7 @@ def house_dead_letter(house: House, event: dict[str, object]) -> dict[str, objec
 
 def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
     event = post(house, daily(105, 3, -5, known=True))
-    expect_outcome(house, event, "dead", "out_of_range")
+    expect_outcome(house, event, "dead", "no_usable_record")
     letter = house_dead_letter(house, event)
     listed = httpx.get(f"{house.url()}/admin/dlq", headers=ADMIN).json()
     place = (letter["partition"], letter["offset"])
@@ -193,8 +193,8 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
         (body("daily", user=None, data=[]), "dead", "no_user"),
         (body("daily", user=terra_user(110, "user_110"), data=[]), "skipped", "empty_data"),
         (body("daily", user=terra_user(110, "user_110"), data=7), "dead", "malformed_payload"),
-        (daily(110, 31, 5, known=True), "dead", "bad_date"),
-        (daily(110, 3, 10**12, known=True), "dead", "out_of_range"),
+        (daily(110, 31, 5, known=True), "dead", "no_usable_record"),
+        (daily(110, 3, 10**12, known=True), "dead", "no_usable_record"),
         (
             body(
                 "daily",
@@ -202,7 +202,7 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
                 data=[{"metadata": {"start_time": "yesterday"}}],
             ),
             "dead",
-            "bad_date",
+            "no_usable_record",
         ),
     ],
 )

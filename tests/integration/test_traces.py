@@ -143,7 +143,7 @@ def _fill(connection: "psycopg.Connection[dict[str, str]]") -> None:
     outcomes = """
         insert into webhook_outcomes
         select 'e' || n, 'r' || n, 'terra', 'daily', 's', 'user_' || n %% 100,
-               case when n %% 50 = 0 then 'dead' else 'processed' end, '', 1, 0, n,
+               case when n %% 50 = 0 then 'dead' else 'processed' end, '', 1, 0, 0, n,
                moment, moment, null, null, moment, 'normalize', ''
         from generate_series(1, %(rows)s) n, to_timestamp(1767225600 + n / 10) moment
     """

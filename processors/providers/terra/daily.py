@@ -1,9 +1,16 @@
 """Daily deliveries: one daily_summary row per record, keyed by the day it begins on."""
 
+from datetime import datetime
 from typing import Final
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.results import (
+    Failed,
+    NormalizeResult,
+    Rejected,
+    Skipped,
+    normalized,
+)
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.parts import (
     combine,
@@ -12,17 +19,19 @@ from headwater.processors.providers.terra.parts import (
     read_end,
     read_source,
     read_start,
+    unreadable,
 )
 from headwater.schemas.providers.terra import (
     ActiveDurations,
     Daily,
-    DailyDelivery,
+    Delivery,
     Distance,
     HeartRate,
     HeartRateSummary,
     Scores,
     Strain,
     Stress,
+    Unreadable,
 )
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY, Value
@@ -38,14 +47,14 @@ _SCORES: Final = Scores()
 
 
 def normalize_daily(
-    event: WebhookAdmitted, user_id: str, delivery: DailyDelivery
+    event: WebhookAdmitted, user_id: str, delivery: Delivery[Daily]
 ) -> NormalizeResult:
     """Normalizes a daily delivery.
 
     Shape:  every column that a daily record can set, rank 0; datetime is the day of start_time in
             the record's own offset.
     Units:  durations arrive in seconds and rest in minutes.
-    Errors: Failed names the record and the field; then no row of the delivery is written.
+    Errors: Rejected records name the record and the field.
     """
     if not delivery.data:
         return Skipped("empty_data")
@@ -54,28 +63,39 @@ def normalize_daily(
         return source
     latest = latest_of(event.received_at_ms)
     days: dict[str, dict[str, Value]] = {}
+    rejected: list[Rejected] = []
     for number, record in enumerate(delivery.data):
-        start = read_start(record.metadata, number, latest)
-        if isinstance(start, Failed):
-            return start
-        if record.metadata.end_time is not None:
-            end = read_end(record.metadata, number, latest, start)
-            if isinstance(end, Failed):
-                return end
-        columns = _columns(record, number)
-        if isinstance(columns, Failed):
-            return columns
-        combine(days, start.date().isoformat(), columns)
+        found = _read(record, number, latest)
+        if isinstance(found, Rejected):
+            rejected.append(found)
+        else:
+            combine(days, *found)
     stamp = event.stamp()
-    return Normalized(
-        tuple(
-            RowUpdate(DAILY_SUMMARY, (user_id, source, day), columns, stamp)
-            for day, columns in days.items()
-        )
-    )
+    updates = [
+        RowUpdate(DAILY_SUMMARY, (user_id, source, day), columns, stamp)
+        for day, columns in days.items()
+    ]
+    return normalized(updates, rejected)
 
 
-def _columns(record: Daily, number: int) -> dict[str, Value] | Failed:
+def _read(
+    record: Daily | Unreadable, number: int, latest: datetime
+) -> tuple[str, dict[str, Value]] | Rejected:
+    """The day of one record, and its columns."""
+    if isinstance(record, Unreadable):
+        return unreadable(record, number)
+    start = read_start(record.metadata, number, latest)
+    if isinstance(start, Rejected):
+        return start
+    if record.metadata.end_time is not None:
+        end = read_end(record.metadata, number, latest, start)
+        if isinstance(end, Rejected):
+            return end
+    columns = _columns(record, number)
+    return columns if isinstance(columns, Rejected) else (start.date().isoformat(), columns)
+
+
+def _columns(record: Daily, number: int) -> dict[str, Value] | Rejected:
     """The columns of one record."""
     heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
     active = record.active_durations_data or _ACTIVE

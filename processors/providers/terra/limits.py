@@ -1,8 +1,8 @@
 """What a number of a delivery can plausibly be.
 
-A number outside its limits makes the whole delivery a dead letter: a wearable that reports a
-million steps, or a negative pulse, is broken, and a row that mixes such numbers with good ones
-cannot be told from a good row. Limits are wide: they keep out the impossible, not the unusual.
+A record with a number outside its limits is rejected whole: a wearable that reports a million
+steps, or a negative pulse, is broken, and a row that mixes such numbers with good ones cannot be
+told from a good row. Limits are wide: they keep out the impossible, not the unusual.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.providers.results import Failed
+from headwater.processors.providers.results import Rejected
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -97,14 +97,14 @@ SLEEP: Final = (
 
 def first_outside(
     limits: tuple[Limit, ...], readings: Iterable[float | None], number: int
-) -> Failed | None:
+) -> Rejected | None:
     """Finds the first reading of record `number` outside its limit; a missing one is inside.
 
     Shape:  readings are in the order of the limits, one each.
     """
     for limit, value in zip(limits, readings, strict=True):
         if value is not None and not limit.low <= value <= limit.high:
-            return Failed(
+            return Rejected(
                 "out_of_range",
                 f"data[{number}].{limit.path}: expected {limit.low:,} to {limit.high:,} "
                 f"{limit.unit} ({limit.because}), found {value!r}",

@@ -1,16 +1,16 @@
 """What daily and sleep records have in common: a source, a span of time, columns of a row.
 
-A date that cannot be true makes the whole delivery a dead letter, like a number outside its limits:
-it would put a row where nobody looks for it.
+A record with a date that cannot be true is rejected, like one with a number outside its limits: it
+would put a row where nobody looks for it.
 """
 
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from headwater.processors.dates import read_date
-from headwater.processors.providers.results import Failed
+from headwater.processors.providers.results import Failed, Rejected
 from headwater.processors.texts import fault_of
-from headwater.schemas.providers.terra import Metadata, User
+from headwater.schemas.providers.terra import Metadata, Unreadable, User
 from headwater.schemas.tables import Value
 
 K = TypeVar("K")
@@ -35,29 +35,34 @@ def read_source(user: User) -> str | Failed:
     return Failed("malformed_id", found) if found is not None else user.provider.lower()
 
 
+def unreadable(record: Unreadable, number: int) -> Rejected:
+    """The rejection of a record that is not what Terra documents."""
+    return Rejected("malformed_record", f"data[{number}]: {record.detail}")
+
+
 def latest_of(received_at_ms: int) -> datetime:
     """The last moment that a delivery received at `received_at_ms` can plausibly speak of."""
     return _EPOCH + timedelta(milliseconds=received_at_ms) + AHEAD
 
 
-def read_start(metadata: Metadata, number: int, latest: datetime) -> datetime | Failed:
+def read_start(metadata: Metadata, number: int, latest: datetime) -> datetime | Rejected:
     """The start of record `number`, with its own offset.
 
-    Errors: Failed with bad_date or implausible_date, and the path.
+    Errors: Rejected with bad_date or implausible_date, and the path.
     """
     return _read("start_time", metadata.start_time, number, latest)
 
 
 def read_end(
     metadata: Metadata, number: int, latest: datetime, start: datetime
-) -> datetime | Failed:
+) -> datetime | Rejected:
     """The end of record `number`, with its own offset; not before its start.
 
-    Errors: Failed with bad_date, implausible_date or end_before_start, and the path.
+    Errors: Rejected with bad_date, implausible_date or end_before_start, and the path.
     """
     end = _read("end_time", metadata.end_time, number, latest)
-    if not isinstance(end, Failed) and end < start:
-        return Failed(
+    if not isinstance(end, Rejected) and end < start:
+        return Rejected(
             "end_before_start",
             f"data[{number}].metadata.end_time: expected {metadata.start_time} (start_time) "
             f"or later, found {metadata.end_time}",
@@ -65,17 +70,17 @@ def read_end(
     return end
 
 
-def _read(field: str, text: str | None, number: int, latest: datetime) -> datetime | Failed:
+def _read(field: str, text: str | None, number: int, latest: datetime) -> datetime | Rejected:
     moment = None if text is None else read_date(text)
     if moment is None:
         found = "none" if text is None else ascii(text[:_GLIMPSE_CHARS])
-        return Failed(
+        return Rejected(
             "bad_date",
             f"data[{number}].metadata.{field}: expected RFC 3339, "
             f"such as 2026-07-01T00:00:00+01:00, found {found}",
         )
     if not EARLIEST <= moment <= latest:
-        return Failed(
+        return Rejected(
             "implausible_date",
             f"data[{number}].metadata.{field}: expected {EARLIEST:%Y} or later and at most "
             f"{AHEAD.days} days after its arrival ({latest.isoformat()}), found {text}",

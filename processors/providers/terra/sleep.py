@@ -5,10 +5,16 @@ A nap is a session and stays out of the day: its hours would overwrite those of 
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.results import (
+    Failed,
+    NormalizeResult,
+    Rejected,
+    Skipped,
+    normalized,
+)
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.parts import (
     combine,
@@ -17,21 +23,24 @@ from headwater.processors.providers.terra.parts import (
     read_end,
     read_source,
     read_start,
+    unreadable,
 )
 from headwater.schemas.providers.terra import (
     Asleep,
     Awake,
     Breaths,
+    Delivery,
     HeartRate,
     HeartRateSummary,
+    Night,
     OxygenSaturation,
     Readiness,
     Respiration,
     Scores,
     Sleep,
-    SleepDelivery,
     SleepDurations,
     Temperature,
+    Unreadable,
 )
 from headwater.schemas.records import Stamp, WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table, Value
@@ -57,14 +66,14 @@ _Readings: TypeAlias = tuple[float | None, ...]
 
 
 def normalize_sleep(
-    event: WebhookAdmitted, user_id: str, delivery: SleepDelivery
+    event: WebhookAdmitted, user_id: str, delivery: Delivery[Night]
 ) -> NormalizeResult:
     """Normalizes a sleep delivery.
 
     Shape:  sessions keyed by start_time in UTC to the millisecond, such as
             2026-06-30T22:12:00.000Z; days by the date of end_time in the record's own offset.
     Units:  durations arrive in seconds and rest in minutes; shares in percent.
-    Errors: Failed names the record and the field; then no row of the delivery is written.
+    Errors: Rejected records name the record and the field.
     """
     if not delivery.data:
         return Skipped("empty_data")
@@ -75,31 +84,29 @@ def normalize_sleep(
     sessions: dict[str, _Columns] = {}
     days: dict[str, _Columns] = {}
     hearts: dict[str, _Columns] = {}
-    for number, (record, text) in enumerate(delivery.data):
-        span = _read_span(record, number, latest)
-        if isinstance(span, Failed):
-            return span
-        readings = _read_numbers(record, number)
-        if isinstance(readings, Failed):
-            return readings
-        start, end = span
-        nap = record.metadata.is_nap
-        combine(sessions, _utc(start), {"end_time": _utc(end), "is_nap": nap, "raw": text})
+    rejected: list[Rejected] = []
+    for number, night in enumerate(delivery.data):
+        found = _read(night, number, latest)
+        if isinstance(found, Rejected):
+            rejected.append(found)
+            continue
+        nap = found.nap
+        session: _Columns = {"end_time": _utc(found.end), "is_nap": nap, "raw": found.text}
+        combine(sessions, _utc(found.start), session)
         if not nap:
-            day = end.date().isoformat()
-            combine(days, day, _columns(readings, start, end))
-            heart = _heart_columns(readings)
+            day = found.end.date().isoformat()
+            combine(days, day, _columns(found.readings, found.start, found.end))
+            heart = _heart_columns(found.readings)
             if heart:
                 combine(hearts, day, heart)
     named = (user_id, source)
     plain, preferred = event.stamp(), event.stamp(SLEEP_RANK)
-    return Normalized(
-        (
-            *_updates(SLEEP_SESSIONS, named, sessions, plain),
-            *_updates(DAILY_SUMMARY, named, days, plain),
-            *_updates(DAILY_SUMMARY, named, hearts, preferred),
-        )
+    updates = (
+        *_updates(SLEEP_SESSIONS, named, sessions, plain),
+        *_updates(DAILY_SUMMARY, named, days, plain),
+        *_updates(DAILY_SUMMARY, named, hearts, preferred),
     )
+    return normalized(updates, rejected)
 
 
 def _updates(
@@ -108,19 +115,37 @@ def _updates(
     return (RowUpdate(table, (*named, last), columns, stamp) for last, columns in rows.items())
 
 
-def _read_span(record: Sleep, number: int, latest: datetime) -> tuple[datetime, datetime] | Failed:
+class _Found(NamedTuple):
+    """What was read of one record, all of it plausible."""
+
+    start: datetime
+    end: datetime
+    nap: bool | None
+    readings: _Readings
+    text: str
+
+
+def _read(night: Night | Unreadable, number: int, latest: datetime) -> _Found | Rejected:
+    if isinstance(night, Unreadable):
+        return unreadable(night, number)
+    record, text = night
     start = read_start(record.metadata, number, latest)
-    if isinstance(start, Failed):
+    if isinstance(start, Rejected):
         return start
     end = read_end(record.metadata, number, latest, start)
-    return end if isinstance(end, Failed) else (start, end)
+    if isinstance(end, Rejected):
+        return end
+    readings = _read_numbers(record, number)
+    if isinstance(readings, Rejected):
+        return readings
+    return _Found(start, end, record.metadata.is_nap, readings, text)
 
 
 def _utc(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _read_numbers(record: Sleep, number: int) -> _Readings | Failed:
+def _read_numbers(record: Sleep, number: int) -> _Readings | Rejected:
     """The numbers of one record in the order of `limits.SLEEP`, all plausible."""
     durations = record.sleep_durations_data or _DURATIONS
     asleep = durations.asleep or _ASLEEP
@@ -155,14 +180,14 @@ def _total(readings: _Readings) -> float | None:
     return None if asleep is None or awake is None else asleep + awake
 
 
-def _stage_too_long(readings: _Readings, number: int) -> Failed | None:
+def _stage_too_long(readings: _Readings, number: int) -> Rejected | None:
     """A stage cannot outlast the sleep it is part of; its share would be above 100 percent."""
     total = _total(readings)
     if not total:
         return None
     for limit, stage in zip(limits.SLEEP[1:4], readings[1:4], strict=True):
         if stage is not None and stage > total:
-            return Failed(
+            return Rejected(
                 "out_of_range",
                 f"data[{number}].{limit.path}: expected at most {total:,} s, asleep and awake "
                 f"together, found {stage!r}",

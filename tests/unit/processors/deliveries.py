@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.processors.providers.results import NormalizeResult
+from headwater.processors.providers.results import Normalized, NormalizeResult, Rejected
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.records import WebhookAdmitted
 
@@ -45,6 +45,13 @@ def normalized(type_: str, body: dict[str, Any], user_id: str | None = "user_1")
 def records(type_: str, *data: dict[str, Any], **user: object) -> NormalizeResult:
     """A delivery of records; keywords replace fields of its user."""
     return normalized(type_, {"type": type_, "user": USER | user, "data": list(data)})
+
+
+def rejected(result: NormalizeResult) -> Rejected:
+    """The one record of a delivery that was rejected; the others were taken."""
+    assert isinstance(result, Normalized)
+    (found,) = result.rejected
+    return found
 
 
 def nested(path: str, value: object) -> dict[str, Any]:

@@ -2,11 +2,17 @@
 
 import pytest
 
-from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.results import (
+    Failed,
+    Normalized,
+    NormalizeResult,
+    Rejected,
+    Skipped,
+)
 from headwater.processors.providers.terra import limits
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import DAILY_SUMMARY
-from tests.unit.processors.deliveries import RECEIVED_AT_MS, nested, records
+from tests.unit.processors.deliveries import RECEIVED_AT_MS, nested, records, rejected
 
 START = "2026-07-01T00:00:00.000000+01:00"
 END = "2026-07-02T00:00:00.000000+01:00"
@@ -152,20 +158,19 @@ def test_a_day_needs_a_source_that_can_be_stored(provider: str | None, code: str
         ({"start_time": END, "end_time": START}, "end_before_start", "end_time"),
     ],
 )
-def test_a_date_that_cannot_be_true_fails_the_delivery_and_names_the_place(
+def test_a_record_whose_date_cannot_be_true_is_rejected_and_names_the_place(
     metadata: dict[str, str], code: str, place: str
 ):
-    result = records("daily", DAY, DAY, DAY, {"metadata": metadata})
-    assert isinstance(result, Failed)
-    assert result.code == code
-    assert result.detail.startswith(f"data[3].metadata.{place}: expected ")
-    assert ", found " in result.detail
-    assert len(result.detail) < 300
+    found = rejected(records("daily", DAY, DAY, DAY, {"metadata": metadata}))
+    assert found.code == code
+    assert found.detail.startswith(f"data[3].metadata.{place}: expected ")
+    assert ", found " in found.detail
+    assert len(found.detail) < 300
 
 
 def test_a_bad_date_is_quoted():
     result = records("daily", DAY, {"metadata": {"start_time": "2026-13-01"}})
-    assert result == Failed(
+    assert rejected(result) == Rejected(
         "bad_date",
         "data[1].metadata.start_time: expected RFC 3339, such as 2026-07-01T00:00:00+01:00, "
         "found '2026-13-01'",
@@ -189,9 +194,33 @@ def test_every_number_has_limits_ends_included(limit: limits.Limit):
     for value in (limit.low, limit.high):
         assert isinstance(records("daily", day(**nested(limit.path, value))), Normalized)
     for value in (limit.low - 1, limit.high + 1):
-        result = records("daily", DAY, day(**nested(limit.path, value)))
-        assert isinstance(result, Failed)
-        assert result.code == "out_of_range"
-        assert result.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
-        assert result.detail.endswith(f", found {float(value)!r}")
-        assert limit.because in result.detail
+        found = rejected(records("daily", DAY, day(**nested(limit.path, value))))
+        assert found.code == "out_of_range"
+        assert found.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
+        assert found.detail.endswith(f", found {float(value)!r}")
+        assert limit.because in found.detail
+
+
+def test_bad_records_do_not_keep_the_good_ones_from_becoming_rows():
+    wrong_type = day(scores={"sleep": "good"})
+    result = records("daily", wrong_type, DAY, {"metadata": {}}, day(distance_data={"steps": -1}))
+    assert isinstance(result, Normalized)
+    alone = records("daily", DAY)
+    assert isinstance(alone, Normalized)
+    assert result.updates == alone.updates
+    assert [each.code for each in result.rejected] == [
+        "malformed_record",
+        "bad_date",
+        "out_of_range",
+    ]
+    assert result.rejected[0].detail.startswith("data[0]: Expected ")
+    assert "$.scores.sleep" in result.rejected[0].detail
+
+
+def test_a_delivery_without_a_usable_record_fails_and_names_every_record():
+    result = records("daily", {"metadata": {}}, day(distance_data={"steps": -1}))
+    assert isinstance(result, Failed)
+    assert (result.code, result.rejected) == ("no_usable_record", 2)
+    first, second = result.detail.split("\n")
+    assert first.startswith("bad_date: data[0].metadata.start_time: expected ")
+    assert second.startswith("out_of_range: data[1].distance_data.steps: expected ")

@@ -5,11 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.results import (
+    Failed,
+    Normalized,
+    NormalizeResult,
+    Rejected,
+    Skipped,
+)
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table
-from tests.unit.processors.deliveries import admitted, nested, records
+from tests.unit.processors.deliveries import admitted, nested, records, rejected
 
 START = "2026-06-30T23:12:00.000000+01:00"
 END = "2026-07-01T07:02:00.000000+01:00"
@@ -143,7 +149,7 @@ def test_a_share_is_of_the_seconds_asleep_and_awake_if_both_are_known(
     assert found["deep_sleep_minutes"] == 1.67
 
 
-def test_a_stage_longer_than_the_sleep_fails_the_delivery():
+def test_a_record_with_a_stage_longer_than_the_sleep_is_rejected():
     durations = {
         "asleep": {
             "duration_asleep_state_seconds": 3600,
@@ -151,9 +157,10 @@ def test_a_stage_longer_than_the_sleep_fails_the_delivery():
         },
         "awake": {"duration_awake_state_seconds": 0},
     }
-    assert records("sleep", night(sleep_durations_data=durations)) == Failed(
+    result = records("sleep", NIGHT, night(sleep_durations_data=durations))
+    assert rejected(result) == Rejected(
         "out_of_range",
-        "data[0].sleep_durations_data.asleep.duration_REM_sleep_state_seconds: "
+        "data[1].sleep_durations_data.asleep.duration_REM_sleep_state_seconds: "
         "expected at most 3,600.0 s, asleep and awake together, found 3700.0",
     )
 
@@ -197,10 +204,9 @@ def test_one_moment_in_two_offsets_is_one_session():
     ],
 )
 def test_a_sleep_needs_both_dates(metadata: dict[str, str], code: str, place: str):
-    result = records("sleep", NIGHT, {"metadata": metadata})
-    assert isinstance(result, Failed)
-    assert result.code == code
-    assert result.detail.startswith(f"data[1].metadata.{place}: expected ")
+    found = rejected(records("sleep", NIGHT, {"metadata": metadata}))
+    assert found.code == code
+    assert found.detail.startswith(f"data[1].metadata.{place}: expected ")
 
 
 @pytest.mark.parametrize("limit", limits.SLEEP, ids=lambda limit: limit.path)
@@ -208,9 +214,20 @@ def test_every_number_has_limits_ends_included(limit: limits.Limit):
     for value in (limit.low, limit.high):
         assert isinstance(records("sleep", night(**nested(limit.path, value))), Normalized)
     for value in (limit.low - 1, limit.high + 1):
-        result = records("sleep", night(**nested(limit.path, value)))
-        assert isinstance(result, Failed)
-        assert result.detail.startswith(f"data[0].{limit.path}: expected {limit.low:,} to ")
+        found = rejected(records("sleep", NIGHT, night(**nested(limit.path, value))))
+        assert found.detail.startswith(f"data[1].{limit.path}: expected {limit.low:,} to ")
+
+
+def test_bad_nights_do_not_keep_the_good_ones_from_becoming_rows():
+    result = records("sleep", night(scores={"sleep": "good"}), NIGHT, {"metadata": {}})
+    alone = records("sleep", NIGHT)
+    assert isinstance(result, Normalized)
+    assert isinstance(alone, Normalized)
+    assert result.updates == alone.updates
+    assert [each.code for each in result.rejected] == ["malformed_record", "bad_date"]
+    nothing = records("sleep", {"metadata": {}})
+    assert isinstance(nothing, Failed)
+    assert (nothing.code, nothing.rejected) == ("no_usable_record", 1)
 
 
 def test_a_delivery_without_records_is_skipped():

@@ -162,6 +162,7 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "status": "processed",
         "reason": "",
         "rows": 1,
+        "rejected": 0,
         "partition": 3,
         "offset": 17,
         "received_at_ms": 1,

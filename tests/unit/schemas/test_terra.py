@@ -1,9 +1,13 @@
 """Bodies of Terra's, well formed and not."""
 
+from collections.abc import Callable
+
 import pytest
 
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.providers.terra import (
+    Delivery,
+    Unreadable,
     decode_daily,
     decode_envelope,
     decode_sleep,
@@ -57,8 +61,12 @@ def test_a_delivery_that_cannot_be_read_is_malformed(decode: object, body: bytes
         decode(body)
 
 
-def test_a_field_of_the_wrong_type_is_named():
-    with pytest.raises(MalformedPayload, match=r"\$.data\[0\].scores.sleep"):
-        decode_daily(b'{"data": [{"scores": {"sleep": "good"}}]}')
-    with pytest.raises(MalformedPayload, match=r"in data\[1\]: .*\$.scores.sleep"):
-        decode_sleep(b'{"data": [{}, {"scores": {"sleep": "good"}}]}')
+@pytest.mark.parametrize("decode", [decode_daily, decode_sleep])
+def test_a_record_with_a_field_of_the_wrong_type_is_unreadable_and_the_others_are_read(
+    decode: Callable[[bytes], Delivery[object]],
+):
+    body = b'{"data": [{}, {"scores": {"sleep": "good"}}, 7, {"scores": {"sleep": "\xff"}}]}'
+    first, *others = decode(body).data
+    assert not isinstance(first, Unreadable)
+    assert all(isinstance(record, Unreadable) for record in others)
+    assert "$.scores.sleep" in others[0].detail

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from headwater.gateway.providers import installed_providers
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.providers.terra import DailyDelivery, decode_daily
+from headwater.schemas.providers.terra import Daily, Delivery, decode_daily
 from headwater.schemas.records import (
     DuplicateDropped,
     OutcomeRecorded,
@@ -53,6 +54,12 @@ def received(**changes: object) -> WebhookReceived:
         "body": DAILY,
     }
     return WebhookReceived(**(fields | changes))
+
+
+def admitted(delivery: WebhookReceived) -> WebhookAdmitted:
+    """A delivery of user_1 as admit passes it on."""
+    fields = msgspec.structs.asdict(delivery)
+    return WebhookAdmitted(**fields, user_id="user_1", partition=0, offset=0, admitted_at_ms=NOW)
 
 
 def incoming(topic: str, key: bytes, value: bytes | None, offset: int = 0, **more: object):
@@ -217,7 +224,7 @@ def test_tombstones_are_appended_after_everything_else():
 
 
 def test_an_error_of_ours_harms_one_record_only():
-    def explode(body: bytes) -> DailyDelivery:
+    def explode(body: bytes) -> Delivery[Daily]:
         if body == b"boom":
             raise ZeroDivisionError("a bug")
         return decode_daily(body)
@@ -226,18 +233,8 @@ def test_an_error_of_ours_harms_one_record_only():
     daily = dataclasses.replace(terra.types["daily"], decode=explode)
     faulty = dataclasses.replace(terra, types={"daily": daily})
     normalize = Normalize(providers={"terra": faulty}, partitions=1)
-    good = WebhookAdmitted(
-        **{name: getattr(received(), name) for name in received().__struct_fields__},
-        user_id="user_1",
-        partition=0,
-        offset=0,
-        admitted_at_ms=NOW,
-    )
-    bad = WebhookAdmitted(
-        **{n: getattr(good, n) for n in good.__struct_fields__ if n not in ("body", "event_id")},
-        body=b"boom",
-        event_id="e9",
-    )
+    good = admitted(received())
+    bad = msgspec.structs.replace(good, body=b"boom", event_id="e9")
     records = [incoming(EVENTS, b"user_1", encode(event), n) for n, event in enumerate([bad, good])]
     emitted = normalize.step(0, records, NOW)
     outcomes = [decode(record.value, OutcomeRecorded) for record in on(emitted, OUTCOMES)]
@@ -252,14 +249,27 @@ def test_an_error_of_ours_harms_one_record_only():
     assert len(on(emitted, "daily-summary")) == 1
 
 
-def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(normalize: Normalize):
-    event = WebhookAdmitted(
-        **{name: getattr(received(), name) for name in received().__struct_fields__},
-        user_id="user_1",
-        partition=0,
-        offset=0,
-        admitted_at_ms=NOW,
+def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that_names_it(
+    normalize: Normalize,
+):
+    bad = b'{"distance_data": {"steps": -1}, "metadata": {"start_time": "2026-07-02T00:00:00Z"}}'
+    body = DAILY.replace(b"}}]}", b"}}, " + bad + b"]}")
+    event = admitted(received(body=body))
+    emitted = normalize.step(0, [incoming(EVENTS, b"user_1", encode(event))], NOW)
+    (outcome,) = (decode(record.value, OutcomeRecorded) for record in on(emitted, OUTCOMES))
+    assert (outcome.status, outcome.rows, outcome.rejected) == ("processed", 1, 1)
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert (letter.key, letter.value) == (b"user_1", encode(event))
+    headers = dict(letter.headers or ())
+    assert headers["headwater.reason"] == b"partial"
+    assert headers["__connect.errors.exception.message"].startswith(
+        b"out_of_range: data[1].distance_data.steps: expected 0 to "
     )
+    assert len(on(emitted, "daily-summary")) == 1
+
+
+def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(normalize: Normalize):
+    event = admitted(received())
     records = [incoming(EVENTS, b"user_1", encode(event), offset) for offset in range(3)]
     assert len(on(normalize.step(0, records, NOW), "daily-summary")) == 1
     again = normalize.step(0, records, NOW)
