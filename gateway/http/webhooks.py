@@ -1,11 +1,11 @@
-"""The route that producers post to: verify the raw bytes, append them, answer.
+"""The route that providers post to: verify the raw bytes, append them, answer.
 
 A plain ASGI function inside Litestar, not one of its request handlers: those cost about 48
 microseconds a request more than this form does, which is as much as all the rest of the work.
 Nothing in it touches Postgres, so deliveries are taken while the read side is down.
 
 Order: size, signature, emptiness, shape, append, answer. Nothing is read into bytes that nobody
-signed, and nobody is told "ok" before Kafka has acknowledged.
+signed, and nothing is answered "ok" before Kafka has acknowledged.
 """
 
 import logging
@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger("headwater.gateway")
 
 
 class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a producer is told when its delivery is safe; `duplicate` only when it is one."""
+    """The answer to a delivery that is safe in Kafka; `duplicate` only when it is one."""
 
     ok: bool
     duplicate: bool = False

@@ -43,7 +43,7 @@ from headwater.streams.pipeline.stage import Stage, phases
 
 log = logging.getLogger(__name__)
 
-#: How often a stage is asked for what is due without a record.
+#: How often a stage does what is due without a record, such as ending a wait.
 _TICK_S: Final = 1.0
 #: How often the lease is renewed: many times in a session timeout, so that no hiccup ends a worker.
 _PULSE_S: Final = 1.0

@@ -2,7 +2,7 @@
 
 A record with a number outside its limits is rejected whole: a wearable that reports a million
 steps, or a negative pulse, is broken, and a row that mixes such numbers with good ones cannot be
-told from a good row. Limits are wide: they keep out the impossible, not the unusual.
+told apart from a good row. Limits are wide: they keep out the impossible, not the unusual.
 """
 
 from collections.abc import Iterable

@@ -15,7 +15,7 @@ from headwater.schemas.tables import Value
 
 K = TypeVar("K")
 
-#: No wearable of the producers is older; a date before it is a clock that was never set.
+#: No wearable that Terra reads is older; a date before it is a clock that was never set.
 EARLIEST: Final = datetime(1990, 1, 1, tzinfo=UTC)
 
 #: A day may end tomorrow, in a time zone 14 hours ahead; two days allow for clocks that are wrong.

@@ -109,7 +109,7 @@ def test_a_type_without_a_table_is_skipped_by_its_name(type_: str):
     assert normalized(type_, {"type": type_, "user": USER, "data": []}) == Skipped(type_)
 
 
-@pytest.mark.parametrize("type_", ["auth_cancelled", "permission_change", "lab_reports", "Daily"])
+@pytest.mark.parametrize("type_", ["permission_change", "planned_workout", "lab_reports", "Daily"])
 def test_a_type_that_is_not_known_is_skipped_as_such(type_: str):
     assert normalized(type_, {"type": type_, "user": USER}) == Skipped(f"unknown_type:{type_}")
 
