@@ -17,11 +17,9 @@ from headwater.gateway.client.answers import (
 )
 from headwater.gateway.client.client import Client, WorkflowListed, World
 from headwater.gateway.client.errors import (
-    ClientError,
     ConnectionFailedError,
     InstanceFailedError,
     OutcomeUnknownError,
-    RefusedError,
     UnauthorizedError,
     UnavailableError,
     UnexpectedAnswerError,
@@ -30,7 +28,6 @@ from headwater.gateway.client.handles import InstanceHandle, WorkflowHandle
 
 __all__ = (
     "Client",
-    "ClientError",
     "ConnectionFailedError",
     "CurrentStep",
     "Described",
@@ -46,7 +43,6 @@ __all__ = (
     "OutcomeUnknownError",
     "Page",
     "Parent",
-    "RefusedError",
     "Step",
     "StreamItem",
     "UnauthorizedError",

@@ -21,15 +21,17 @@ from headwater.gateway.client.answers import (
     read,
 )
 from headwater.gateway.client.errors import (
-    InstanceExistsError,
     InstanceFailedError,
-    InstanceNotFoundError,
-    InstanceTerminalError,
     OutcomeUnknownError,
 )
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.schemas.failures import (
+    InstanceExistsError,
+    InstanceNotFoundError,
+    InstanceTerminalError,
+)
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.values import encode
 

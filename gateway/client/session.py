@@ -14,12 +14,13 @@ from headwater.gateway.client.answers import (
     StreamItem,
     read,
 )
-from headwater.gateway.client.errors import ClientError, RefusedError, UnavailableError
+from headwater.gateway.client.errors import UnavailableError
 from headwater.gateway.client.event_stream import EventStream, Message
 from headwater.gateway.client.positions import Positions
 from headwater.gateway.client.requests import Answered, Query, Request, asked_for
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.client.transport import Transport, unreached
+from headwater.schemas.failures import ClientError, CommandRefusedError
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class Session:
         request = Request(method="POST", path=path, repeat=repeat, body=body.encode())
         try:
             answer = await self.transport.send(request)
-        except RefusedError as error:
+        except CommandRefusedError as error:
             self._positions.note(error.position, instance)
             raise
         self._positions.note(answer.position, instance)

@@ -9,13 +9,11 @@ from typing import Any, Final
 import httpx
 
 from headwater.gateway.client.errors import (
-    ClientError,
     ConnectionFailedError,
     OutcomeUnknownError,
     UnauthorizedError,
     UnavailableError,
     UnexpectedAnswerError,
-    refused,
 )
 from headwater.gateway.client.requests import Answered, Request
 from headwater.gateway.client.retries import (
@@ -26,6 +24,7 @@ from headwater.gateway.client.retries import (
     failure_of,
     may_repeat,
 )
+from headwater.schemas.failures import ClientError, refused
 
 #: How much of an answer that nobody expected is shown.
 _SHOWN: Final = 120

@@ -16,6 +16,15 @@ from typing_extensions import override
 from headwater.gateway.commands.options import settings_from, url_of
 from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
+from headwater.schemas.failures import (
+    INSTANCE_EXISTS,
+    INSTANCE_NOT_ERRORED,
+    INSTANCE_NOT_FOUND,
+    INSTANCE_TERMINAL,
+    STEP_NOT_FOUND,
+    WORKFLOW_NOT_FOUND,
+    ClientError,
+)
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -38,13 +47,13 @@ ENVIRONMENT: Final = (
 
 #: What to do next about a refusal.
 _NEXT: Final[Mapping[str, str]] = {
-    "WORKFLOW_NOT_FOUND": "`headwater workflows list` shows those that exist",
-    "INSTANCE_NOT_FOUND": "`headwater instances list` shows those that exist",
-    "INSTANCE_ID_ALREADY_EXISTS": "`headwater instances restart` begins a new run of it",
-    "INSTANCE_TERMINAL": "`headwater instances restart` begins a new run of it",
-    "INSTANCE_NOT_ERRORED": "`headwater instances restart` begins a new run of any instance",
+    WORKFLOW_NOT_FOUND: "`headwater workflows list` shows those that exist",
+    INSTANCE_NOT_FOUND: "`headwater instances list` shows those that exist",
+    INSTANCE_EXISTS: "`headwater instances restart` begins a new run of it",
+    INSTANCE_TERMINAL: "`headwater instances restart` begins a new run of it",
+    INSTANCE_NOT_ERRORED: "`headwater instances restart` begins a new run of any instance",
     "RUN_NOT_FOUND": "`headwater instances get` names the current run; the first is 0",
-    "STEP_NOT_FOUND": "`headwater instances history` shows the keys of steps",
+    STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
     "invalid_cursor": "leave out --cursor to begin anew",
 }
 
@@ -87,7 +96,7 @@ class Service:
 
     @asynccontextmanager
     async def _client(self) -> "AsyncIterator[Client]":
-        from headwater.gateway.client import Client, ClientError  # noqa: PLC0415 (as above)
+        from headwater.gateway.client import Client  # noqa: PLC0415 (as above)
 
         try:
             client = Client(

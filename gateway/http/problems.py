@@ -16,6 +16,7 @@ from litestar.types import ExceptionHandlersMap
 
 from headwater.gateway.http.request_scope import request_id_of
 from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.failures import REFUSALS
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
@@ -41,25 +42,12 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),
     "store_unavailable": (503, "Postgres did not answer"),
     "overloaded": (503, "The gateway has as much to do as it takes on"),
-    # Of the workflow service. In capitals: what owners refuse commands with.
+    # Of the workflow service; in capitals what owners refuse commands with.
+    **{code: (refusal.status, refusal.title) for code, refusal in REFUSALS.items()},
     "invalid_body": (400, "The body is not what this route takes"),
-    "WORKFLOW_PARAMS_INVALID": (400, "The params cannot be taken"),
-    "INVALID_INSTANCE_ID": (400, "The id of an instance breaks the rules"),
-    "INVALID_EVENT_TYPE": (400, "The type of an event breaks the rules"),
-    "INVALID_EVENT_PAYLOAD": (400, "The payload of an event cannot be taken"),
     "forbidden": (403, "The caller may not do this"),
-    "WORKFLOW_NOT_FOUND": (404, "No such workflow"),
-    "INSTANCE_NOT_FOUND": (404, "No such instance"),
     "RUN_NOT_FOUND": (404, "No such run"),
-    "STEP_NOT_FOUND": (404, "No such step"),
     "tick_disabled": (404, "Ticks are not enabled"),
-    "INSTANCE_ID_ALREADY_EXISTS": (409, "An instance of this id exists"),
-    "INSTANCE_TERMINAL": (409, "The instance has ended"),
-    "INSTANCE_NOT_ERRORED": (409, "The instance has not errored"),
-    "EVENT_ALREADY_RECEIVED": (409, "The event was received before"),
-    "NOT_THE_PARENT": (409, "The instance is no child of the sender"),
-    "STALE": (409, "What this is about is over"),
-    "MAILBOX_FULL": (409, "The instance takes no more events"),
     "COMMAND_REFUSED": (409, "The command was refused"),
     "outcome_unknown": (503, "What became of the command was not heard"),
     "position_not_reached": (503, "Postgres does not have it yet"),

@@ -20,6 +20,7 @@ from headwater.gateway.workflows.parameters import (
 from headwater.gateway.workflows.positions import HEADER, stated
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.workflows.queries import Instance, RunKey, Workflows
+from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 
 #: Seconds that a reader waits for the position that it asks for.
 _REACHED_WITHIN_S: Final = 10.0
@@ -68,7 +69,7 @@ class Reading:
             )
         if not page.rows and not await self._is_known(workflow):
             raise Problem(
-                "WORKFLOW_NOT_FOUND",
+                WORKFLOW_NOT_FOUND,
                 f"expected a workflow that a worker runs or has run, found {workflow[:64]!r}",
                 headers=_position(applied),
             )
@@ -93,7 +94,7 @@ class Reading:
         found = await self._workflows.instance(workflow, instance_id)
         if found is None:
             raise Problem(
-                "INSTANCE_NOT_FOUND",
+                INSTANCE_NOT_FOUND,
                 f"expected an instance {instance_id[:100]!r} of {workflow[:64]!r}, found none",
                 headers=_position(applied),
             )

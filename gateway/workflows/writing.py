@@ -19,11 +19,17 @@ from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.parameters import prefers_async
 from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.reading import answer
-from headwater.gateway.workflows.refusals import accepted, refusal
-from headwater.processors.runs.decide import INSTANCE_EXISTS
+from headwater.gateway.workflows.refusals import refusal
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import BrokerUnavailable, Overloaded, StoreUnavailable
+from headwater.schemas.failures import (
+    INSTANCE_EXISTS,
+    INSTANCE_NOT_FOUND,
+    INVALID_INSTANCE_ID,
+    WORKFLOW_NOT_FOUND,
+    is_refused,
+)
 from headwater.schemas.history import (
     Command,
     Json,
@@ -64,7 +70,7 @@ class Writing:
         _check_workflow(workflow)
         told = await self._send([Addressed(workflow, instance_id, StartRun(params))], headers)
         (reply,) = told.replies
-        if not accepted(reply):
+        if is_refused(reply.code):
             raise refusal(reply)
         # It has just begun: there is nothing to know of it that the reply does not say.
         shown = shapes.InstanceShown(id=instance_id, details=shapes.status_replied(reply))
@@ -80,10 +86,10 @@ class Writing:
         created = [
             shapes.InstanceShown(id=one.instance_id, details=shapes.status_replied(reply))
             for one, reply in zip(sent, told.replies, strict=True)
-            if accepted(reply)
+            if not is_refused(reply.code)
         ]
         for reply in told.replies:
-            if not accepted(reply) and reply.code != INSTANCE_EXISTS:
+            if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
                 raise refusal(reply, created=[one.id for one in created])
         return _answer(shapes.InstancesShown(instances=created), told, headers)
 
@@ -120,7 +126,7 @@ class Writing:
             _check_workflow(workflow)
         _check_instance(workflow, instance_id, starts=starts)
         told = await self._send([Addressed(workflow, instance_id, command)], headers)
-        if not accepted(told.replies[0]):
+        if is_refused(told.replies[0].code):
             raise refusal(told.replies[0])
         return told
 
@@ -175,14 +181,14 @@ def _check_workflow(workflow: str) -> None:
     """Refuses a name that no workflow can have: it need not be looked for."""
     fault = name_fault("a workflow's name", workflow, WORKFLOW_NAME_MAX)
     if fault:
-        raise Problem("WORKFLOW_NOT_FOUND", fault)
+        raise Problem(WORKFLOW_NOT_FOUND, fault)
 
 
 def _check_instance(workflow: str, instance_id: str, *, starts: bool) -> None:
     """Refuses names that no instance can have."""
     fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
     if fault and starts:
-        raise Problem("INVALID_INSTANCE_ID", fault, field="instanceId")
+        raise Problem(INVALID_INSTANCE_ID, fault, field="instanceId")
     fault = fault or name_fault("a workflow's name", workflow, WORKFLOW_NAME_MAX)
     if fault:
-        raise Problem("INSTANCE_NOT_FOUND", fault)
+        raise Problem(INSTANCE_NOT_FOUND, fault)

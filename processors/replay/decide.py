@@ -41,6 +41,7 @@ from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
 from headwater.processors.runs.state import RunStatus
+from headwater.schemas import failures
 from headwater.schemas.history import (
     Child,
     Command,
@@ -84,7 +85,7 @@ _HOST_LOST_DELAY_MS: Final = 1_000
 ROLLBACK_RETRIES: Final = 5
 _ROLLBACK_DELAY_MS: Final = 10_000
 
-STALE: Final = Rejection("STALE", "what this is about is over")
+STALE: Final = Rejection(failures.STALE, "what this is about is over")
 
 
 def decide_command(
@@ -157,7 +158,7 @@ def decide_asked(
     if len(run.entries) >= entries_max and decision is not STALE:
         key = _one_more(run, asked)
         if key is not None and _counted(run) >= entries_max:
-            failure = Failure("MAX_STEPS_EXCEEDED", too_many_entries(key, entries_max))
+            failure = Failure(failures.MAX_STEPS_EXCEEDED, too_many_entries(key, entries_max))
             return ending(run, RunErrored(failure))
     return decision
 
@@ -409,7 +410,7 @@ def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
     lost = run.hosts_lost + 1
     if lost > HOSTS_LOST_MAX:
         failure = Failure(
-            "HostLostError",
+            failures.HOST_LOST,
             f"{asked.reason}, {lost} times in a row while the workflow's own code ran; "
             "do what takes long, blocks or may crash inside step.do",
         )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from headwater.schemas.failures import MAX_STEPS_EXCEEDED
 from headwater.schemas.history import Failure
 
 #: The usual cause of code that does not fit its history.
@@ -107,7 +108,7 @@ class UnserialisableError(Exception):
 class TooManyEntriesError(Exception):
     """A run has as many entries as it may have."""
 
-    name = "MAX_STEPS_EXCEEDED"
+    name = MAX_STEPS_EXCEEDED
 
 
 class LoopError(Exception):

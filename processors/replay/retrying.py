@@ -31,10 +31,8 @@ from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.state import RunStatus
+from headwater.schemas.failures import INSTANCE_NOT_ERRORED, STEP_NOT_FOUND
 from headwater.schemas.history import EntryKind, LogWritten, Reopened, RetryRun, RunStarted
-
-INSTANCE_NOT_ERRORED: Final = "INSTANCE_NOT_ERRORED"
-STEP_NOT_FOUND: Final = "STEP_NOT_FOUND"
 
 #: Statuses of containers out of which an error may still come.
 _UNMET: Final = OPEN | {EntryStatus.ERRORED}

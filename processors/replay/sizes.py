@@ -16,9 +16,8 @@ from headwater.processors.replay.ends import ending
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import DECISION_BYTES_MAX, bounded
+from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import Failure, LogEvent, RunErrored, RunEvent, RunStarted
-
-RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
 
 #: What an event takes besides its texts and its parts: numbers of 10 bytes at most, lengths of 5.
 _EVENT_BYTES: Final = 128

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.processors.replay.commands import StepReturned
+from headwater.schemas.failures import STATEMENT_REFUSED
 from headwater.schemas.history import Failure
 
 #: Ends the transaction, and so what holds the SQL of a step and its commit row together.
@@ -70,7 +71,7 @@ def refusal(returned: StepReturned) -> Failure | None:
         else:
             continue
         return Failure(
-            "StatementRefusedError",
+            STATEMENT_REFUSED,
             f"expected SQL that may run in a step, found {first} in statement {number}: {usual}",
         )
     return None

@@ -16,6 +16,7 @@ from typing import Final
 from headwater.processors.replay.state import CodeRun, Entry
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
 from headwater.processors.runs.state import Received
+from headwater.schemas.failures import CHILD_WORKFLOW, EVENT_TIMEOUT
 from headwater.schemas.history import (
     EntryCompleted,
     EntryErrored,
@@ -182,7 +183,7 @@ def _timed_out(key: str, entry: Entry) -> EntryCompleted | EntryErrored:
     types = " or ".join(entry.event_types or ())
     until = datetime.fromtimestamp((entry.wake_at_ms or 0) / 1_000, UTC).isoformat()
     message = f"expected an event of type {types} for {entry.name} until {until}, found none"
-    return EntryErrored(key, Failure("EventTimeoutError", message))
+    return EntryErrored(key, Failure(EVENT_TIMEOUT, message))
 
 
 def too_long(entry: Entry) -> Failure:
@@ -190,4 +191,4 @@ def too_long(entry: Entry) -> Failure:
     child = entry.child
     name = f"{child.workflow}/{child.instance_id}" if child else entry.name
     message = f"expected {name} to end within its timeout, found it still running"
-    return Failure("ChildWorkflowError", message)
+    return Failure(CHILD_WORKFLOW, message)

@@ -16,6 +16,21 @@ from headwater.processors.runs.limits import (
     value_fault,
 )
 from headwater.processors.runs.state import Run, RunStatus
+from headwater.schemas.failures import (
+    ALREADY_PAUSED,
+    EVENT_ALREADY_RECEIVED,
+    INSTANCE_EXISTS,
+    INSTANCE_NOT_FOUND,
+    INSTANCE_TERMINAL,
+    INVALID_EVENT_PAYLOAD,
+    INVALID_EVENT_TYPE,
+    INVALID_INSTANCE_ID,
+    MAILBOX_FULL,
+    NOT_PAUSED,
+    NOT_THE_PARENT,
+    STALE,
+    WORKFLOW_PARAMS_INVALID,
+)
 from headwater.schemas.history import (
     EventReceived,
     Json,
@@ -33,13 +48,6 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 
-INSTANCE_NOT_FOUND = "INSTANCE_NOT_FOUND"
-INSTANCE_TERMINAL = "INSTANCE_TERMINAL"
-INSTANCE_EXISTS = "INSTANCE_ID_ALREADY_EXISTS"
-ALREADY_PAUSED = "ALREADY_PAUSED"
-NOT_PAUSED = "NOT_PAUSED"
-EVENT_ALREADY_RECEIVED = "EVENT_ALREADY_RECEIVED"
-
 
 def not_found(instance_id: str) -> Rejection:
     """The refusal of anything asked of an instance that does not exist."""
@@ -52,10 +60,10 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str) -> De
     """Creates an instance, or restarts a child for its parent's new run."""
     fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
     if fault:
-        return Rejection("INVALID_INSTANCE_ID", fault)
+        return Rejection(INVALID_INSTANCE_ID, fault)
     fault = value_fault("params", command.params)
     if fault:
-        return Rejection("WORKFLOW_PARAMS_INVALID", fault)
+        return Rejection(WORKFLOW_PARAMS_INVALID, fault)
     if run is not None and not _is_own_child_of_an_older_run(run, command.parent):
         return Rejection(
             INSTANCE_EXISTS,
@@ -111,7 +119,7 @@ def resume(run: Run, _: ResumeRun) -> Decision:
 def terminate(run: Run, command: TerminateRun) -> Rejection | None:
     """Says why a run may not be ended, if so."""
     if command.parent is not None and command.parent != run.parent:
-        return Rejection("NOT_THE_PARENT", f"{run.instance_id} is not the child of the sender")
+        return Rejection(NOT_THE_PARENT, f"{run.instance_id} is not the child of the sender")
     if run.ended:
         return _ended(run, "terminate")
     return None
@@ -145,7 +153,7 @@ def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived |
         return _ended(run, "send an event to")
     if len(run.mailbox) >= MAILBOX_MAX:
         return Rejection(
-            "MAILBOX_FULL",
+            MAILBOX_FULL,
             f"expected at most {MAILBOX_MAX} events that nobody has consumed, found as many; "
             f"does {run.workflow} ever wait for {command.type}?",
         )
@@ -155,15 +163,15 @@ def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived |
 def _received(command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
     fault = name_fault("an event type", command.type, EVENT_TYPE_MAX)
     if fault:
-        return Rejection("INVALID_EVENT_TYPE", fault)
+        return Rejection(INVALID_EVENT_TYPE, fault)
     fault = value_fault("an event's payload", command.payload)
     if fault:
-        return Rejection("INVALID_EVENT_PAYLOAD", fault)
+        return Rejection(INVALID_EVENT_PAYLOAD, fault)
     return EventReceived(command.event_id, command.type, command.payload, sent_at_ms)
 
 
 def note_refusal(run: Run, command: NoteRefusal) -> Decision:
     """Writes down that a command of this run was refused elsewhere, also when it has ended."""
     if command.run_number != run.run_number:
-        return Rejection("STALE", "another run has begun since it was sent")
+        return Rejection(STALE, "another run has begun since it was sent")
     return [LogWritten("warn", "system", command.message)]

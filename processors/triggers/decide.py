@@ -15,7 +15,6 @@ import msgspec
 import orjson
 
 from headwater.processors.expressions import Expression, Facts, Fault
-from headwater.processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
@@ -24,14 +23,13 @@ from headwater.processors.runs.limits import (
     value_fault,
 )
 from headwater.processors.triggers.rules import Rule
+from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import Command, Json, Sender, SendEvent, StartRun
 from headwater.schemas.records import WebhookAdmitted
 
 #: Reasons of dead letters; a refusal's is its code in small letters.
 RULE_FAILED: Final = "rule_failed"
 BODY_NOT_JSON: Final = "body_not_json"
-
-_AS_ASKED: Final = frozenset({"", EVENT_ALREADY_RECEIVED})
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -86,7 +84,7 @@ def decide(
 def refused(send: Send, code: str, message: str) -> Failed | None:
     """What a command's outcome means for its rule: None if it did what was asked."""
     exists = code == INSTANCE_EXISTS and isinstance(send.command, StartRun)
-    if code in _AS_ASKED or exists:
+    if exists or not is_refused(code):
         return None
     return Failed(send.rule, code.lower(), f"rule {send.rule}: {message}")
 

@@ -35,6 +35,7 @@ from headwater.schemas.errors import (
     Superseded,
     UndecodableRecord,
 )
+from headwater.schemas.failures import DATA, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure, Json
 
 __all__ = ["StepCommits"]
@@ -130,7 +131,7 @@ class StepCommits(Pooled[_Connection]):
             with _edge("run the SQL of a step"):
                 return await self._committed(partition, epoch, commit)
         except RecordRefused as error:
-            return Failure("DataError", error.message)
+            return Failure(DATA, error.message)
         finally:
             self._under_way[commit.id] -= 1
             if not self._under_way[commit.id]:
@@ -310,7 +311,7 @@ def _failure(what: str, error: Exception) -> Failure:
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
         said = f"{error.diag.message_primary}{detail}"
-    name = "UniqueConstraintError" if unique else type(error).__name__
+    name = UNIQUE_CONSTRAINT if unique else type(error).__name__
     return Failure(name, f"expected {what} to take effect, found: {said}")
 
 

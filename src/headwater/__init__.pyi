@@ -1,6 +1,5 @@
 from .gateway.client import (
     Client,
-    ClientError,
     ConnectionFailedError,
     InstanceFailedError,
     OutcomeUnknownError,
@@ -24,7 +23,8 @@ from .processors.replay.errors import (
     UniqueConstraintError,
     UnserialisableError,
 )
-from .streams.authoring.refusals import (
+from .schemas.failures import (
+    ClientError,
     CommandRefusedError,
     EventPayloadInvalidError,
     InstanceExistsError,

@@ -23,6 +23,7 @@ from headwater.processors.runs.limits import (
     WAIT_MIN_MS,
     name_fault,
 )
+from headwater.schemas.failures import ROLLBACK, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.values import check_sound
@@ -152,9 +153,9 @@ def retries_of(name: str, retries: object) -> RetryPolicy:
 def step_error(name: str, entry: Entry) -> Exception:
     """The error that a failed step raises into the workflow."""
     failure = entry.failure or Failure("Error", "")
-    if failure.name == "RollbackError":
+    if failure.name == ROLLBACK:
         return RollbackError(failure.message)
-    if failure.name == "UniqueConstraintError":
+    if failure.name == UNIQUE_CONSTRAINT:
         return UniqueConstraintError(name, entry.attempts, failure)
     return StepFailedError(name, entry.attempts, failure)
 

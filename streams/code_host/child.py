@@ -25,6 +25,7 @@ import msgspec
 import uvloop
 
 from headwater.processors.replay.commands import Raise
+from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, declarations_in, load_app
@@ -150,7 +151,7 @@ def _sendable(message: FromHost) -> FromHost:
         frames_of([message])
     except UNSENDABLE as why:
         log.exception("a run asks for what cannot be sent")
-        failure = Failure("UnserialisableError", f"expected what can be sent, found {why!r}")
+        failure = Failure(UNSERIALISABLE, f"expected what can be sent, found {why!r}")
         return Said(message.activation, Raise(failure))
     return message
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from headwater.processors.replay.commands import Raise
+from headwater.schemas.failures import WORKFLOW_NOT_FOUND, WORKFLOW_PARAMS_INVALID
 from headwater.schemas.history import Failure
 from headwater.streams.code_host.hosted_run import CallSync, HostedRun, HostServices
 from headwater.streams.engine.host_protocol import (
@@ -79,7 +80,7 @@ class Host:
             known = ", ".join(sorted(self._workflows)) or "none"
             self._refuse(
                 message,
-                "WORKFLOW_NOT_FOUND",
+                WORKFLOW_NOT_FOUND,
                 f"expected one of the workflows of this app ({known}), found {message.workflow}",
             )
             return
@@ -88,7 +89,7 @@ class Host:
         except (msgspec.ValidationError, TypeError) as why:
             self._refuse(
                 message,
-                "WORKFLOW_PARAMS_INVALID",
+                WORKFLOW_PARAMS_INVALID,
                 f"expected the params of {workflow.name} to be {workflow.params_type()!r}, "
                 f"found: {why}",
             )

@@ -1,6 +1,7 @@
 """Attempts that did not end by themselves: they took too long, or lost their host."""
 
 from headwater.processors.replay.commands import RollbackRaised, StepRaised
+from headwater.schemas.failures import HOST_LOST, STEP_TIMEOUT
 from headwater.schemas.history import Failure
 from headwater.streams.engine.host_protocol import Started
 
@@ -9,7 +10,7 @@ def timed_out(started: Started) -> StepRaised:
     """The failure of an attempt that took too long."""
     step = started.step
     failure = Failure(
-        "StepTimeoutError",
+        STEP_TIMEOUT,
         f'expected step "{step.name}" to end within {step.timeout_ms} ms, found it still '
         f"running in attempt {started.attempt}",
     )
@@ -19,7 +20,7 @@ def timed_out(started: Started) -> StepRaised:
 def lost(started: Started, reason: str) -> StepRaised | RollbackRaised:
     """The failure of an attempt whose host is gone; which of those in it is why, nobody knows."""
     failure = Failure(
-        "HostLostError",
+        HOST_LOST,
         f"{reason} while the step was running. That fails every step under way in the host, "
         "whichever was the cause; an async callback must not block: make one that does a plain "
         "function, which runs in a thread",

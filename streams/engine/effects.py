@@ -1,12 +1,13 @@
 """What an owner gives out: records for the log, and what follows once they are durable."""
 
 from collections.abc import Collection
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
+from headwater.schemas.failures import WORKFLOW_NOT_FOUND
 from headwater.schemas.history import (
     CommandRejected,
     CommandSent,
@@ -62,14 +63,10 @@ class Batch:
         return bool(self.records or self.effects)
 
 
-#: The outcome of a command that was not refused.
-ACCEPTED: Final = Rejection("", "")
-
-
 def unknown_workflow(name: str, known: Collection[str]) -> Rejection:
     """The refusal to create an instance of a workflow that nobody has code for."""
     names = ", ".join(sorted(known)) or "none"
-    return Rejection("WORKFLOW_NOT_FOUND", f"expected one of the workflows {names}, found {name}")
+    return Rejection(WORKFLOW_NOT_FOUND, f"expected one of the workflows {names}, found {name}")
 
 
 def refused(
@@ -94,13 +91,13 @@ def refused(
 
 
 def replied(
-    sent: CommandSent, rejection: Rejection, run: CodeRun | None, partition: int
+    sent: CommandSent, rejection: Rejection | None, run: CodeRun | None, partition: int
 ) -> ReplySent:
     """What the sender of a command is told; where its outcome lies is known when it is durable."""
     return ReplySent(
         command_id=sent.command_id,
-        code=rejection.code,
-        message=rejection.message,
+        code=rejection.code if rejection else "",
+        message=rejection.message if rejection else "",
         status=run.status.value if run else "",
         run_number=run.run_number if run else 0,
         partition=partition,

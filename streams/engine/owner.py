@@ -50,7 +50,7 @@ from headwater.schemas.history import (
 )
 from headwater.streams.engine.agenda import Agenda, Priority
 from headwater.streams.engine.attempts import lost, timed_out
-from headwater.streams.engine.effects import ACCEPTED, Batch, Queued, news, unknown_workflow
+from headwater.streams.engine.effects import Batch, Queued, news, unknown_workflow
 from headwater.streams.engine.host_protocol import (
     Again,
     Ask,
@@ -171,7 +171,7 @@ class Owner:
             self._reject(offset, sent, decision, hand, now_ms)
             return
         hand = self._commit(hand, sent.workflow, sent.instance_id, decision, offset, now_ms)
-        self._staging.answer(self.partition, offset, sent, ACCEPTED, hand.run)
+        self._staging.answer(self.partition, offset, sent, None, hand.run)
 
     def _reject(
         self, offset: int, sent: CommandSent, rejection: Rejection, hand: Hand | None, now_ms: int

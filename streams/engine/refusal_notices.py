@@ -1,11 +1,9 @@
 """What a workflow is told whose command was refused elsewhere."""
 
-from typing import Final
-
 from headwater.processors.replay.state import CodeRun
-from headwater.processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, PROGRAM, bounded
+from headwater.schemas.failures import CHILD_WORKFLOW, INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import (
     CommandSent,
     Failure,
@@ -14,9 +12,6 @@ from headwater.schemas.history import (
     SendEvent,
     StartRun,
 )
-
-#: Sent twice, or created already: what was asked for is so.
-_AS_ASKED: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS})
 
 
 def back_to_sender(
@@ -33,12 +28,14 @@ def back_to_sender(
         parent = command.parent
         if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
             return None  # Sent twice: it runs already.
-        failure = Failure("ChildWorkflowError", bounded(f"{what}: {rejection.message}"))
+        failure = Failure(CHILD_WORKFLOW, bounded(f"{what}: {rejection.message}"))
         back = FinishChild(parent.run_number, parent.key, None, failure)
         workflow, instance_id = parent.workflow, parent.instance_id
     elif isinstance(command, SendEvent | StartRun) and command.sender is not None:
         sender = command.sender
-        if rejection.code in _AS_ASKED or sender.workflow.startswith(PROGRAM):
+        # Sent twice, or created already: what was asked for is so.
+        settled = rejection.code == INSTANCE_EXISTS or not is_refused(rejection.code)
+        if settled or sender.workflow.startswith(PROGRAM):
             return None
         lost = (
             f"the event {command.type} to {what} was dropped"

@@ -87,7 +87,7 @@ class Staging:
         partition: int,
         offset: int,
         sent: CommandSent,
-        rejection: Rejection,
+        rejection: Rejection | None,
         run: CodeRun | None,
     ) -> None:
         """Adds the answer to a command; the latest record has its outcome."""

@@ -13,9 +13,10 @@ from typing import Final, Protocol
 from headwater.processors.replay.commands import StepRaised, StepReturned
 from headwater.processors.replay.step_commits import StepCommit, StepId
 from headwater.processors.runs.limits import bounded
+from headwater.schemas.failures import STATEMENT_REFUSED, STEP_TX_UNAVAILABLE, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 
-_FINAL: Final = ("UniqueConstraintError", "StatementRefusedError", "STEP_TX_UNAVAILABLE")
+_FINAL: Final = (UNIQUE_CONSTRAINT, STATEMENT_REFUSED, STEP_TX_UNAVAILABLE)
 
 
 class StepDatabase(Protocol):
@@ -58,7 +59,7 @@ def failed(returned: StepReturned, failure: Failure) -> StepRaised:
 def unavailable() -> Failure:
     """What a step is told that wants SQL where there is no database."""
     return Failure(
-        "STEP_TX_UNAVAILABLE",
+        STEP_TX_UNAVAILABLE,
         "expected a Postgres database for tx.execute, found none; start the worker with "
         "HEADWATER_POSTGRES set",
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from headwater.processors.replay.commands import StepReturned
 from headwater.processors.replay.step_commits import refusal
+from headwater.schemas.failures import UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 
 _PERCENT: Final = re.compile(r"%(.?)", re.DOTALL)
@@ -63,4 +64,4 @@ def _meaning(found: re.Match[str]) -> str:
 
 def _name(error: Exception) -> str:
     unique = isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in str(error)
-    return "UniqueConstraintError" if unique else type(error).__name__
+    return UNIQUE_CONSTRAINT if unique else type(error).__name__

@@ -6,6 +6,12 @@ from typing import Any, Protocol
 
 from headwater.processors.replay.views import RunView
 from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
+from headwater.schemas.failures import (
+    INVALID_EVENT_TYPE,
+    INVALID_INSTANCE_ID,
+    is_refused,
+    refused,
+)
 from headwater.schemas.history import (
     Command,
     EntryKind,
@@ -20,7 +26,6 @@ from headwater.schemas.history import (
 )
 from headwater.streams.authoring.arguments import aware
 from headwater.streams.authoring.failures import traceback_of
-from headwater.streams.authoring.refusals import refusal
 from headwater.streams.authoring.values import decode, encode
 
 
@@ -69,7 +74,7 @@ class TestInstance:
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Sends an event."""
-        _check("INVALID_EVENT_TYPE", name_fault("an event type", type, EVENT_TYPE_MAX))
+        _check(INVALID_EVENT_TYPE, name_fault("an event type", type, EVENT_TYPE_MAX))
         text = encode(payload, "an event's payload")
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
@@ -99,9 +104,8 @@ class TestInstance:
 
     async def _send(self, command: Command) -> None:
         reply = await self._world.send(self.workflow_name, self.id, command)
-        error = refusal(reply.code, reply.message)
-        if error is not None:
-            raise error
+        if is_refused(reply.code):
+            raise refused(reply.code, reply.message)
 
 
 def instance_id_of(given: str) -> str:
@@ -109,15 +113,14 @@ def instance_id_of(given: str) -> str:
 
     Errors: InvalidInstanceIdError.
     """
-    _check("INVALID_INSTANCE_ID", name_fault("an instance id", given, INSTANCE_ID_MAX))
+    _check(INVALID_INSTANCE_ID, name_fault("an instance id", given, INSTANCE_ID_MAX))
     return given
 
 
 def _check(code: str, fault: str | None) -> None:
     # What is no text at all would not come as far as the engine, which says the same of the rest.
-    error = refusal(code, fault) if fault else None
-    if error is not None:
-        raise error
+    if fault:
+        raise refused(code, fault)
 
 
 def _error(failure: Failure | None) -> SimpleNamespace | None:

@@ -23,6 +23,7 @@ from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
+from headwater.schemas.failures import INSTANCE_EXISTS, InstanceNotFoundError, is_refused, refused
 from headwater.schemas.history import (
     NO_CAUSE,
     Command,
@@ -34,7 +35,6 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.streams.authoring.batches import batch_of
-from headwater.streams.authoring.refusals import refusal
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.code_host.host import Host
 from headwater.streams.engine.effects import Answer, Batch, Queued
@@ -152,9 +152,8 @@ class WorkflowTest:
         instance_id = self.new_id("inst") if id is None else instance_id_of(id)
         command = StartRun(encode(params, f"the params of {name}"))
         reply = await self.send(name, instance_id, command)
-        error = refusal(reply.code, reply.message)
-        if error is not None:
-            raise error
+        if is_refused(reply.code):
+            raise refused(reply.code, reply.message)
         return TestInstance(self, name, instance_id)
 
     async def create_batch(
@@ -166,11 +165,10 @@ class WorkflowTest:
         for instance_id, params in batch_of(instances):
             command = StartRun(encode(params, f"the params of {name}"))
             reply = await self.send(name, instance_id_of(instance_id), command)
-            if reply.code == "INSTANCE_ID_ALREADY_EXISTS":
+            if reply.code == INSTANCE_EXISTS:
                 continue
-            error = refusal(reply.code, reply.message)
-            if error is not None:
-                raise error
+            if is_refused(reply.code):
+                raise refused(reply.code, reply.message)
             created.append(TestInstance(self, name, instance_id))
         return created
 
@@ -188,7 +186,7 @@ class WorkflowTest:
         records = self._records.get(instance_key(workflow, instance_id))
         if records is None:
             message = f"expected an instance {instance_id} of {workflow}, found none"
-            raise refusal("INSTANCE_NOT_FOUND", message) or KeyError(instance_id)
+            raise InstanceNotFoundError(message)
         return runs(records)
 
     # -- time

@@ -9,6 +9,7 @@ from headwater.processors.replay.entry_keys import entry_key
 from headwater.processors.replay.errors import JoinError, RaceError, UnserialisableError
 from headwater.processors.replay.state import Entry, EntryStatus
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, bounded
+from headwater.schemas.failures import JOIN, RACE
 from headwater.schemas.history import EntryKind, Failure
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
@@ -97,7 +98,7 @@ def _joined(key: str, running: Branches[Any]) -> CodeCommand:
     try:
         if failures:
             message = f'branches of "{key}" failed: {_listed(failures)}'
-            return Fail(key, Failure("JoinError", message, _detail(failures)))
+            return Fail(key, Failure(JOIN, message, _detail(failures)))
         values = {name: running.settled[name][0] for name in running.scopes}
         return Close(key, encode(values, f'the values of the join "{key}"'))
     except UnserialisableError as error:
@@ -112,7 +113,7 @@ def _raced(scope: Scope, key: str, running: Branches[Any]) -> CodeCommand:
         if winner is None:
             failures = running.failures()
             message = f'no branch of "{key}" completed: {_listed(failures)}'
-            return Fail(key, Failure("RaceError", message, _detail(failures)))
+            return Fail(key, Failure(RACE, message, _detail(failures)))
         value = {"winner": winner, "value": running.settled[winner][0]}
         return Close(key, encode(value, f'the value of the race "{key}"'), losers)
     except UnserialisableError as error:

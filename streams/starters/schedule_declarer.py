@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from headwater.processors.runs.decide import INSTANCE_EXISTS, INSTANCE_TERMINAL
 from headwater.processors.runs.state import RunStatus
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.schemas.failures import INSTANCE_EXISTS, INSTANCE_TERMINAL
 from headwater.schemas.history import Command, ReplySent, RestartRun, SendEvent, StartRun
 from headwater.streams.authoring.values import encode
 from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from headwater.processors.replay.sizes import RECORD_TOO_LARGE
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
+from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import Command, CommandSent, Post, instance_key
 from headwater.schemas.topics import MAX_VALUE_BYTES, WORKFLOW_COMMANDS
 from headwater.streams.engine.effects import Queued

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.processors.replay.sizes import RECORD_TOO_LARGE
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX
 from headwater.processors.runs.state import RunStatus
+from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import PauseRun, ResumeRun, RetryRun
 from headwater.schemas.topics import MAX_RECORD_BYTES
 from headwater.streams.engine.live_instances import COMPRESSED

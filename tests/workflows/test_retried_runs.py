@@ -13,7 +13,7 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from headwater.streams.authoring.refusals import InstanceNotErroredError, StepNotFoundError
+from headwater.schemas.failures import InstanceNotErroredError, StepNotFoundError
 from tests.workflows.mending import retried, well
 from tests.workflows.running import (
     HOUR,

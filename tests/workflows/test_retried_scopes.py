@@ -12,7 +12,7 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from headwater.streams.authoring.refusals import StepNotFoundError
+from headwater.schemas.failures import StepNotFoundError
 from tests.workflows.mending import retried, well
 from tests.workflows.running import (
     Calls,

@@ -13,18 +13,15 @@ import pytest
 import headwater
 from headwater.gateway.client import (
     Client,
-    ClientError,
     ConnectionFailedError,
     InstanceFailedError,
     InstanceHandle,
     OutcomeUnknownError,
-    RefusedError,
     UnauthorizedError,
     UnavailableError,
     UnexpectedAnswerError,
 )
-from headwater.gateway.client.errors import refused
-from headwater.streams.authoring.refusals import _BY_CODE
+from headwater.schemas.failures import REFUSALS, ClientError, CommandRefusedError, refused
 from tests.unit.gateway.workflow_network import (
     Network,
     Turn,
@@ -445,21 +442,20 @@ def test_to_terminate_twice_is_to_terminate_once():
 # -- errors
 
 
-@pytest.mark.parametrize("code", _BY_CODE)
+@pytest.mark.parametrize("code", REFUSALS)
 def test_a_refusal_is_the_error_that_it_is_everywhere(code: str):
     network = Network(problem(409, code, "because", field="id"))
-    with pytest.raises(_BY_CODE[code], match="because") as caught:
+    with pytest.raises(CommandRefusedError, match="because") as caught:
         on_instance(network, DEEDS["pause"])
     error = caught.value
-    assert isinstance(error, RefusedError)
     assert (error.code, error.status, error.detail, error.field) == (code, 409, "because", "id")
-    assert type(error).__name__ == _BY_CODE[code].__name__
+    assert type(error) is REFUSALS[code].error
 
 
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        (problem(409, "NEW_CODE", "because"), RefusedError, "because"),
+        (problem(409, "NEW_CODE", "because"), CommandRefusedError, "because"),
         (problem(401, "unauthorized", "no key"), UnauthorizedError, "HEADWATER_WORKFLOW_KEY"),
         (problem(403, "TENANT_MISMATCH", "not yours"), UnauthorizedError, "not yours"),
         (problem(404, "not_found", "No route"), UnexpectedAnswerError, "is the base URL whole"),
@@ -483,7 +479,7 @@ def test_every_failure_says_what_to_do(given: Turn, error: type[ClientError], wo
 
 def test_an_error_knows_a_code_that_its_class_does_not():
     error = refused("NEW_CODE", "no", status=409)
-    assert (error.code, RefusedError.code) == ("NEW_CODE", "")
+    assert (error.code, CommandRefusedError.code) == ("NEW_CODE", "")
     assert isinstance(ConnectionFailedError("x"), ConnectionError)
 
 

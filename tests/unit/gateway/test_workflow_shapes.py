@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from headwater.gateway.http.problems import CODES
-from headwater.gateway.workflows import refusals, shapes
-from headwater.processors.replay import retrying
-from headwater.processors.runs import decide
+from headwater.gateway.workflows import shapes
+from headwater.gateway.workflows.refusals import refusal
 from headwater.projections.workflows.queries import CurrentStep, Event, LogLine, Page, Step
-from headwater.streams.authoring.refusals import _BY_CODE
+from headwater.schemas.failures import REFUSALS
 from tests.unit.gateway.workflow_fakes import AT, instance, listed, reply
 
 TEXT = '{"b": 1.0, "a" : [1, "\\u0000"]}'
@@ -210,28 +209,14 @@ def test_a_page_has_a_cursor_if_there_is_more() -> None:
 # -- refusals
 
 
-def codes_of_owners() -> set[str]:
-    constants = {
-        value
-        for module in (decide, retrying)
-        for name, value in vars(module).items()
-        if name.isupper() and isinstance(value, str) and value.isupper()
-    }
-    return constants | set(_BY_CODE) | {"STALE", "NOT_THE_PARENT"}
-
-
-@pytest.mark.parametrize("code", sorted(codes_of_owners()))
-def test_every_code_of_an_owner_is_a_success_or_has_a_row(code: str) -> None:
-    outcome = reply(code=code, message="why")
-    if code in (decide.ALREADY_PAUSED, decide.NOT_PAUSED):
-        assert refusals.accepted(outcome)
-        return
-    problem = refusals.refusal(outcome)
+@pytest.mark.parametrize("code", REFUSALS)
+def test_every_refusal_is_a_problem(code: str) -> None:
+    problem = refusal(reply(code=code, message="why"))
     assert (problem.code, problem.detail) == (code, "why")
     assert CODES[code][0] in (400, 404, 409)
     assert problem.headers == {"headwater-position": "workflow-history/1@7"}
 
 
 def test_a_code_of_a_newer_owner_is_a_conflict() -> None:
-    problem = refusals.refusal(reply(code="NEW_CODE", message="why"))
+    problem = refusal(reply(code="NEW_CODE", message="why"))
     assert (problem.code, problem.detail) == ("COMMAND_REFUSED", "NEW_CODE: why")

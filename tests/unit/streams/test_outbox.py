@@ -2,8 +2,8 @@
 
 import pytest
 
-from headwater.processors.replay.sizes import RECORD_TOO_LARGE
 from headwater.schemas.codec import decode, encode
+from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import (
     Command,
     CommandSent,

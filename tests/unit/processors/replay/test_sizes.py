@@ -4,11 +4,12 @@ import pytest
 
 from headwater.processors.replay.appliers import apply
 from headwater.processors.replay.decide import decide_command
-from headwater.processors.replay.sizes import RECORD_TOO_LARGE, bytes_max, fitting
+from headwater.processors.replay.sizes import bytes_max, fitting
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import DECISION_BYTES_MAX, FAILURE_MESSAGE_MAX
 from headwater.processors.runs.state import Received, RunStatus
+from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import (
     EntryCompleted,
     EntryKind,

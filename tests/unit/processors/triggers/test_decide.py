@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.gateway.providers import installed_providers
-from headwater.processors.runs.decide import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS, send_event
+from headwater.processors.runs.decide import send_event
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
 from headwater.processors.runs.state import Run, RunStatus
 from headwater.processors.triggers.decide import Failed, Send, decide, refused
 from headwater.processors.triggers.rules import Rule, read_rules
+from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import EventReceived, Sender, SendEvent, StartRun
 from headwater.schemas.records import WebhookAdmitted
 from tests.unit.processors.deliveries import admitted

@@ -1,0 +1,217 @@
+"""What can be refused and what can fail: names, codes, HTTP statuses, and the errors of callers.
+
+A command is refused with a code: its record in the log, its reply, the problem document over HTTP
+and the error that a caller catches all bear it. A step, a branch or a run fails with a name, which
+`history.steps[i].error.name` shows. Both are listed here and nowhere else.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+# --- what a failure is called: the names that Headwater itself gives -----------------------------
+
+CHILD_WORKFLOW: Final = "ChildWorkflowError"
+DATA: Final = "DataError"
+EVENT_TIMEOUT: Final = "EventTimeoutError"
+HOST_LOST: Final = "HostLostError"
+JOIN: Final = "JoinError"
+MAX_STEPS_EXCEEDED: Final = "MAX_STEPS_EXCEEDED"
+RACE: Final = "RaceError"
+ROLLBACK: Final = "RollbackError"
+STATEMENT_REFUSED: Final = "StatementRefusedError"
+STEP_TIMEOUT: Final = "StepTimeoutError"
+STEP_TX_UNAVAILABLE: Final = "STEP_TX_UNAVAILABLE"
+UNIQUE_CONSTRAINT: Final = "UniqueConstraintError"
+UNSERIALISABLE: Final = "UnserialisableError"
+
+# --- what a command is refused with --------------------------------------------------------------
+
+ALREADY_PAUSED: Final = "ALREADY_PAUSED"
+EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
+INSTANCE_EXISTS: Final = "INSTANCE_ID_ALREADY_EXISTS"
+INSTANCE_NOT_ERRORED: Final = "INSTANCE_NOT_ERRORED"
+INSTANCE_NOT_FOUND: Final = "INSTANCE_NOT_FOUND"
+INSTANCE_TERMINAL: Final = "INSTANCE_TERMINAL"
+INVALID_EVENT_PAYLOAD: Final = "INVALID_EVENT_PAYLOAD"
+INVALID_EVENT_TYPE: Final = "INVALID_EVENT_TYPE"
+INVALID_INSTANCE_ID: Final = "INVALID_INSTANCE_ID"
+MAILBOX_FULL: Final = "MAILBOX_FULL"
+NOT_PAUSED: Final = "NOT_PAUSED"
+NOT_THE_PARENT: Final = "NOT_THE_PARENT"
+#: Also the name of the failure that ends a run of which no record can hold the next events.
+RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
+STALE: Final = "STALE"
+STEP_NOT_FOUND: Final = "STEP_NOT_FOUND"
+WORKFLOW_NOT_FOUND: Final = "WORKFLOW_NOT_FOUND"
+WORKFLOW_PARAMS_INVALID: Final = "WORKFLOW_PARAMS_INVALID"
+
+
+# --- what callers catch, of a server as of a test harness ----------------------------------------
+
+
+class ClientError(Exception):
+    """Base of what those who call workflows catch.
+
+    Shape:  `.code` is that of the problem document, "" without one; `.status` the HTTP status, None
+            if nobody answered; `.detail` what is wrong, `.field` in which parameter or member;
+            `.repeated` says that an earlier attempt of the same request may have been taken;
+            `.position` is where in the log the refusal lies, as the server states it.
+    """
+
+    code: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str = "",
+        status: int | None = None,
+        field: str | None = None,
+        repeated: bool = False,
+        position: str = "",
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.status = status
+        self.field = field
+        self.repeated = repeated
+        self.position = position
+        if code:
+            # Most classes have a code of their own; a code that we do not know is the instance's.
+            vars(self)["code"] = code
+
+
+class CommandRefusedError(ClientError):
+    """A command was refused and changed nothing; `.code` says why."""
+
+
+class WorkflowNotFoundError(CommandRefusedError):
+    """No workflow of this name is known."""
+
+    code = WORKFLOW_NOT_FOUND
+
+
+class InstanceNotFoundError(CommandRefusedError):
+    """There is no such instance."""
+
+    code = INSTANCE_NOT_FOUND
+
+
+class InstanceExistsError(CommandRefusedError):
+    """An instance of this id exists already."""
+
+    code = INSTANCE_EXISTS
+
+
+class InstanceTerminalError(CommandRefusedError):
+    """The instance has ended."""
+
+    code = INSTANCE_TERMINAL
+
+
+class InstanceNotErroredError(CommandRefusedError):
+    """Only an instance that has errored may be retried."""
+
+    code = INSTANCE_NOT_ERRORED
+
+
+class StepNotFoundError(CommandRefusedError):
+    """The instance has no such step, or no longer knows how to get there."""
+
+    code = STEP_NOT_FOUND
+
+
+class InvalidInstanceIdError(CommandRefusedError):
+    """The id of an instance breaks the rules."""
+
+    code = INVALID_INSTANCE_ID
+
+
+class InvalidEventTypeError(CommandRefusedError):
+    """The type of an event breaks the rules."""
+
+    code = INVALID_EVENT_TYPE
+
+
+class WorkflowParamsInvalidError(CommandRefusedError):
+    """The params of an instance are not what its workflow takes."""
+
+    code = WORKFLOW_PARAMS_INVALID
+
+
+class EventPayloadInvalidError(CommandRefusedError):
+    """The payload of an event is too large."""
+
+    code = INVALID_EVENT_PAYLOAD
+
+
+class MailboxFullError(CommandRefusedError):
+    """The instance has received too many events that it never took."""
+
+    code = MAILBOX_FULL
+
+
+# --- the registry --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A code of refusal.
+
+    Shape:  status and title are those of its problem document; error is what callers catch; field
+            the member of a request that it is about, if it is about one; settled says that what was
+            asked for is so already, of which callers need not know.
+    """
+
+    code: str
+    status: int
+    title: str
+    error: type[CommandRefusedError] = CommandRefusedError
+    field: str | None = None
+    settled: bool = False
+
+
+REFUSALS: Final = {
+    refusal.code: refusal
+    for refusal in (
+        Refusal(WORKFLOW_PARAMS_INVALID, 400, "The params cannot be taken",
+                WorkflowParamsInvalidError, field="params"),
+        Refusal(INVALID_INSTANCE_ID, 400, "The id of an instance breaks the rules",
+                InvalidInstanceIdError, field="id"),
+        Refusal(INVALID_EVENT_TYPE, 400, "The type of an event breaks the rules",
+                InvalidEventTypeError, field="type"),
+        Refusal(INVALID_EVENT_PAYLOAD, 400, "The payload of an event cannot be taken",
+                EventPayloadInvalidError, field="payload"),
+        Refusal(WORKFLOW_NOT_FOUND, 404, "No such workflow", WorkflowNotFoundError),
+        Refusal(INSTANCE_NOT_FOUND, 404, "No such instance", InstanceNotFoundError),
+        Refusal(STEP_NOT_FOUND, 404, "No such step", StepNotFoundError, field="fromStep"),
+        Refusal(INSTANCE_EXISTS, 409, "An instance of this id exists", InstanceExistsError),
+        Refusal(INSTANCE_TERMINAL, 409, "The instance has ended", InstanceTerminalError),
+        Refusal(INSTANCE_NOT_ERRORED, 409, "The instance has not errored",
+                InstanceNotErroredError),
+        Refusal(MAILBOX_FULL, 409, "The instance takes no more events", MailboxFullError),
+        Refusal(NOT_THE_PARENT, 409, "The instance is no child of the sender"),
+        Refusal(STALE, 409, "What this is about is over"),
+        Refusal(RECORD_TOO_LARGE, 409, "No record can hold what would follow"),
+        Refusal(ALREADY_PAUSED, 409, "The instance is paused already", settled=True),
+        Refusal(NOT_PAUSED, 409, "The instance is not paused", settled=True),
+        Refusal(EVENT_ALREADY_RECEIVED, 409, "The event was received before", settled=True),
+    )
+}  # fmt: skip
+
+_NOT_REFUSED: Final = frozenset({"", *(each.code for each in REFUSALS.values() if each.settled)})
+
+
+def is_refused(code: str) -> bool:
+    """Whether an outcome's code says that what was asked for is not so.
+
+    Shape:  the code of a reply, "" if the command was accepted; a code that we do not know is a
+            refusal.
+    """
+    return code not in _NOT_REFUSED
+
+
+def refused(code: str, detail: str, **more: Any) -> CommandRefusedError:  # noqa: ANN401 (as there)
+    """The error of a refusal, by its code; the rest as ClientError takes it."""
+    known = REFUSALS.get(code)
+    return (known.error if known else CommandRefusedError)(detail, code=code, **more)
