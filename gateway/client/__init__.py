@@ -1,21 +1,11 @@
-"""The client of workflows: everything that a program outside does with them, over HTTP alone."""
+"""The client of workflows: everything that a program outside does with them, over HTTP alone.
 
-from headwater.gateway.client.answers import (
-    CurrentStep,
-    Described,
-    Event,
-    Failure,
-    History,
-    InstanceMeta,
-    InstanceStatus,
-    Listed,
-    LogLine,
-    Page,
-    Parent,
-    Step,
-    StreamItem,
-)
-from headwater.gateway.client.client import Client, WorkflowListed, World
+What it answers is described in `schemas.answers`, and how a command is refused in
+`schemas.failures`.
+"""
+
+from headwater.gateway.client.answers import StreamItem
+from headwater.gateway.client.client import Client, World
 from headwater.gateway.client.errors import (
     ConnectionFailedError,
     InstanceFailedError,
@@ -29,26 +19,13 @@ from headwater.gateway.client.handles import InstanceHandle, WorkflowHandle
 __all__ = (
     "Client",
     "ConnectionFailedError",
-    "CurrentStep",
-    "Described",
-    "Event",
-    "Failure",
-    "History",
     "InstanceFailedError",
     "InstanceHandle",
-    "InstanceMeta",
-    "InstanceStatus",
-    "Listed",
-    "LogLine",
     "OutcomeUnknownError",
-    "Page",
-    "Parent",
-    "Step",
     "StreamItem",
     "UnauthorizedError",
     "UnavailableError",
     "UnexpectedAnswerError",
     "WorkflowHandle",
-    "WorkflowListed",
     "World",
 )

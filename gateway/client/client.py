@@ -9,12 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
-import msgspec
-
 from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.retries import Policy
 from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.schemas.answers import WorkflowList, WorkflowListed
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -37,16 +36,6 @@ class World:
 
 
 _REAL: Final = World()
-
-
-class WorkflowListed(msgspec.Struct, frozen=True):
-    """A workflow that a server knows."""
-
-    name: str
-
-
-class _Workflows(msgspec.Struct):
-    workflows: list[WorkflowListed]
 
 
 class Client:
@@ -118,7 +107,7 @@ class Client:
 
     async def workflows(self) -> list[WorkflowListed]:
         """The workflows that the server knows, each with its `.name`."""
-        found = await self._entered.read("/workflows", _Workflows)
+        found = await self._entered.read("/workflows", WorkflowList)
         return found.workflows
 
     def workflow(self, name: str) -> WorkflowHandle:

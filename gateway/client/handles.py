@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 from typing_extensions import override
 
-from headwater.gateway.client.answers import (
-    Described,
-    History,
-    HistoryPage,
-    InstanceStatus,
-    Listed,
-    LogLine,
-    Page,
-    StreamItem,
-    read,
-)
+from headwater.gateway.client.answers import StreamItem, read
 from headwater.gateway.client.errors import (
     InstanceFailedError,
     OutcomeUnknownError,
@@ -27,11 +17,23 @@ from headwater.gateway.client.errors import (
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.schemas.answers import (
+    History,
+    HistoryPage,
+    Instance,
+    InstanceListed,
+    InstancePage,
+    InstancesCreated,
+    InstanceStatus,
+    LogLine,
+    Managed,
+)
 from headwater.schemas.failures import (
     InstanceExistsError,
     InstanceNotFoundError,
     InstanceTerminalError,
 )
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.values import encode
 
@@ -41,18 +43,6 @@ if TYPE_CHECKING:
 
 #: Rows that a request asks for: enough that most histories are one request.
 _PAGE_SIZE: Final = 100
-
-
-class _Created(msgspec.Struct):
-    id: str
-
-
-class _Batch(msgspec.Struct):
-    instances: list[_Created]
-
-
-class _Managed(msgspec.Struct):
-    status: InstanceStatus | None = None
 
 
 class InstanceHandle:
@@ -73,9 +63,9 @@ class InstanceHandle:
         """How it stands: `.status`, `.output`, `.error`."""
         return (await self.describe()).details
 
-    async def describe(self) -> Described:
+    async def describe(self) -> Instance:
         """All that there is to know of it but its history: `.details` and `.meta`."""
-        return await self._session.read(self._path, Described, instance=self._key)
+        return await self._session.read(self._path, Instance, instance=self._key)
 
     async def pause(self) -> InstanceStatus:
         """Pauses it at its next step boundary; one that is paused stays so.
@@ -97,7 +87,7 @@ class InstanceHandle:
                 raise
             # An attempt whose answer was lost may have ended it: then all is as asked for.
             found = await self.status()
-            if found.status != "terminated":
+            if found.status is not RunStatus.TERMINATED:
                 raise
             return found
 
@@ -155,7 +145,7 @@ class InstanceHandle:
             whole = whole or History(run_number=page.run_number, steps=[], events=[], logs=[])
             whole.steps.extend(page.steps)
             whole.events.extend(page.events)
-            whole.logs.extend(page.logs)
+            whole.logs.extend(page.logs or ())
         assert whole is not None  # noqa: S101, there is a first page
         return whole
 
@@ -171,7 +161,7 @@ class InstanceHandle:
         query: Query = {"runNumber": run_number, "includeLogs": True, "order": order}
         query |= {"logLevel": level, "logCategory": category}
         async for page in self._history_pages(query, logs_alone=True):
-            for line in page.logs:
+            for line in page.logs or ():
                 yield line
 
     async def follow(self, last_id: str = "") -> AsyncGenerator[StreamItem[Any]]:
@@ -201,7 +191,7 @@ class InstanceHandle:
             if not waiting.expired():
                 raise
             raise TimeoutError(f"expected {self._key} to end within {limit:g} s") from error
-        if status.status == "complete":
+        if status.status is RunStatus.COMPLETE:
             return status.output
         why = status.error
         raise InstanceFailedError(
@@ -218,8 +208,7 @@ class InstanceHandle:
 
     async def _manage(self, verb: str, repeat: Repeat, body: str = "{}") -> InstanceStatus:
         answer = await self._command(verb, repeat, body)
-        found = read(answer.body, _Managed, self._session.transport.url)
-        return found.status or await self.status()
+        return read(answer.body, Managed, self._session.transport.url).status
 
     async def _command(self, name: str, repeat: Repeat, body: str = "{}") -> "Answered":
         where = f"{self._path}/{name}"
@@ -243,7 +232,7 @@ class InstanceHandle:
             )
             steps = steps and page.steps_has_next_page
             events = events and page.events_has_next_page
-            logs = logs and page.logs_has_next_page
+            logs = logs and bool(page.logs_has_next_page)
             if not (steps or events or logs):
                 return
             # The run may be followed by another while its pages are read.
@@ -323,7 +312,7 @@ class WorkflowHandle:
         )
         body = members(instances=f"[{','.join(each)}]")
         answer = await self._session.write(f"{self._path}/batch", body, repeat=Repeat.SAFE)
-        created = read(answer.body, _Batch, self._session.transport.url)
+        created = read(answer.body, InstancesCreated, self._session.transport.url)
         return [self.get(one.id) for one in created.instances]
 
     async def page(
@@ -332,14 +321,14 @@ class WorkflowHandle:
         *,
         page_size: int = _PAGE_SIZE,
         cursor: str | None = None,
-    ) -> Page:
+    ) -> InstancePage:
         """A page of instances; its `.cursor` goes on behind it."""
         query: Query = {"status": status, "pageSize": page_size, "cursor": cursor}
-        return await self._session.read(self._path, Page, query)
+        return await self._session.read(self._path, InstancePage, query)
 
     async def instances(
         self, status: str | None = None, *, page_size: int = _PAGE_SIZE
-    ) -> AsyncGenerator[Listed]:
+    ) -> AsyncGenerator[InstanceListed]:
         """Every instance, the newest first, page by page."""
         cursor = None
         while True:

@@ -5,32 +5,18 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from headwater.gateway.client.answers import (
-    Answer,
-    Event,
-    InstanceStatus,
-    LogLine,
-    Step,
-    StreamItem,
-    read,
-)
+from headwater.gateway.client.answers import StreamItem, read
 from headwater.gateway.client.errors import UnavailableError
 from headwater.gateway.client.event_stream import EventStream, Message
 from headwater.gateway.client.positions import Positions
 from headwater.gateway.client.requests import Answered, Query, Request, asked_for
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.client.transport import Transport, unreached
+from headwater.schemas.answers import STREAMED
 from headwater.schemas.failures import ClientError, CommandRefusedError
 
 T = TypeVar("T")
 
-_KINDS: Final[dict[str, type[Answer]]] = {
-    "status": InstanceStatus,
-    "step": Step,
-    "event": Event,
-    "log": LogLine,
-    "end": InstanceStatus,
-}
 #: A stream that ends as soon as it begins is not opened again at once.
 _REOPEN_S: Final = 0.25
 
@@ -111,5 +97,5 @@ class Session:
         await self.transport.sleep(max(wait, _REOPEN_S, (retry_ms or 0) / 1000))
 
     def _item(self, message: Message) -> StreamItem[Any]:
-        kind: Any = _KINDS.get(message.event, Any)
+        kind: Any = STREAMED.get(message.event, Any)
         return StreamItem(message.event, message.id, read(message.data, kind, self.transport.url))

@@ -15,11 +15,13 @@ from headwater.gateway.commands.workflow_service import (
     service_options,
     workflow_option,
 )
+from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from headwater.gateway.client import Client, InstanceHandle, InstanceStatus
+    from headwater.gateway.client import Client, InstanceHandle
+    from headwater.schemas.answers import InstanceStatus
 
 _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 
@@ -85,7 +87,7 @@ def _stands(found: "InstanceStatus") -> str:
 
 
 def _stands_paused(found: "InstanceStatus") -> str:
-    ends = "; a step that is under way still ends" if found.status == "paused" else ""
+    ends = "; a step that is under way still ends" if found.status is RunStatus.PAUSED else ""
     return f"{_stands(found)}{ends}"
 
 

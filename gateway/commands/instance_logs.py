@@ -18,7 +18,8 @@ from headwater.gateway.commands.workflow_service import (
 )
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client, InstanceHandle, LogLine
+    from headwater.gateway.client import Client, InstanceHandle
+    from headwater.schemas.answers import LogLine
 
 _LEVELS: Final = ("debug", "info", "warn", "error")
 

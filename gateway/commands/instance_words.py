@@ -5,52 +5,44 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headwater.gateway.commands.times import both, moment, relative, span, span_ms
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import (
+    from headwater.schemas.answers import (
         CurrentStep,
-        Described,
         Event,
         Failure,
+        Instance,
+        InstanceListed,
         InstanceStatus,
-        Listed,
         LogLine,
         Step,
     )
 
 Rows: TypeAlias = list[dict[str, Any]]
 
-STATUS_STYLES: Final = {
-    "active": "cyan",
-    "waiting": "yellow",
-    "paused": "magenta",
-    "complete": "green",
-    "errored": "bold red",
-    "terminated": "red",
+STATUS_STYLES: Final[dict[str, str]] = {
+    RunStatus.ACTIVE: "cyan",
+    RunStatus.WAITING: "yellow",
+    RunStatus.PAUSED: "magenta",
+    RunStatus.COMPLETE: "green",
+    RunStatus.ERRORED: "bold red",
+    RunStatus.TERMINATED: "red",
 }
 LEVEL_STYLES: Final = {"debug": "dim", "info": "cyan", "warn": "yellow", "error": "bold red"}
-_SYMBOLS: Final = {
-    "pending": "●",
-    "waiting": "…",
-    "completed": "✓",
-    "errored": "✗",
-    "cancelled": "⊘",
+_STATES: Final = {
+    EntryStatus.PENDING: ("● pending", "cyan"),
+    EntryStatus.WAITING: ("… waiting", "yellow"),
+    EntryStatus.COMPLETED: ("✓ completed", "green"),
+    EntryStatus.ERRORED: ("✗ errored", "bold red"),
+    EntryStatus.CANCELLED: ("⊘ cancelled", "dim"),
 }
-STATE_STYLES: Final = {
-    f"{_SYMBOLS[status]} {status}": style
-    for status, style in (
-        ("pending", "cyan"),
-        ("waiting", "yellow"),
-        ("completed", "green"),
-        ("errored", "bold red"),
-        ("cancelled", "dim"),
-    )
-}
+STATE_STYLES: Final = dict(_STATES.values())
 #: Of a value that is shown beside others.
 _SHOWN: Final = 60
 
 
-def listed_rows(instances: "list[Listed]") -> Rows:
+def listed_rows(instances: "list[InstanceListed]") -> Rows:
     """Instances of a listing: id, status, and the error or output of those that have ended."""
     return [
         {"id": one.id, "status": one.details.status, "what": _outcome(one.details, _SHOWN)}
@@ -58,19 +50,19 @@ def listed_rows(instances: "list[Listed]") -> Rows:
     ]
 
 
-def summary_rows(found: "Described", now: datetime, *, full: bool) -> Rows:
+def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
     """An instance, a field a row; all there is to know with `full`."""
     meta, details, step = found.meta, found.details, found.meta.current_step
     fields: dict[str, object] = {
         "workflow": meta.workflow_name,
         "instance": found.id,
         "status": details.status,
-        "step": f"{step.step_key} ({kind(step.type)})" if step else None,
+        "step": f"{step.step_key} ({step.type})" if step else None,
         "state": standing(details, step, now),
         "error": _error(details.error),
         "run": meta.run_number,
         "started": both(meta.started_at, now) if meta.started_at else None,
-        "updated": both(meta.updated_at, now) if meta.updated_at else None,
+        "updated": both(meta.updated_at, now),
         "ended": both(meta.completed_at, now) if meta.completed_at else None,
     }
     if full:
@@ -78,10 +70,10 @@ def summary_rows(found: "Described", now: datetime, *, full: bool) -> Rows:
     return [{"field": name, "value": value} for name, value in fields.items() if value is not None]
 
 
-def _whole(found: "Described", now: datetime) -> dict[str, object]:
+def _whole(found: "Instance", now: datetime) -> dict[str, object]:
     meta, step = found.meta, found.meta.current_step
     fields: dict[str, object] = {
-        "created": both(meta.created_at, now) if meta.created_at else None,
+        "created": both(meta.created_at, now),
         "took": _between(meta.started_at, meta.completed_at),
     }
     if step:
@@ -96,7 +88,7 @@ def _whole(found: "Described", now: datetime) -> dict[str, object]:
         at_step = f"{parent.step_key}, run {parent.run_number}"
         fields["parent"] = f"{parent.workflow_name}/{parent.instance_id} at {at_step}"
     fields["params"] = _json(meta.params)
-    if found.details.status == "complete":
+    if found.details.status is RunStatus.COMPLETE:
         fields["output"] = _json(found.details.output)
     return fields
 
@@ -106,32 +98,32 @@ def standing(details: "InstanceStatus", step: "CurrentStep | None", now: datetim
     if details.ended:
         return None
     reason = waiting_for(step, now) if step else None
-    if details.status == "paused":
+    if details.status is RunStatus.PAUSED:
         after = f"; it stands at {step.step_key}: {reason}" if step else ""
         return f"paused until it is resumed{after}"
     # Of a step's first attempt nothing is told before it has ended.
-    return reason or ("its code is running" if details.status == "active" else None)
+    return reason or ("its code is running" if details.status is RunStatus.ACTIVE else None)
 
 
 def waiting_for(step: "CurrentStep", now: datetime) -> str:
     """What a step that has not ended waits for, in words."""
     until = f", until {both(step.wake_at, now)}" if step.wake_at else ""
-    match kind(step.type):
-        case "do":
+    match step.type:
+        case EntryKind.DO:
             reason = _doing(step, now)
-        case "sleep":
+        case EntryKind.SLEEP:
             reason = f"sleeping{until}"
-        case "wait_for_event":
+        case EntryKind.WAIT:
             types = step.wait_event_type or []
             names = [types] if isinstance(types, str) else types
             reason = f"waiting for event {' or '.join(names)}{until}"
-        case "child":
+        case EntryKind.CHILD:
             reason = f"waiting for its child instance{_child(step)}{until}"
-        case "join":
+        case EntryKind.JOIN:
             reason = "waiting for all of its branches"
-        case "race":
+        case EntryKind.RACE:
             reason = "waiting for the first of its branches"
-        case "loop":
+        case EntryKind.LOOP:
             reason = "going through its iterations"
         case other:
             reason = f"{step.status} in {other}{until}"
@@ -150,13 +142,13 @@ def _doing(step: "CurrentStep", now: datetime) -> str:
 
 def step_rows(steps: "list[Step]", now: datetime, *, full: bool) -> Rows:
     """The timeline of a run: when each entry began, how it stands, how long it took, and why."""
-    first = next((step.created_at for step in steps if step.created_at), None)
+    first = steps[0].created_at if steps else None
     return [
         {
             "began": _after(first, step.created_at),
-            "state": f"{_SYMBOLS.get(step.status, '?')} {step.status}",
+            "state": _STATES[step.status][0],
             "step": step.step_key,
-            "type": kind(step.type),
+            "type": step.type,
             "attempts": _attempts(step),
             "took": _took(step, now),
             "what": _what(step, now, full=full),
@@ -166,15 +158,14 @@ def step_rows(steps: "list[Step]", now: datetime, *, full: bool) -> Rows:
 
 
 def _took(step: "Step", now: datetime) -> str | None:
-    ended = step.status not in ("pending", "waiting")
-    return _between(step.created_at, step.updated_at if ended else now)
+    return _between(step.created_at, now if step.status in OPEN else step.updated_at)
 
 
 def _what(step: "Step", now: datetime, *, full: bool) -> str | None:
     """Why an entry is as it is: what it waits for, its error, or its result."""
-    if step.status in ("pending", "waiting"):
+    if step.status in OPEN:
         return waiting_for(step, now)
-    if step.error and step.status != "completed":
+    if step.error and step.status is not EntryStatus.COMPLETED:
         return _error(step.error)
     undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
     result = "" if step.result is None else _json(step.result, None if full else _SHOWN)
@@ -211,11 +202,6 @@ def log_row(line: "LogLine") -> dict[str, Any]:
     }
 
 
-def kind(type_: str) -> str:
-    """A type of entry as authors know it."""
-    return "wait_for_event" if type_ == "waitForEvent" else type_
-
-
 def _child(step: "CurrentStep | Step") -> str:
     """The child of a step; only a history names it."""
     workflow, instance = (
@@ -225,19 +211,19 @@ def _child(step: "CurrentStep | Step") -> str:
 
 
 def _attempts(step: "CurrentStep") -> str:
-    if kind(step.type) != "do" or not step.attempts:
+    if step.type is not EntryKind.DO or not step.attempts:
         return ""
     return _of(step.attempts, step.max_attempts)
 
 
-def _of(number: int, at_most: int | None) -> str:
+def _of(number: int, at_most: float | None) -> str:
     return f"{number} of {at_most}" if at_most else str(number)
 
 
 def _outcome(details: "InstanceStatus", longest: int) -> str | None:
     if details.error:
         return _cut(_error(details.error) or "", longest * 2)
-    return _json(details.output, longest) if details.status == "complete" else None
+    return _json(details.output, longest) if details.status is RunStatus.COMPLETE else None
 
 
 def _error(error: "Failure | None") -> str | None:
@@ -252,9 +238,7 @@ def _after(first: datetime | None, when: datetime | None) -> str | None:
     return f"+{span(span_ms(first, when))}" if first and when else None
 
 
-def _clock(when: datetime | None) -> str | None:
-    if when is None:
-        return None
+def _clock(when: datetime) -> str:
     return f"{moment(when).removesuffix(' UTC')}.{when.microsecond // 1000:03d} UTC"
 
 

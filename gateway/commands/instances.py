@@ -26,11 +26,13 @@ from headwater.gateway.commands.workflow_service import (
     service_options,
     workflow_option,
 )
+from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client, Described, History, Listed
+    from headwater.gateway.client import Client
+    from headwater.schemas.answers import History, Instance, InstanceListed
 
-_STATUSES: Final = ("active", "waiting", "paused", "complete", "errored", "terminated")
+_STATUSES: Final = [status.value for status in RunStatus]
 _STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
 _EVENT_COLUMNS: Final = ("at", "type", "taken by", "payload")
 #: As many as the service gives at once.
@@ -87,8 +89,8 @@ def list_instances(
     Of every instance: its id and status, and the error or output if it has ended.
     """
 
-    async def ask(client: "Client") -> "tuple[list[Listed], str | None]":
-        found: list[Listed] = []
+    async def ask(client: "Client") -> "tuple[list[InstanceListed], str | None]":
+        found: list[InstanceListed] = []
         after = cursor
         while True:
             size = min(page_size, limit - len(found))
@@ -124,7 +126,7 @@ def get_instance(service: Service, workflow: str, instance_id: str, full: bool) 
     Its status, its current step and what that waits for, its error, and when it moved.
     """
 
-    async def ask(client: "Client") -> "Described":
+    async def ask(client: "Client") -> "Instance":
         return await client.workflow(workflow).get(instance_id).describe()
 
     rows = summary_rows(service.ask(ask), service.now(), full=full)

@@ -14,9 +14,11 @@ from headwater.gateway.commands.output import print_rows
 from headwater.gateway.commands.show_day import DayFailed
 from headwater.gateway.settings import Settings
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.workflows.queries import Instance, RunKey, Step, Workflows
+from headwater.projections.workflows.queries import RunKey, Workflows
+from headwater.schemas.answers import Instance, Step
 from headwater.schemas.errors import HeadwaterError
-from headwater.schemas.history import Command, SendEvent, StartRun
+from headwater.schemas.history import Command, EntryKind, SendEvent, StartRun
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.client import WorkflowClient
 
 #: The app of the demo, as `--app` names it, and its workflow.
@@ -27,7 +29,6 @@ DEMO_WORKFLOW: Final = "day-report"
 _WITHIN_S: Final = 60.0
 _ASK_EVERY_S: Final = 0.1
 _STEPS_MAX: Final = 100
-_OVER: Final = ("complete", "errored", "terminated")
 _PARAMS: Final = {"user_id": "user_amara", "date": "2026-07-01"}
 _COLUMNS: Final = ("step", "type", "status", "attempts", "result")
 
@@ -93,16 +94,17 @@ class WorkflowShow:
     async def _finish(self) -> None:
         async with Reader(self._settings.postgres) as reader:
             workflows = Workflows(reader)
-            await self._until(workflows, lambda found: _waits(found) or found.status in _OVER)
+            await self._until(workflows, lambda found: _waits(found) or found.details.ended)
             approval = json.dumps({"by": "the demo"})
             await self._send(SendEvent(self._new_id(), "approval", approval))
-            ended = await self._until(workflows, lambda found: found.status in _OVER)
-            run = RunKey(DEMO_WORKFLOW, self._instance_id, ended.run_number)
+            ended = await self._until(workflows, lambda found: found.details.ended)
+            run = RunKey(DEMO_WORKFLOW, self._instance_id, ended.meta.run_number)
             steps = await workflows.steps(run, limit=_STEPS_MAX)
-        if ended.status != "complete":
+        if ended.details.status is not RunStatus.COMPLETE:
+            error = ended.details.error
+            why = f": {error.name}: {error.message}" if error else ""
             raise DayFailed(
-                f"expected the demo's workflow to complete, found it {ended.status}: "
-                f"{ended.error_name}: {ended.error_message}"
+                f"expected the demo's workflow to complete, found it {ended.details.status}{why}"
             )
         title = f"workflow {DEMO_WORKFLOW}, instance {self._instance_id}"
         print_rows([_shown(step) for step in steps.rows], _COLUMNS, title=title)
@@ -113,7 +115,8 @@ class WorkflowShow:
         try:
             async with asyncio.timeout(_WITHIN_S):
                 while True:
-                    found = await workflows.instance(DEMO_WORKFLOW, self._instance_id)
+                    placed = await workflows.instance(DEMO_WORKFLOW, self._instance_id)
+                    found = placed.instance if placed else None
                     if found is not None and done(found):
                         return found
                     await asyncio.sleep(_ASK_EVERY_S)
@@ -125,23 +128,24 @@ class WorkflowShow:
 
 
 def _waits(instance: Instance) -> bool:
-    step = instance.current_step
-    return step is not None and step.type == "wait_for_event"
+    step = instance.meta.current_step
+    return step is not None and step.type is EntryKind.WAIT
 
 
 def _standing(instance: Instance | None) -> str:
     if instance is None:
         return "not in Postgres"
-    at = instance.current_step
-    why = f" at {at.name}: {at.error_message or 'no error'}" if at else ""
-    return f"{instance.status}{why}"
+    at = instance.meta.current_step
+    error = at.error.message if at and at.error else "no error"
+    why = f" at {at.name}: {error}" if at else ""
+    return f"{instance.details.status}{why}"
 
 
 def _shown(step: Step) -> dict[str, Any]:
     return {
         "step": step.name,
-        "type": step.type,
-        "status": step.status,
+        "type": step.type.value,
+        "status": step.status.value,
         "attempts": step.attempts or None,
-        "result": step.result,
+        "result": None if step.result is None else bytes(step.result).decode(),
     }

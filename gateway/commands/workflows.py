@@ -9,7 +9,8 @@ from headwater.gateway.commands.output import print_rows, say
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client, WorkflowListed
+    from headwater.gateway.client import Client
+    from headwater.schemas.answers import WorkflowListed
 
 
 @click.group(

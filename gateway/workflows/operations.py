@@ -3,8 +3,9 @@
 from typing import Any, Final
 
 from headwater.gateway.workflows import description as say
-from headwater.gateway.workflows import examples, shapes
+from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.description import described
+from headwater.schemas import answers
 
 _LAGS: Final = (
     "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait."
@@ -14,7 +15,7 @@ LIST_WORKFLOWS: Final = described(
     "listWorkflows",
     "The workflows that there are",
     "Those whose code the workers have.",
-    answer=shapes.WorkflowNames,
+    answer=answers.WorkflowList,
     example=examples.NAMES,
     problems=say.OF_READS,
     parameters=[say.MIN_POSITION],
@@ -23,7 +24,7 @@ LIST_INSTANCES: Final = described(
     "listInstances",
     "Instances of a workflow, newest first",
     "A page holds still while instances come and go: its cursor names the last one seen.",
-    answer=shapes.InstancePage,
+    answer=answers.InstancePage,
     example=examples.LISTING,
     problems=[*say.OF_READS, "invalid_cursor", "WORKFLOW_NOT_FOUND"],
     parameters=[*say.OF_WORKFLOW, *say.LISTING],
@@ -32,7 +33,7 @@ GET_INSTANCE: Final = described(
     "getInstance",
     "One instance, whole",
     "How it stands, what it was started with, and the step that it stands at.",
-    answer=shapes.InstanceWhole,
+    answer=answers.Instance,
     example=examples.INSTANCE,
     problems=[*say.OF_READS, "INSTANCE_NOT_FOUND"],
     parameters=[*say.OF_INSTANCE, say.MIN_POSITION],
@@ -42,7 +43,7 @@ GET_HISTORY: Final = described(
     "What happened in a run",
     "Steps in the order in which they were first reached, events as they came, lines as they were "
     "written; each with a cursor of its own.",
-    answer=shapes.HistoryShown,
+    answer=answers.HistoryPage,
     example=examples.HISTORY,
     problems=[*say.OF_READS, "invalid_cursor", "INSTANCE_NOT_FOUND", "RUN_NOT_FOUND"],
     parameters=[*say.OF_INSTANCE, *say.HISTORY],
@@ -63,7 +64,7 @@ CREATE_INSTANCE: Final = described(
     "createInstance",
     "Create an instance",
     "Of several requests with one id exactly one creates it.",
-    answer=shapes.InstanceShown,
+    answer=answers.InstanceListed,
     example=examples.CREATED,
     problems=[
         *say.OF_WRITES,
@@ -80,7 +81,7 @@ CREATE_INSTANCES: Final = described(
     "createInstances",
     "Create up to 100 instances",
     "Instances that exist are skipped, and left out of the answer; so a batch may be sent again.",
-    answer=shapes.InstancesShown,
+    answer=answers.InstancesCreated,
     example=examples.BATCH,
     problems=[
         *say.OF_WRITES,
@@ -97,7 +98,7 @@ RETRY_INSTANCE: Final = described(
     "Try an errored instance again",
     "Begins its next run, which keeps the results of steps before the one that failed, or before "
     "`fromStep`.",
-    answer=shapes.Begun,
+    answer=answers.Managed,
     example=examples.BEGUN,
     problems=[*say.OF_WRITES, "INSTANCE_NOT_FOUND", "STEP_NOT_FOUND", "INSTANCE_NOT_ERRORED"],
     parameters=[*say.OF_INSTANCE, say.PREFER],
@@ -109,7 +110,7 @@ SEND_EVENT: Final = described(
     "Send an event to an instance",
     "It is kept until the workflow waits for one of its type. With `startIfMissing` an instance "
     "that does not exist is created, and finds the event.",
-    answer=shapes.EventTaken,
+    answer=answers.EventSent,
     example=examples.EVENT_TAKEN,
     problems=[
         *say.OF_WRITES,
@@ -131,7 +132,7 @@ TICK: Final = described(
     "Have a worker do what is due",
     "For workers that were started with --tick. Off unless HEADWATER_TICK_URL and "
     "HEADWATER_TICK_KEY are set. Several ticks at a time are safe.",
-    answer=shapes.Ticked,
+    answer=answers.Ticked,
     example=examples.TICKED,
     problems=["tick_disabled", "worker_unavailable"],
     body=say.TICK_BODY,
@@ -155,7 +156,7 @@ def verb(name: str, *, begins: bool) -> dict[str, Any]:
         f"{name}Instance",
         f"{name.capitalize()} an instance",
         _VERBS[name],
-        answer=shapes.Begun if begins else shapes.Done,
+        answer=answers.Managed,
         example=examples.BEGUN if begins else examples.DONE,
         problems=[*say.OF_WRITES, "INSTANCE_NOT_FOUND", *ended],
         parameters=[*say.OF_INSTANCE, say.PREFER],

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple, TypeAlias
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.positions import PARAMETER, read_positions
 from headwater.processors.runs.limits import LOG_CATEGORY_MAX
-from headwater.processors.runs.state import RunStatus
 from headwater.projections.workflows.queries import Order
+from headwater.schemas.statuses import RunStatus
 
 #: Every value that a query gives to a name.
 Query: TypeAlias = Mapping[str, Sequence[str]]
@@ -29,7 +29,7 @@ _CURSOR_MAX: Final = 1_024
 class Listing(NamedTuple):
     """Which instances are asked for."""
 
-    status: str | None
+    status: RunStatus | None
     page_size: int
     cursor: str | None
 
@@ -53,7 +53,10 @@ def read_listing(query: Query) -> Listing:
 
     Errors: Problem that names the field, here and in all below.
     """
-    return Listing(_one_of(query, "status", STATUSES), _page_size(query), _cursor(query, "cursor"))
+    status = _one_of(query, "status", STATUSES)
+    return Listing(
+        None if status is None else RunStatus(status), _page_size(query), _cursor(query, "cursor")
+    )
 
 
 def read_history(query: Query) -> HistoryAsked:

@@ -8,7 +8,6 @@ import msgspec
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows import shapes
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.parameters import (
     HistoryAsked,
@@ -19,7 +18,14 @@ from headwater.gateway.workflows.parameters import (
 )
 from headwater.gateway.workflows.positions import HEADER, stated
 from headwater.projections.errors import InvalidCursor
-from headwater.projections.workflows.queries import Instance, RunKey, Workflows
+from headwater.projections.workflows.queries import Placed, RunKey, Workflows
+from headwater.schemas.answers import (
+    Answer,
+    HistoryPage,
+    InstancePage,
+    WorkflowList,
+    WorkflowListed,
+)
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 
 #: Seconds that a reader waits for the position that it asks for.
@@ -56,8 +62,9 @@ class Reading:
         """The workflows that there are."""
         applied = await self.fresh(query)
         names = await self._workflows.names()
-        found = [shapes.WorkflowName(name=name) for name in names]
-        return answer(shapes.WorkflowNames(workflows=found), applied)
+        return answer(
+            WorkflowList(workflows=[WorkflowListed(name=name) for name in names]), applied
+        )
 
     async def listing(self, workflow: str, query: Query) -> Response[bytes]:
         """A page of a workflow's instances."""
@@ -73,7 +80,10 @@ class Reading:
                 f"expected a workflow that a worker runs or has run, found {workflow[:64]!r}",
                 headers=_position(applied),
             )
-        return answer(shapes.page_shown(page), applied)
+        found = InstancePage(
+            instances=list(page.rows), has_next_page=page.cursor is not None, cursor=page.cursor
+        )
+        return answer(found, applied)
 
     async def _is_known(self, workflow: str) -> bool:
         if workflow in await self._workflows.names():
@@ -84,9 +94,9 @@ class Reading:
         """An instance, whole."""
         applied = await self.fresh(query)
         found = await self.find(workflow, instance_id, applied)
-        return answer(shapes.instance_whole(found), own(found, applied))
+        return answer(found.instance, own(found, applied))
 
-    async def find(self, workflow: str, instance_id: str, applied: Mapping[int, int]) -> Instance:
+    async def find(self, workflow: str, instance_id: str, applied: Mapping[int, int]) -> Placed:
         """The row of an instance.
 
         Errors: Problem when there is none (yet).
@@ -105,20 +115,19 @@ class Reading:
         asked = read_history(query)
         applied = await self.fresh(query)
         found = await self.find(workflow, instance_id, applied)
-        number = found.run_number if asked.run_number is None else asked.run_number
-        run = await self._workflows.run(workflow, instance_id, number)
-        if run is None:
+        latest = found.instance.meta.run_number
+        number = latest if asked.run_number is None else asked.run_number
+        if number > latest:
             raise Problem(
                 "RUN_NOT_FOUND",
-                f"runNumber: expected 0 to {found.run_number}, found {number}",
+                f"runNumber: expected 0 to {latest}, found {number}",
                 headers=_position(applied),
                 field="runNumber",
             )
         shown = await self._history(RunKey(workflow, instance_id, number), asked)
         return answer(shown, own(found, applied))
 
-    async def _history(self, run: RunKey, asked: HistoryAsked) -> shapes.HistoryShown:
-        names = (run.workflow_name, run.instance_id)
+    async def _history(self, run: RunKey, asked: HistoryAsked) -> HistoryPage:
         size, order = asked.page_size, asked.order
         with _naming("stepsCursor"):
             steps = await self._workflows.steps(
@@ -128,20 +137,18 @@ class Reading:
             events = await self._workflows.events(
                 run, order=order, limit=size, after=asked.events_cursor
             )
-        shown = shapes.HistoryShown(
+        page = HistoryPage(
             run_number=run.run_number,
-            steps=[shapes.step_shown(row, *names) for row in steps.rows],
-            steps_cursor=steps.cursor or msgspec.UNSET,
+            steps=list(steps.rows),
+            steps_cursor=steps.cursor,
             steps_has_next_page=steps.cursor is not None,
-            events=[shapes.event_shown(row, *names) for row in events.rows],
-            events_cursor=events.cursor or msgspec.UNSET,
+            events=list(events.rows),
+            events_cursor=events.cursor,
             events_has_next_page=events.cursor is not None,
         )
-        return await self._with_logs(shown, run, asked) if asked.include_logs else shown
+        return await self._with_logs(page, run, asked) if asked.include_logs else page
 
-    async def _with_logs(
-        self, shown: shapes.HistoryShown, run: RunKey, asked: HistoryAsked
-    ) -> shapes.HistoryShown:
+    async def _with_logs(self, page: HistoryPage, run: RunKey, asked: HistoryAsked) -> HistoryPage:
         with _naming("logsCursor"):
             logs = await self._workflows.logs(
                 run,
@@ -152,28 +159,28 @@ class Reading:
                 after=asked.logs_cursor,
             )
         return msgspec.structs.replace(
-            shown,
-            logs=[shapes.log_shown(row, run.workflow_name, run.instance_id) for row in logs.rows],
-            logs_cursor=logs.cursor or msgspec.UNSET,
+            page,
+            logs=list(logs.rows),
+            logs_cursor=logs.cursor,
             logs_has_next_page=logs.cursor is not None,
         )
 
 
-def own(row: Instance, applied: Mapping[int, int]) -> dict[int, int]:
+def own(found: Placed, applied: Mapping[int, int]) -> dict[int, int]:
     """How far the partition of an instance is applied."""
-    return {row.partition: max(row.offset, applied.get(row.partition, -1))}
+    return {found.partition: max(found.offset, applied.get(found.partition, -1))}
 
 
 def answer(
-    shape: msgspec.Struct,
+    found: Answer,
     positions: Mapping[int, int],
     *,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response[bytes]:
-    """A shape as an answer that states positions."""
+    """An answer that states positions."""
     return Response(
-        msgspec.json.encode(shape),
+        msgspec.json.encode(found),
         status_code=status,
         media_type=JSON,
         headers={**_position(positions), **(headers or {})},

@@ -270,9 +270,9 @@ def _tail(entrance: Entrance, reading: Reading, tails: Tails) -> HTTPRouteHandle
         query = query_of(request)
         after = read_last_event_id(query, request.headers)
         applied = await reading.fresh(query)
-        row = await reading.find(*_names(context), applied)
+        found = await reading.find(*_names(context), applied)
         tails.require_room()
-        return tails.response(row, -1 if after is None else after)
+        return tails.response(found, -1 if after is None else after)
 
     return follow_instance
 

@@ -17,20 +17,10 @@ from litestar.types import Send
 from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows import shapes
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.positions import HEADER, stated
-from headwater.processors.runs.state import ENDED
-from headwater.projections.workflows.queries import (
-    Changed,
-    Changes,
-    Event,
-    Instance,
-    InstanceListed,
-    LogLine,
-    Step,
-    Workflows,
-)
+from headwater.projections.workflows.queries import Changed, Changes, Placed, Workflows
+from headwater.schemas.answers import STREAMED, Answer, Instance, StatusOfRun
 from headwater.schemas.errors import StoreUnavailable
 
 #: Seconds of silence after which a comment is sent: proxies cut what is silent for 30 to 60 s.
@@ -46,13 +36,10 @@ _SEND_WITHIN_S: Final = 30.0
 _BEGIN: Final = b"retry: 1000\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 
+#: What the message of an answer is called; one that ends the stream is called `end`.
+_EVENTS: Final = {kind: event for event, kind in STREAMED.items() if event != "end"}
+
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
-
-
-class StatusShown(shapes.InstanceStatus, frozen=True, kw_only=True):
-    """How an instance stands, and in which run."""
-
-    run_number: int
 
 
 class Tails:
@@ -81,54 +68,54 @@ class Tails:
                 "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
             )
 
-    def response(self, row: Instance, after: int) -> "TailResponse":
-        """The stream of an instance's changes behind an offset."""
-        position = stated({row.partition: row.offset})
+    def response(self, found: Placed, after: int) -> "TailResponse":
+        """The stream of an instance's changes after an offset."""
+        position = stated({found.partition: found.offset})
         return TailResponse(
-            iterator=self._follow(row, after),
+            iterator=self._follow(found, after),
             media_type="text/event-stream",
             headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
-    async def _follow(self, row: Instance, after: int) -> AsyncGenerator[bytes, None]:
+    async def _follow(self, found: Placed, after: int) -> AsyncGenerator[bytes, None]:
         self.count += 1
         try:
             yield _BEGIN
-            async with aclosing(self._chunks(row, after)) as chunks:
+            async with aclosing(self._chunks(found, after)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         finally:
             self.count -= 1
 
-    async def _chunks(self, row: Instance, after: int) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, found: Placed, after: int) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
-        standing: InstanceListed = row
+        partition, status = found.partition, _status(found.instance)
         silent_since = loop.time()
         while not self._closing.is_set():
-            seen = self._freshness.applied().get(row.partition, -1)
-            found = await self._changes(row, after)
-            if found is None:
+            seen = self._freshness.applied().get(partition, -1)
+            changes = await self._changes(found.instance, after)
+            if changes is None:
                 await self._rest(_RETRY_S)
             else:
-                after = found.offset
-                standing = _latest(found.rows) or standing
-                if found.rows:
-                    yield b"".join(_messages(found.rows, row.workflow_name, row.instance_id))
+                after = changes.offset
+                status = _latest(changes.rows) or status
+                if changes.rows:
+                    yield b"".join(_messages(changes.rows))
                     silent_since = loop.time()
-                if found.more:
+                if changes.more:
                     continue
-                if standing.status in ENDED:
-                    yield message("end", _status(standing), after)
+                if status.ended:
+                    yield message("end", status, after)
                     return
-                await self._moved(row.partition, seen)
+                await self._moved(partition, seen)
             if loop.time() - silent_since >= self._heartbeat_s:
                 yield _HEARTBEAT
                 silent_since = loop.time()
 
-    async def _changes(self, row: Instance, after: int) -> Changes | None:
-        """What changed behind an offset; None while Postgres is away, or made anew."""
+    async def _changes(self, instance: Instance, after: int) -> Changes | None:
+        """What changed after an offset; None while Postgres is away, or made anew."""
         try:
-            return await self._workflows.changes(row.workflow_name, row.instance_id, after)
+            return await self._workflows.changes(instance.meta.workflow_name, instance.id, after)
         except StoreUnavailable:
             return None
 
@@ -176,38 +163,31 @@ class TailResponse(ASGIStreamingResponse):
                 await self.iterator.aclose()
 
 
-def message(event: str, shape: msgspec.Struct, offset: int | None) -> bytes:
+def message(event: str, data: Answer, offset: int | None) -> bytes:
     """A message; without an offset the reader keeps the one before."""
     lines = [b"event: " + event.encode()]
     if offset is not None:
         lines.append(b"id: %d" % offset)
     # A value of an author's may be JSON on several lines.
-    lines += [b"data: " + line for line in _LINE_END.split(msgspec.json.encode(shape))]
+    lines += [b"data: " + line for line in _LINE_END.split(msgspec.json.encode(data))]
     return b"\n".join(lines) + b"\n\n"
 
 
-def _messages(rows: tuple[Changed, ...], workflow: str, instance_id: str) -> Iterator[bytes]:
-    names = (workflow, instance_id)
+def _messages(rows: tuple[Changed, ...]) -> Iterator[bytes]:
     for index, changed in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].offset != changed.offset
-        offset = changed.offset if last else None
-        match changed.row:
-            case Step():
-                yield message("step", shapes.step_shown(changed.row, *names), offset)
-            case Event():
-                yield message("event", shapes.event_shown(changed.row, *names), offset)
-            case LogLine():
-                yield message("log", shapes.log_shown(changed.row, *names), offset)
-            case InstanceListed():
-                yield message("status", _status(changed.row), offset)
+        yield message(_EVENTS[type(changed.row)], changed.row, changed.offset if last else None)
 
 
-def _latest(rows: tuple[Changed, ...]) -> InstanceListed | None:
-    return next((each.row for each in reversed(rows) if isinstance(each.row, InstanceListed)), None)
+def _latest(rows: tuple[Changed, ...]) -> StatusOfRun | None:
+    return next((each.row for each in reversed(rows) if isinstance(each.row, StatusOfRun)), None)
 
 
-def _status(row: InstanceListed) -> StatusShown:
-    shown = shapes.status_shown(row)
-    return StatusShown(
-        status=shown.status, error=shown.error, output=shown.output, run_number=row.run_number
+def _status(instance: Instance) -> StatusOfRun:
+    details = instance.details
+    return StatusOfRun(
+        status=details.status,
+        error=details.error,
+        output=details.output,
+        run_number=instance.meta.run_number,
     )

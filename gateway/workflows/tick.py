@@ -7,7 +7,7 @@ import msgspec
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import Tick
-from headwater.gateway.workflows.shapes import Ticked
+from headwater.schemas.answers import Ticked
 
 #: Seconds for all that a tick may do; a worker that needs longer goes on without anybody waiting.
 _TIMEOUT_S: Final = 60.0

@@ -14,7 +14,7 @@ from headwater.gateway.http.problems import HANDLERS
 from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.gateway.http.server import listener, refuse_taken_port
 from headwater.gateway.workflows.bodies import read_tick
-from headwater.gateway.workflows.shapes import Ticked
+from headwater.schemas.answers import Ticked
 
 #: Gives how many instances were given out, of at most so many, with about so many steps.
 Tick: TypeAlias = Callable[[int | None, int | None], Awaitable[int]]

@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-import msgspec
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows import shapes
 from headwater.gateway.workflows.bodies import NewEvent
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.parameters import prefers_async
@@ -22,6 +20,14 @@ from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.refusals import refusal
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
 from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.answers import (
+    Answer,
+    EventSent,
+    InstanceListed,
+    InstancesCreated,
+    InstanceStatus,
+    Managed,
+)
 from headwater.schemas.errors import BrokerUnavailable, Overloaded, StoreUnavailable
 from headwater.schemas.failures import (
     INSTANCE_EXISTS,
@@ -39,6 +45,7 @@ from headwater.schemas.history import (
     SendEvent,
     StartRun,
 )
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.client import Addressed, Commands
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
@@ -73,8 +80,7 @@ class Writing:
         if is_refused(reply.code):
             raise refusal(reply)
         # It has just begun: there is nothing to know of it that the reply does not say.
-        shown = shapes.InstanceShown(id=instance_id, details=shapes.status_replied(reply))
-        return _answer(shown, told, headers)
+        return _answer(InstanceListed(id=instance_id, details=_status(reply)), told, headers)
 
     async def create_batch(
         self, workflow: str, batch: Sequence[tuple[str, Json]], headers: Mapping[str, str]
@@ -84,14 +90,14 @@ class Writing:
         sent = [Addressed(workflow, name, StartRun(params)) for name, params in batch]
         told = await self._send(sent, headers)
         created = [
-            shapes.InstanceShown(id=one.instance_id, details=shapes.status_replied(reply))
+            InstanceListed(id=one.instance_id, details=_status(reply))
             for one, reply in zip(sent, told.replies, strict=True)
             if not is_refused(reply.code)
         ]
         for reply in told.replies:
             if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
                 raise refusal(reply, created=[one.id for one in created])
-        return _answer(shapes.InstancesShown(instances=created), told, headers)
+        return _answer(InstancesCreated(instances=created), told, headers)
 
     async def manage(
         self, workflow: str, instance_id: str, command: Command, headers: Mapping[str, str]
@@ -99,10 +105,9 @@ class Writing:
         """Pauses, resumes, terminates, restarts or retries an instance."""
         told = await self._to_instance(workflow, instance_id, command, headers)
         status = await self._status(workflow, instance_id, told)
-        if isinstance(command, RestartRun | RetryRun):
-            number = told.replies[0].run_number
-            return _answer(shapes.Begun(ok=True, status=status, run_number=number), told, headers)
-        return _answer(shapes.Done(ok=True, status=status), told, headers)
+        begins = isinstance(command, RestartRun | RetryRun)
+        number = told.replies[0].run_number if begins else None
+        return _answer(Managed(ok=True, status=status, run_number=number), told, headers)
 
     async def send_event(
         self,
@@ -116,7 +121,7 @@ class Writing:
         command = SendEvent(event_id, event.type, event.payload, start=event.start)
         told = await self._to_instance(workflow, instance_id, command, headers)
         status = await self._status(workflow, instance_id, told)
-        return _answer(shapes.EventTaken(status=status), told, headers)
+        return _answer(EventSent(status=status), told, headers)
 
     async def _to_instance(
         self, workflow: str, instance_id: str, command: Command, headers: Mapping[str, str]
@@ -153,7 +158,7 @@ class Writing:
         except StoreUnavailable:
             return False
 
-    async def _status(self, workflow: str, instance_id: str, told: _Told) -> shapes.InstanceStatus:
+    async def _status(self, workflow: str, instance_id: str, told: _Told) -> InstanceStatus:
         """How an instance stands, as Postgres has it if it may be asked."""
         (reply,) = told.replies
         if told.applied:
@@ -162,15 +167,20 @@ class Writing:
             except StoreUnavailable:
                 found = None
             if found is not None:
-                return shapes.status_shown(found)
-        return shapes.status_replied(reply)
+                return found.instance.details
+        return _status(reply)
 
 
-def _answer(shape: msgspec.Struct, told: _Told, headers: Mapping[str, str]) -> Response[bytes]:
+def _status(reply: ReplySent) -> InstanceStatus:
+    """How an instance stood when a command had its outcome: all that a reply says of it."""
+    return InstanceStatus(status=RunStatus(reply.status))
+
+
+def _answer(found: Answer, told: _Told, headers: Mapping[str, str]) -> Response[bytes]:
     """An answer: 200 if what it says can be read by now, else 202."""
     preference = {"preference-applied": "respond-async"} if prefers_async(headers) else {}
     return answer(
-        shape,
+        found,
         furthest((reply.partition, reply.position) for reply in told.replies),
         status=HTTPStatus.OK if told.applied else HTTPStatus.ACCEPTED,
         headers=preference,

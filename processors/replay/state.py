@@ -4,28 +4,15 @@ An entry is a call of `step.<something>` that was recorded. Its key is the path 
 to it, such as `pages/~3/fetch`.
 """
 
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from headwater.processors.runs.state import Run
 from headwater.schemas.history import Child, EntryKind, Failure, Json
+from headwater.schemas.statuses import OPEN, EntryStatus
 
-
-class EntryStatus(StrEnum):
-    """How an entry stands; the values are those of `history.steps[i].status`."""
-
-    PENDING = "pending"
-    WAITING = "waiting"
-    COMPLETED = "completed"
-    ERRORED = "errored"
-    CANCELLED = "cancelled"
-
-
-#: An entry in one of these has no result yet.
-OPEN = frozenset({EntryStatus.PENDING, EntryStatus.WAITING})
-
+__all__ = ["CONTAINERS", "OPEN", "UNRESOLVED", "CodeRun", "Entry", "EntryStatus"]
 
 #: Kinds that hold others: the key of one is a beginning of the keys of what it holds.
 CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})

@@ -10,6 +10,7 @@ from headwater.processors.replay.trimming import trimmed
 from headwater.schemas.history import (
     EntryCompleted,
     EntryKind,
+    EntryRolledBack,
     EventReceived,
     HistoryAppended,
     Json,
@@ -36,6 +37,7 @@ class RunView:
     state: CodeRun | None = None
     events: dict[str, EventView] = field(default_factory=dict)
     logs: list[tuple[int, LogWritten]] = field(default_factory=list)
+    rolled_back_at_ms: dict[str, int] = field(default_factory=dict)
 
     def apply(self, record: HistoryAppended) -> None:
         """Applies a record that counts."""
@@ -54,6 +56,8 @@ class RunView:
                         taken = self.events[event_id]
                         taken.delivered_at_ms = record.at_ms
                         taken.consumed_by_step_key = event.key
+                case EntryRolledBack():
+                    self.rolled_back_at_ms[event.key] = record.at_ms
                 case LogWritten():
                     self.logs.append((record.at_ms, event))
                 case _:

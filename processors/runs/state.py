@@ -4,26 +4,12 @@ States are changed in place, by appliers alone: a state belongs to one owner, an
 each event would make a step cost as much as its history is long.
 """
 
-from enum import StrEnum
-
 import msgspec
 
 from headwater.schemas.history import Failure, Json, Parent, Post
+from headwater.schemas.statuses import ENDED, RunStatus
 
-
-class RunStatus(StrEnum):
-    """How a run stands; the values are those of the API."""
-
-    ACTIVE = "active"
-    WAITING = "waiting"
-    PAUSED = "paused"
-    ERRORED = "errored"
-    TERMINATED = "terminated"
-    COMPLETE = "complete"
-
-
-#: A run in one of these has ended; only a restart follows or, if it has errored, a retry.
-ENDED = frozenset({RunStatus.ERRORED, RunStatus.TERMINATED, RunStatus.COMPLETE})
+__all__ = ["ENDED", "Received", "Run", "RunStatus"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):

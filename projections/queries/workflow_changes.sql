@@ -59,7 +59,8 @@ page as materialized (
 steps as (
     select "offset", 1 as rank, ordinal as first, sequence as second, row_to_json(s) as row
     from (
-        select run_number, step_key, name, type, status, attempts, max_attempts, timeout_ms,
+        select workflow_name, instance_id, run_number,
+               step_key, name, type, status, attempts, max_attempts, timeout_ms,
                next_retry_at, wake_at, wait_event_type, child_workflow_name, child_instance_id,
                result::text as result, error_name, error_message,
                error_detail::text as error_detail, ordinal, sequence, created_at, updated_at,
@@ -75,7 +76,8 @@ steps as (
 events as (
     select "offset", 2 as rank, sequence as first, 0::bigint as second, row_to_json(e) as row
     from (
-        select run_number, id, type, payload::text as payload, sequence, created_at, delivered_at,
+        select workflow_name, instance_id, run_number,
+               id, type, payload::text as payload, sequence, created_at, delivered_at,
                consumed_by_step_key, "offset"
         from workflow_event
         where workflow_name = %(workflow_name)s
@@ -89,7 +91,8 @@ lines as (
     select substr(id, 7, 15)::bigint, 3 as rank, substr(id, 23)::bigint as first,
            0::bigint as second, row_to_json(l) as row
     from (
-        select run_number, id, step_key, attempt, level, category, message, data::text as data,
+        select workflow_name, instance_id, run_number,
+               id, step_key, attempt, level, category, message, data::text as data,
                is_replay, created_at
         from workflow_log
         where workflow_name = %(workflow_name)s
@@ -106,7 +109,8 @@ lines as (
 instances as (
     select "offset", 4 as rank, 0::bigint as first, 0::bigint as second, row_to_json(i) as row
     from (
-        select workflow_name, instance_id, run_number, status, output::text as output, error_name,
+        select workflow_name, instance_id, run_number,
+               status, output::text as output, error_name,
                error_message, error_detail::text as error_detail, created_at, updated_at,
                started_at, completed_at, partition, "offset"
         from workflow_instance

@@ -1,4 +1,5 @@
-select run_number, id, type, payload::text as payload, sequence, created_at, delivered_at,
+select workflow_name, instance_id, run_number,
+       id, type, payload::text as payload, sequence, created_at, delivered_at,
        consumed_by_step_key
 from workflow_event
 where workflow_name = %(workflow_name)s

@@ -1,4 +1,5 @@
-select run_number, id, step_key, attempt, level, category, message, data::text as data, is_replay,
+select workflow_name, instance_id, run_number,
+       id, step_key, attempt, level, category, message, data::text as data, is_replay,
        created_at
 from workflow_log
 where workflow_name = %(workflow_name)s

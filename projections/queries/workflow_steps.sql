@@ -1,4 +1,5 @@
-select run_number, step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
+select workflow_name, instance_id, run_number,
+       step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
        wake_at, wait_event_type, child_workflow_name, child_instance_id, result::text as result,
        error_name, error_message, error_detail::text as error_detail, ordinal, sequence,
        created_at, updated_at, rolled_back_at, trimmed_before

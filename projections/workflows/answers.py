@@ -1,30 +1,51 @@
-"""What is answered of workflows: instances, their runs, and what a run's history consists of.
+"""Answers made of rows: their columns are named as the fields of `schemas.answers`."""
 
-JSON of authors comes as the text that it is: to parse it here would alter numbers and spaces.
-"""
-
-from datetime import datetime
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from headwater.schemas.answers import (
+    Answer,
+    CurrentStep,
+    Event,
+    Failure,
+    Instance,
+    InstanceListed,
+    InstanceMeta,
+    InstanceStatus,
+    LogLine,
+    Parent,
+    StatusOfRun,
+    Step,
+)
 from headwater.schemas.history import Json
 
 __all__ = [
+    "BY_RANK",
     "Changed",
     "Changes",
-    "CurrentStep",
-    "Event",
-    "Instance",
-    "InstanceListed",
-    "LogLine",
     "Page",
-    "Run",
+    "Placed",
+    "Row",
     "RunKey",
-    "Step",
+    "event_of",
+    "instance_of",
+    "line_of",
+    "listed_of",
+    "status_of",
+    "step_of",
 ]
 
+A = TypeVar("A", bound=Answer)
+S = TypeVar("S", bound=InstanceStatus)
 R = TypeVar("R", bound=msgspec.Struct)
+#: A row by its columns; times are datetimes, or text where the row came as JSON.
+Row: TypeAlias = Mapping[str, Any]
+
+#: What a list of event types begins with, where a step waits for several.
+_LIST: Final = "["
 
 
 class RunKey(msgspec.Struct, frozen=True):
@@ -42,128 +63,107 @@ class Page(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     cursor: str | None
 
 
-class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stands."""
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance, and where in the history lies the last record that was applied to it."""
 
-    run_number: int
-    status: str
-    output: Json | None
-    error_name: str | None
-    error_message: str | None
-    error_detail: Json | None
-    updated_at: datetime
-    started_at: datetime
-    completed_at: datetime | None
-
-
-class Run(_Outcome, frozen=True, kw_only=True):
-    """A run of an instance."""
-
-    params: Json
-
-
-class InstanceListed(_Outcome, frozen=True, kw_only=True):
-    """An instance in its current run; the position is that of the last record applied."""
-
-    workflow_name: str
-    instance_id: str
-    created_at: datetime
+    instance: Instance
     partition: int
     offset: int
-
-
-class CurrentStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run stands at: an open entry, or the one that an errored run failed at."""
-
-    step_key: str
-    name: str
-    type: str
-    status: str
-    attempts: int
-    max_attempts: int | None
-    timeout_ms: int | None
-    next_retry_at: datetime | None
-    wake_at: datetime | None
-    wait_event_type: str | None
-    error_name: str | None
-    error_message: str | None
-
-
-class Instance(InstanceListed, frozen=True, kw_only=True):
-    """An instance in its current run, whole."""
-
-    params: Json
-    parent_workflow_name: str | None
-    parent_instance_id: str | None
-    parent_run_number: int | None
-    parent_step_key: str | None
-    current_step: CurrentStep | None
-
-
-class Step(CurrentStep, frozen=True, kw_only=True):
-    """An entry of a run's history.
-
-    Shape:  trimmed_before is that of a loop: iterations before it are forgotten, with their steps.
-    """
-
-    run_number: int
-    child_workflow_name: str | None
-    child_instance_id: str | None
-    result: Json | None
-    error_detail: Json | None
-    ordinal: int
-    sequence: int
-    created_at: datetime
-    updated_at: datetime
-    rolled_back_at: datetime | None
-    trimmed_before: int | None
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that a run has received."""
-
-    run_number: int
-    id: str
-    type: str
-    payload: Json | None
-    sequence: int
-    created_at: datetime
-    delivered_at: datetime | None
-    consumed_by_step_key: str | None
-
-
-class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a run has written."""
-
-    run_number: int
-    id: str
-    step_key: str | None
-    attempt: int | None
-    level: str
-    category: str
-    message: str
-    data: Json | None
-    is_replay: bool
-    created_at: datetime
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """A row as it is now; the offset is that of the last record that changed it."""
 
     offset: int
-    row: Step | Event | LogLine | InstanceListed
+    row: Step | Event | LogLine | StatusOfRun
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """What changed in an instance's current run, by offsets.
 
-    Shape:  rows of one record are steps, events, lines, the instance. All up to `offset` is told:
-            go on from there, at once where there is `more`. Another run_number than before is
-            another run, of which everything is told. Steps that a loop has forgotten are not told;
-            its `trimmed_before` grows.
+    Shape:  rows of one record are steps, events, lines, the instance's status. The next changes are
+            those after `offset`; where there is `more`, some are there already. Another run_number
+            than before is another run, and the rows are all of it. Steps that a loop has forgotten
+            are not among them; its `trimmed_before` grows.
     """
 
     run_number: int
     rows: tuple[Changed, ...]
     offset: int
     more: bool
+
+
+def status_of(row: Row) -> StatusOfRun:
+    """How an instance stands."""
+    return _stands(StatusOfRun, row)
+
+
+def listed_of(row: Row) -> InstanceListed:
+    """An instance in a listing."""
+    return InstanceListed(id=row["instance_id"], details=_stands(InstanceStatus, row))
+
+
+def instance_of(row: Row) -> Placed:
+    """An instance, whole."""
+    step = row["current_step"]
+    current = None if step is None else _standing(CurrentStep, step)
+    parent = {name: row[f"parent_{name}"] for name in Parent.__struct_fields__}
+    meta = _made(
+        InstanceMeta,
+        row,
+        params=_raw(row["params"]),
+        current_step=current,
+        parent=Parent(**parent) if parent["workflow_name"] else None,
+    )
+    instance = Instance(id=row["instance_id"], details=_stands(InstanceStatus, row), meta=meta)
+    return Placed(instance=instance, partition=row["partition"], offset=row["offset"])
+
+
+def step_of(row: Row) -> Step:
+    """An entry of a history."""
+    return _standing(Step, row, id=row["step_key"], result=_raw(row["result"]))
+
+
+def event_of(row: Row) -> Event:
+    """An event of a history."""
+    return _made(Event, row, payload=_raw(row["payload"]))
+
+
+def line_of(row: Row) -> LogLine:
+    """A line of a history."""
+    return _made(LogLine, row, data=_raw(row["data"]))
+
+
+#: What rows of `workflow_changes` are, by their rank within a record.
+BY_RANK: Final[dict[int, Callable[[Row], Step | Event | LogLine | StatusOfRun]]] = {
+    1: step_of,
+    2: event_of,
+    3: line_of,
+    4: status_of,
+}
+
+
+def _stands(kind: type[S], row: Row) -> S:
+    return _made(kind, row, error=_failure(row), output=_raw(row["output"]))
+
+
+def _standing(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of an answer)
+    types: str | None = row["wait_event_type"]
+    several = types is not None and types.startswith(_LIST)
+    waits_for = msgspec.json.decode(types or "", type=list[str]) if several else types
+    return _made(kind, row, wait_event_type=waits_for, error=_failure(row), **more)
+
+
+def _made(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of an answer)
+    """An answer whose fields are columns, but for those that are given."""
+    return msgspec.convert(SimpleNamespace(**{**row, **more}), kind, from_attributes=True)
+
+
+def _failure(row: Row) -> Failure | None:
+    if row["error_name"] is None:
+        return None
+    return Failure(name=row["error_name"], message=row["error_message"] or "")
+
+
+def _raw(text: Json | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())

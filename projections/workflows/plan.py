@@ -19,11 +19,6 @@ from headwater.projections.projector.records import LogRecord, SqlRow, refusal
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
 from headwater.projections.workflows.patches import Patches, Told
 from headwater.projections.workflows.rows import (
-    CANCELLED,
-    COMPLETED,
-    ERRORED,
-    PENDING,
-    WAITING,
     EventRow,
     InstanceRow,
     LogRow,
@@ -56,6 +51,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import EntryStatus, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
 __all__ = ["WORKFLOWS", "plan_history"]
@@ -132,7 +128,7 @@ def _run_started(patches: Patches, told: Told, event: RunStarted) -> None:
         offset=told.offset,
         retries=event.kept is not None,
     )
-    row.force("active")
+    row.force(RunStatus.ACTIVE)
     row.belong(event.parent)
     patches.begin(row)
     if event.kept is not None:
@@ -152,27 +148,27 @@ def _retry(told: Told, event: RunStarted, kept: tuple[str, ...]) -> Retry:
 
 
 def _run_suspended(patches: Patches, told: Told, _: RunSuspended) -> None:
-    patches.instance(told).move(WAITING)
+    patches.instance(told).move(RunStatus.WAITING)
 
 
 def _run_paused(patches: Patches, told: Told, _: RunPaused) -> None:
-    patches.instance(told).force("paused")
+    patches.instance(told).force(RunStatus.PAUSED)
 
 
 def _run_resumed(patches: Patches, told: Told, _: RunResumed) -> None:
-    patches.instance(told).force("active")
+    patches.instance(told).force(RunStatus.ACTIVE)
 
 
 def _run_terminated(patches: Patches, told: Told, _: RunTerminated) -> None:
-    patches.instance(told).end("terminated", None, None, told.at_ms)
+    patches.instance(told).end(RunStatus.TERMINATED, None, None, told.at_ms)
 
 
 def _run_completed(patches: Patches, told: Told, event: RunCompleted) -> None:
-    patches.instance(told).end("complete", event.output, None, told.at_ms)
+    patches.instance(told).end(RunStatus.COMPLETE, event.output, None, told.at_ms)
 
 
 def _run_errored(patches: Patches, told: Told, event: RunErrored) -> None:
-    patches.instance(told).end(ERRORED, None, event.failure, told.at_ms)
+    patches.instance(told).end(RunStatus.ERRORED, None, event.failure, told.at_ms)
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -199,28 +195,28 @@ def _step(told: Told, event: StepCompleted | StepFailed, status: str) -> StepRow
 
 
 def _step_completed(patches: Patches, told: Told, event: StepCompleted) -> None:
-    row = _step(told, event, COMPLETED)
+    row = _step(told, event, EntryStatus.COMPLETED)
     row.result = event.result
     patches.put_step(told, row)
-    patches.instance(told).move("active")
+    patches.instance(told).move(RunStatus.ACTIVE)
 
 
 def _step_failed(patches: Patches, told: Told, event: StepFailed) -> None:
     last = event.retry_at_ms is None
-    row = _step(told, event, ERRORED if last else WAITING)
+    row = _step(told, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
     row.next_retry_at_ms = event.retry_at_ms
     row.fail(event.failure)
     patches.put_step(told, row)
     if last:
-        patches.instance(told).move("active")
+        patches.instance(told).move(RunStatus.ACTIVE)
 
 
 def _steps_retried(patches: Patches, told: Told, event: StepsRetried) -> None:
     for key in event.keys:
         step = patches.step(told, key)
         if step is not None:
-            step.become(PENDING, told.at_ms)
-    patches.instance(told).move("active")
+            step.become(EntryStatus.PENDING, told.at_ms)
+    patches.instance(told).move(RunStatus.ACTIVE)
 
 
 def _entry_opened(patches: Patches, told: Told, event: EntryOpened) -> None:
@@ -234,7 +230,7 @@ def _entry_opened(patches: Patches, told: Told, event: EntryOpened) -> None:
         step_key=event.key,
         name=event.name,
         type=event.kind.value,
-        status=WAITING if event.kind in _WAITS else PENDING,
+        status=EntryStatus.WAITING if event.kind in _WAITS else EntryStatus.PENDING,
         attempts=0,
         wake_at_ms=event.wake_at_ms,
         wait_event_type=_wait_event_type(event),
@@ -262,24 +258,24 @@ def _wait_event_type(event: EntryOpened) -> str | None:
 def _entry_completed(patches: Patches, told: Told, event: EntryCompleted) -> None:
     step = patches.step(told, event.key)
     if step is not None:
-        step.settle(COMPLETED, event.result, None, told.at_ms)
+        step.settle(EntryStatus.COMPLETED, event.result, None, told.at_ms)
     for event_id in event.consumed:
         patches.deliver(told, event_id, event.key)
-    patches.instance(told).move("active")
+    patches.instance(told).move(RunStatus.ACTIVE)
 
 
 def _entry_errored(patches: Patches, told: Told, event: EntryErrored) -> None:
     step = patches.step(told, event.key)
     if step is not None:
-        step.settle(ERRORED, None, event.failure, told.at_ms)
-    patches.instance(told).move("active")
+        step.settle(EntryStatus.ERRORED, None, event.failure, told.at_ms)
+    patches.instance(told).move(RunStatus.ACTIVE)
 
 
 def _entries_cancelled(patches: Patches, told: Told, event: EntriesCancelled) -> None:
     for key in event.keys:
         step = patches.step(told, key)
         if step is not None:
-            step.become(CANCELLED, told.at_ms)
+            step.become(EntryStatus.CANCELLED, told.at_ms)
 
 
 def _loop_advanced(patches: Patches, told: Told, event: LoopAdvanced) -> None:

@@ -5,6 +5,7 @@ a cursor names the last row that was seen: rows that come meanwhile move nothing
 asks for its changes instead, which come in the order of the log.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -17,37 +18,24 @@ from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
 from headwater.projections.postgres.statements import filled, statement
 from headwater.projections.workflows.answers import (
+    BY_RANK,
     Changed,
     Changes,
-    CurrentStep,
-    Event,
-    Instance,
-    InstanceListed,
-    LogLine,
     Page,
-    Run,
+    Placed,
     RunKey,
-    Step,
+    event_of,
+    instance_of,
+    line_of,
+    listed_of,
+    step_of,
 )
 from headwater.projections.workflows.history import PROJECTION
+from headwater.schemas.answers import Event, InstanceListed, LogLine, Step
+from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
-__all__ = [
-    "CHANGES_MAX",
-    "Changed",
-    "Changes",
-    "CurrentStep",
-    "Event",
-    "Instance",
-    "InstanceListed",
-    "LogLine",
-    "Order",
-    "Page",
-    "Run",
-    "RunKey",
-    "Step",
-    "Workflows",
-]
+__all__ = ["CHANGES_MAX", "Changed", "Changes", "Order", "Page", "Placed", "RunKey", "Workflows"]
 
 Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)
@@ -60,14 +48,6 @@ _NUMBER_MAX: Final = 2**63 - 1
 _OFFSET_MAX: Final = 10**15 - 2
 #: Rows of one answer to who follows a run.
 CHANGES_MAX: Final = 500
-
-#: What rows of `workflow_changes` are, by their rank within a record.
-_RANKS: Final[dict[int, type[Step | Event | LogLine | InstanceListed]]] = {
-    1: Step,
-    2: Event,
-    3: LogLine,
-    4: InstanceListed,
-}
 
 
 # --- places: what a cursor holds, named as the query's parameters -------------------------------
@@ -125,7 +105,7 @@ class Workflows:
         self,
         workflow_name: str,
         *,
-        status: str | None = None,
+        status: RunStatus | None = None,
         order: Order = "desc",
         limit: int,
         after: str | None = None,
@@ -134,42 +114,28 @@ class Workflows:
         query = _query("workflow_instances", order, status=status)
         bound: dict[str, object] = {"workflow_name": workflow_name, "status": status}
         place = _place(_OfInstance, order, after)
-        return await self._page(query, bound | place, InstanceListed, _OfInstance, limit)
+        return await self._page(query, bound | place, listed_of, _OfInstance, limit)
 
-    async def instance(self, workflow_name: str, instance_id: str) -> Instance | None:
+    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
         """An instance; None when there is none (yet)."""
         rows = await self._reader.answers(
             statement("workflow_instance"), workflow_name=workflow_name, instance_id=instance_id
         )
-        return msgspec.convert(rows[0], Instance) if rows else None
-
-    async def run(
-        self, workflow_name: str, instance_id: str, run_number: int | None = None
-    ) -> Run | None:
-        """A run of an instance, the current one unless named; None when there is none (yet)."""
-        if run_number is not None and not 0 <= run_number <= _NUMBER_MAX:
-            return None
-        rows = await self._reader.answers(
-            statement("workflow_run"),
-            workflow_name=workflow_name,
-            instance_id=instance_id,
-            run_number=run_number,
-        )
-        return msgspec.convert(rows[0], Run) if rows else None
+        return instance_of(rows[0]) if rows else None
 
     async def steps(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Step]:
         """Entries of a run, in the order in which they were first reached."""
         bound = msgspec.structs.asdict(run) | _place(_OfStep, order, after)
-        return await self._page(_query("workflow_steps", order), bound, Step, _OfStep, limit)
+        return await self._page(_query("workflow_steps", order), bound, step_of, _OfStep, limit)
 
     async def events(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Event]:
         """Events that a run has received, in the order in which they came."""
         bound = msgspec.structs.asdict(run) | _place(_OfEvent, order, after)
-        return await self._page(_query("workflow_events", order), bound, Event, _OfEvent, limit)
+        return await self._page(_query("workflow_events", order), bound, event_of, _OfEvent, limit)
 
     async def logs(
         self,
@@ -185,7 +151,7 @@ class Workflows:
         query = _query("workflow_logs", order, level=level, category=category)
         bound = msgspec.structs.asdict(run) | {"level": level, "category": category}
         place = _place(_OfLine, order, after)
-        return await self._page(query, bound | place, LogLine, _OfLine, limit)
+        return await self._page(query, bound | place, line_of, _OfLine, limit)
 
     async def next_offset(self, partition: int) -> int:
         """The first offset of a partition of `workflow-history` that is not applied yet."""
@@ -212,7 +178,7 @@ class Workflows:
     ) -> Changes | None:
         """What changed in the current run since the record at an offset; None without an instance.
 
-        Shape:  after -1 all of the run is told. At most `limit` rows, and the instance, unless a
+        Shape:  after -1 comes all of the run. At most `limit` rows, and the instance, unless a
                 single record has changed more: records are not divided.
         """
         found = await self._reader.answers(
@@ -233,7 +199,7 @@ class Workflows:
         )
 
     async def _page(
-        self, query: bytes, bound: Row, row: type[R], place: type[P], limit: int
+        self, query: bytes, bound: Row, answer: Callable[[Row], R], place: type[P], limit: int
     ) -> Page[R]:
         limit = bounded(limit)
         try:
@@ -246,14 +212,11 @@ class Workflows:
         shown = found[:limit]
         more = len(found) > limit
         last = [shown[-1][name] for name in place.__struct_fields__] if more else None
-        rows = tuple(msgspec.convert(each, row) for each in shown)
-        return Page(rows=rows, cursor=None if last is None else pack(last))
+        return Page(rows=tuple(map(answer, shown)), cursor=None if last is None else pack(last))
 
 
 def _changed(row: Row) -> Changed:
-    return Changed(
-        offset=row["offset"], row=msgspec.json.decode(row["row"], type=_RANKS[row["rank"]])
-    )
+    return Changed(offset=row["offset"], row=BY_RANK[row["rank"]](msgspec.json.decode(row["row"])))
 
 
 def _place(place: type[P], order: Order, after: str | None) -> dict[str, object]:

@@ -14,14 +14,10 @@ from typing_extensions import override
 
 from headwater.processors.replay.entry_keys import keys_of_iterations
 from headwater.schemas.history import Failure, Json, Parent
+from headwater.schemas.statuses import EntryStatus, RunStatus
 
 __all__ = [
     "AUTHORS_JSON",
-    "CANCELLED",
-    "COMPLETED",
-    "ERRORED",
-    "PENDING",
-    "WAITING",
     "Delivery",
     "EventRow",
     "InstanceChange",
@@ -34,16 +30,9 @@ __all__ = [
     "Trim",
 ]
 
-# The statuses of steps; `waiting` and `errored` are such of runs, too.
-PENDING: Final = "pending"
-WAITING: Final = "waiting"
-COMPLETED: Final = "completed"
-ERRORED: Final = "errored"
-CANCELLED: Final = "cancelled"
-
 #: A run in one of these moves by itself between them; out of another, only an operator's word or a
 #: restart brings it.
-_MOVING: Final = ("active", "waiting")
+_MOVING: Final = (RunStatus.ACTIVE, RunStatus.WAITING)
 
 #: Fields that hold JSON text of authors: to be kept as it is, or refused.
 AUTHORS_JSON: Final = frozenset({"params", "output", "result", "payload", "data", "error_detail"})
@@ -75,16 +64,18 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     partition: int
     offset: int
 
-    def move(self, status: str) -> None:
+    def move(self, status: RunStatus) -> None:
         """Sets the status, if the run moves by itself."""
         if not self.forced or self.status in _MOVING:
             self.status = status
 
-    def force(self, status: str) -> None:
+    def force(self, status: RunStatus) -> None:
         """Sets the status, whatever it is."""
         self.status, self.forced = status, True
 
-    def end(self, status: str, output: Json | None, failure: Failure | None, at_ms: int) -> None:
+    def end(
+        self, status: RunStatus, output: Json | None, failure: Failure | None, at_ms: int
+    ) -> None:
         """Ends the run."""
         self.force(status)
         self.output = output
@@ -121,7 +112,9 @@ class InstanceChange(_Run, kw_only=True, omit_defaults=True, gc=False):
     ended: bool = False
 
     @override
-    def end(self, status: str, output: Json | None, failure: Failure | None, at_ms: int) -> None:
+    def end(
+        self, status: RunStatus, output: Json | None, failure: Failure | None, at_ms: int
+    ) -> None:
         """Ends the run."""
         super().end(status, output, failure, at_ms)
         self.ended = True
@@ -144,7 +137,9 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     trimmed_before: int | None = None
     offset: int
 
-    def settle(self, status: str, result: Json | None, failure: Failure | None, at_ms: int) -> None:
+    def settle(
+        self, status: EntryStatus, result: Json | None, failure: Failure | None, at_ms: int
+    ) -> None:
         """Ends the step."""
         self.become(status, at_ms)
         self.result = result
@@ -154,7 +149,7 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """Sets or takes away the error."""
         self.error_name, self.error_message, self.error_detail = _parts(failure)
 
-    def become(self, status: str, at_ms: int) -> None:
+    def become(self, status: EntryStatus, at_ms: int) -> None:
         """Gives the step a status, beside the result or error that it has."""
         self.status = status
         self.updated_at_ms = at_ms
@@ -187,7 +182,7 @@ class StepRow(_Step, kw_only=True, omit_defaults=True, gc=False):
     created_at_ms: int
 
     @override
-    def become(self, status: str, at_ms: int) -> None:
+    def become(self, status: EntryStatus, at_ms: int) -> None:
         """Gives the step a status, beside the result or error that it has; no attempt waits."""
         super().become(status, at_ms)
         self.next_retry_at_ms = None
@@ -199,7 +194,9 @@ class StepChange(_Step, kw_only=True, omit_defaults=True, gc=False):
     settled: bool = False
 
     @override
-    def settle(self, status: str, result: Json | None, failure: Failure | None, at_ms: int) -> None:
+    def settle(
+        self, status: EntryStatus, result: Json | None, failure: Failure | None, at_ms: int
+    ) -> None:
         """Ends the step."""
         super().settle(status, result, failure, at_ms)
         self.settled = True

@@ -4,7 +4,6 @@ from headwater.schemas.history.code import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     HostLost,
@@ -62,6 +61,7 @@ from headwater.schemas.history.values import (
     Parent,
     Sender,
 )
+from headwater.schemas.statuses import EntryKind
 
 __all__ = [
     "NO_CAUSE",

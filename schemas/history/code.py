@@ -1,24 +1,7 @@
 """The events of a code workflow: its steps and its other entries."""
 
-from enum import StrEnum
-
 from headwater.schemas.history.values import Child, Failure, Json, Tagged
-
-
-class EntryKind(StrEnum):
-    """What an entry of a history is; the values are those of `history.steps[i].type`."""
-
-    DO = "do"
-    SLEEP = "sleep"
-    WAIT = "wait_for_event"
-    LOOP = "loop"
-    JOIN = "join"
-    RACE = "race"
-    CHILD = "child"
-    CHECKPOINT = "checkpoint"
-    REMOVED = "removed"
-    #: `step.now()`; not shown to people.
-    NOW = "now"
+from headwater.schemas.statuses import EntryKind
 
 
 class StepCompleted(Tagged, frozen=True):

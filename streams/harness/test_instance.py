@@ -1,11 +1,10 @@
 """Instances under test: what is done to them, and how they are looked at."""
 
-from datetime import datetime
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 from headwater.processors.replay.views import RunView
 from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
+from headwater.schemas.answers import History, StatusOfRun
 from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
@@ -14,8 +13,6 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import (
     Command,
-    EntryKind,
-    Failure,
     PauseRun,
     ReplySent,
     RestartRun,
@@ -24,9 +21,8 @@ from headwater.schemas.history import (
     SendEvent,
     TerminateRun,
 )
-from headwater.streams.authoring.arguments import aware
-from headwater.streams.authoring.failures import traceback_of
-from headwater.streams.authoring.values import decode, encode
+from headwater.streams.authoring.values import encode
+from headwater.streams.harness.histories import error_of, history_of, value_of
 
 
 class World(Protocol):
@@ -52,25 +48,25 @@ class TestInstance:
         self.workflow_name = workflow
         self.id = instance_id
 
-    async def status(self) -> SimpleNamespace:
+    async def status(self) -> StatusOfRun:
         """How it stands: `.status`, `.output`, `.error`, `.run_number`."""
         views = self._world.views(self.workflow_name, self.id)
         run = views[max(views)].state
         assert run is not None  # noqa: S101, a view begins with RunStarted
-        return SimpleNamespace(
-            status=run.status.value,
-            output=None if run.output is None else decode(run.output),
-            error=_error(run.failure),
+        return StatusOfRun(
+            status=run.status,
+            output=value_of(run.output),
+            error=error_of(run.failure),
             run_number=run.run_number,
         )
 
-    async def history(self, run_number: int | None = None) -> SimpleNamespace:
+    async def history(self, run_number: int | None = None) -> History:
         """What happened: `.steps`, `.events`, `.logs`, of the current run or of another."""
         views = self._world.views(self.workflow_name, self.id)
         number = max(views) if run_number is None else run_number
         if number not in views:
             raise ValueError(f"expected a run number of 0 to {max(views)}, found {run_number}")
-        return _shown(views[number], number)
+        return history_of(views[number], self.workflow_name, self.id, number)
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Sends an event."""
@@ -121,70 +117,3 @@ def _check(code: str, fault: str | None) -> None:
     # What is no text at all would not come as far as the engine, which says the same of the rest.
     if fault:
         raise refused(code, fault)
-
-
-def _error(failure: Failure | None) -> SimpleNamespace | None:
-    if failure is None:
-        return None
-    return SimpleNamespace(
-        name=failure.name, message=failure.message, traceback=traceback_of(failure)
-    )
-
-
-def _shown(view: RunView, number: int) -> SimpleNamespace:
-    steps = [
-        SimpleNamespace(
-            step_key=key,
-            name=entry.name,
-            type=entry.kind.value,
-            status=entry.status.value,
-            attempts=entry.attempts,
-            max_attempts=entry.max_attempts or float("inf"),
-            timeout_ms=entry.timeout_ms,
-            result=None if entry.result is None else decode(entry.result),
-            error=_error(entry.failure),
-            next_retry_at=_time(entry.wake_at_ms) if entry.kind is EntryKind.DO else None,
-            wake_at=_time(entry.wake_at_ms) if entry.kind is not EntryKind.DO else None,
-            wait_event_type=_types(entry.event_types, entry.limit),
-            created_at=_time(entry.created_at_ms),
-            updated_at=_time(entry.updated_at_ms),
-            run_number=number,
-        )
-        for key, entry in view.steps()
-    ]
-    events = [
-        SimpleNamespace(
-            type=event.type,
-            payload=decode(event.payload),
-            created_at=_time(event.created_at_ms),
-            delivered_at=_time(event.delivered_at_ms),
-            consumed_by_step_key=event.consumed_by_step_key,
-            run_number=number,
-        )
-        for event in view.events.values()
-    ]
-    logs = [
-        SimpleNamespace(
-            level=line.level,
-            category=line.category,
-            message=line.message,
-            data=None if line.data is None else decode(line.data),
-            step_key=line.step_key,
-            attempt=line.attempt,
-            is_replay=line.is_replay,
-            created_at=_time(at_ms),
-            run_number=number,
-        )
-        for at_ms, line in view.logs
-    ]
-    return SimpleNamespace(run_number=number, steps=steps, events=events, logs=logs, tokens=[])
-
-
-def _types(types: tuple[str, ...] | None, limit: int | None) -> str | list[str] | None:
-    if types is None:
-        return None
-    return types[0] if limit is None else list(types)
-
-
-def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else aware(ms)

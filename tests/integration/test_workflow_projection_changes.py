@@ -11,17 +11,10 @@ from hypothesis import strategies as st
 
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
-from headwater.projections.workflows.answers import (
-    Changed,
-    Changes,
-    Event,
-    InstanceListed,
-    LogLine,
-    RunKey,
-    Step,
-)
+from headwater.projections.workflows.answers import Changed, Changes, RunKey
 from headwater.projections.workflows.queries import Workflows
 from headwater.projections.workflows.rows import Trim
+from headwater.schemas.answers import Event, InstanceStatus, LogLine, StatusOfRun, Step
 from headwater.schemas.history import (
     EntryCompleted,
     EntryKind,
@@ -67,7 +60,7 @@ class Follower:
         self.instance_id = instance_id
         self.offset = -1
         self.run_number = -1
-        self.instance: InstanceListed | None = None
+        self.status: StatusOfRun | None = None
         self.steps: dict[str, Step] = {}
         self.events: dict[str, Event] = {}
         self.lines: dict[str, LogLine] = {}
@@ -93,7 +86,7 @@ class Follower:
         assert all(self.offset < offset <= found.offset for offset in offsets)
         assert found.offset >= self.offset
         assert found.offset > self.offset or not found.more
-        history = [e.offset for e in found.rows if not isinstance(e.row, InstanceListed)]
+        history = [e.offset for e in found.rows if not isinstance(e.row, StatusOfRun)]
         assert len(history) <= limit or len(set(history)) == 1
 
     def take(self, changed: Changed) -> None:
@@ -108,10 +101,9 @@ class Follower:
             case LogLine() as row:
                 key = row.id
                 self.lines[row.id] = row
-            case InstanceListed() as row:
+            case StatusOfRun() as row:
                 key = ""
-                assert row.offset == changed.offset
-                self.instance = row
+                self.status = row
         told = (changed.offset, type(changed.row), key)
         assert told not in self.told
         self.told.add(told)
@@ -124,14 +116,17 @@ class Follower:
 
     async def check_whole(self) -> None:
         """The picture is what the tables hold."""
-        instance = await self.workflows.instance("order", self.instance_id)
-        if instance is None:
-            assert self.instance is None
+        found = await self.workflows.instance("order", self.instance_id)
+        if found is None:
+            assert self.status is None
             return
-        assert self.run_number == instance.run_number
-        assert self.offset == instance.offset
-        shown = msgspec.to_builtins(instance)
-        assert msgspec.convert(shown, InstanceListed) == self.instance
+        meta, details = found.instance.meta, found.instance.details
+        assert self.run_number == meta.run_number
+        assert self.offset == found.offset
+        assert self.status is not None
+        assert self.status.run_number == meta.run_number
+        for name in InstanceStatus.__struct_fields__:
+            assert getattr(self.status, name) == getattr(details, name)
         run = RunKey("order", self.instance_id, self.run_number)
         for kept, ask in (
             (self.steps, self.workflows.steps),
@@ -208,7 +203,7 @@ def test_changes_come_in_the_order_of_the_log_each_row_as_it_is_now(migrated: st
             *((2, "LogLine"), (2, "LogLine")),
             *((3, "b"), (3, "a"), (3, "LogLine")),
             *((4, "w"), (4, "Event")),
-            (5, "InstanceListed"),
+            (5, "StatusOfRun"),
         ]
         tail = await workflows.changes("order", "x", 3)
         assert tail is not None

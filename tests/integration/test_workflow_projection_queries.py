@@ -1,11 +1,11 @@
 """What can be asked of projected workflows: in the right order, in pages, from indexes."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -15,6 +15,7 @@ from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import statement
 from headwater.projections.workflows.queries import Order, Page, RunKey, Workflows, _query
+from headwater.schemas import answers
 from headwater.schemas.history import (
     Child,
     EntryErrored,
@@ -33,6 +34,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
 )
+from headwater.schemas.statuses import RunStatus
 from tests.integration.test_workflow_projection import project
 from tests.unit.projections.histories import START_MS, Log
 
@@ -64,6 +66,11 @@ def asking(dsn: str, log: Log, scenario: Callable[[Workflows], Awaitable[None]])
     asyncio.run(run())
 
 
+def text(value: msgspec.Raw) -> str:
+    """A value of an author's, as it was written."""
+    return bytes(value).decode()
+
+
 async def pages(ask: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
     """All rows, page by page."""
     rows: list[Any] = []
@@ -87,15 +94,18 @@ def test_an_instance_is_shown_with_what_it_stands_at(migrated: str):
     async def scenario(workflows: Workflows) -> None:
         found = await workflows.instance("order", "x")
         assert found is not None
-        assert (found.status, found.run_number, found.params) == ("waiting", 0, '{"n":  1e3}')
-        assert (found.parent_instance_id, found.parent_step_key) == ("big", "child")
         assert (found.partition, found.offset) == (0, 2)
-        assert found.created_at == datetime.fromtimestamp(START_MS / 1_000 + 2, UTC)
-        assert found.completed_at is None
-        current = found.current_step
+        meta = found.instance.meta
+        assert (found.instance.details.status, meta.run_number) == ("waiting", 0)
+        assert text(meta.params) == '{"n":  1e3}'
+        assert meta.parent is not None
+        assert (meta.parent.instance_id, meta.parent.step_key) == ("big", "child")
+        assert meta.created_at == datetime.fromtimestamp(START_MS / 1_000 + 2, UTC)
+        assert meta.completed_at is None
+        current = meta.current_step
         assert current is not None
         assert (current.step_key, current.status, current.attempts) == ("b", "waiting", 0)
-        assert json.loads(current.wait_event_type or "") == ["paid", "sent"]
+        assert current.wait_event_type == ["paid", "sent"]
         assert current.wake_at == datetime.fromtimestamp(START_MS / 1_000 + 60, UTC)
         assert await workflows.instance("order", "y") is None
         assert await workflows.instance("other", "x") is None
@@ -142,7 +152,7 @@ def test_what_a_retry_took_over_comes_first_in_pages(migrated: str):
             )
             turned = slice(None, None, 1 if order == "asc" else -1)
             assert [each.step_key for each in steps][turned] == ["a", "b", "c"]
-            assert [each.payload for each in events][turned] == ["0", "1", "2", "9"]
+            assert [text(each.payload) for each in events][turned] == ["0", "1", "2", "9"]
 
     asking(migrated, log, scenario)
 
@@ -174,7 +184,8 @@ def test_the_current_step_is_the_open_one_that_was_reached_last(
     async def scenario(workflows: Workflows) -> None:
         found = await workflows.instance("order", "x")
         assert found is not None
-        assert (found.current_step.step_key if found.current_step else None) == current
+        step = found.instance.meta.current_step
+        assert (step.step_key if step else None) == current
 
     asking(migrated, log, scenario)
 
@@ -203,7 +214,8 @@ def test_what_failed_is_current_only_if_the_instance_failed(
     async def scenario(workflows: Workflows) -> None:
         found = await workflows.instance("order", "x")
         assert found is not None
-        assert (found.current_step.step_key if found.current_step else None) == current
+        step = found.instance.meta.current_step
+        assert (step.step_key if step else None) == current
 
     asking(migrated, log, scenario)
 
@@ -225,21 +237,22 @@ def test_instances_are_listed_page_by_page_while_they_move(migrated: str, order:
                 connection.execute("update workflow_instance set updated_at = now()")
             return page
 
-        found = [each.instance_id for each in await pages(ask)]
+        found = [each.id for each in await pages(ask)]
         assert found == sorted(found, reverse=order == "desc")
         assert len(found) == 25
 
         async def ask_complete(cursor: str | None) -> Page[Any]:
             return await workflows.instances(
-                "order", status="complete", order=order, limit=5, after=cursor
+                "order", status=RunStatus.COMPLETE, order=order, limit=5, after=cursor
             )
 
         complete = await pages(ask_complete)
         assert len(complete) == 12
-        assert {each.status for each in complete} == {"complete"}
-        assert {each.output for each in complete} == {f'{{"n":  {n}}}' for n in range(1, 25, 2)}
+        assert {each.details.status for each in complete} == {"complete"}
+        outputs = {text(each.details.output) for each in complete}
+        assert outputs == {f'{{"n":  {n}}}' for n in range(1, 25, 2)}
         assert (await workflows.instances("other", limit=5)).rows == ()
-        assert (await workflows.instances("order", status="lost", limit=5)).cursor is None
+        assert (await workflows.instances("order", status=RunStatus.PAUSED, limit=5)).cursor is None
 
     asking(migrated, log, scenario)
 
@@ -262,15 +275,13 @@ def test_a_history_is_read_in_order_whatever_the_clocks_said(migrated: str, orde
             return rows if order == "asc" else rows[::-1]
 
         steps = turned(await pages(lambda c: workflows.steps(RUN, order=order, limit=2, after=c)))
-        assert [(each.ordinal, each.step_key) for each in steps] == [
-            *((0, "s1"), (1, "s5"), (2, "s2"), (2, "s3"), (2, "s4"), (3, "s0"))
-        ]
+        assert [each.step_key for each in steps] == ["s1", "s5", "s2", "s3", "s4", "s0"]
         assert steps[0].max_attempts is None
         events = turned(await pages(lambda c: workflows.events(RUN, order=order, limit=2, after=c)))
-        assert [each.payload for each in events] == [f"[ {n} ]" for n in range(6)]
+        assert [text(each.payload) for each in events] == [f"[ {n} ]" for n in range(6)]
         lines = turned(await pages(lambda c: workflows.logs(RUN, order=order, limit=2, after=c)))
         assert [each.message for each in lines] == list("012345")
-        assert [each.data for each in lines] == [f"[ {n} ]" for n in range(6)]
+        assert [text(each.data) for each in lines] == [f"[ {n} ]" for n in range(6)]
         assert [each.id for each in lines] == sorted(each.id for each in lines)
         for filters, expected in (
             ({"level": "warn"}, "135"),
@@ -297,25 +308,7 @@ def test_every_column_of_a_step_is_shown(migrated: str):
         (found,) = (await workflows.steps(RUN, limit=1)).rows
         assert (found.child_workflow_name, found.child_instance_id) == ("invoice", "inv-1")
         assert (found.error_name, found.error_message) == ("E", "m")
-        assert found.error_detail == '{"x":  1}'
-
-    asking(migrated, log, scenario)
-
-
-def test_older_runs_can_be_asked_for(migrated: str):
-    log = Log()
-    log.claim()
-    log.write("x", RunStarted("[ 1 ]", "s"), RunErrored(Failure("E", "m")))
-    log.write("x", RunStarted("[ 2 ]", "s"), run_number=1)
-
-    async def scenario(workflows: Workflows) -> None:
-        found = [await workflows.run("order", "x", number) for number in (None, 0, 1)]
-        assert [(r.run_number, r.params, r.status) for r in found if r] == [
-            *((1, "[ 2 ]", "active"), (0, "[ 1 ]", "errored"), (1, "[ 2 ]", "active"))
-        ]
-        for none in (2, -1, 2**40, 2**70):
-            assert await workflows.run("order", "x", none) is None
-        assert await workflows.run("order", "y") is None
+        assert found.error == answers.Failure(name="E", message="m")
 
     asking(migrated, log, scenario)
 

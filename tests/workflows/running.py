@@ -4,72 +4,17 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
+from headwater.schemas.answers import Failure, InstanceStatus
+from headwater.schemas.answers import Step as Entry
+from headwater.streams.harness.test_instance import TestInstance as Instance
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-
-
-class Error(Protocol):
-    """What ended an instance, an attempt or a branch."""
-
-    name: str
-    message: str
-
-
-class Status(Protocol):
-    """What `instance.status()` gives."""
-
-    status: str
-    output: object
-    error: Error | None
-
-
-class Entry(Protocol):
-    """A row of `history.steps`."""
-
-    step_key: str
-    name: str
-    type: str
-    status: str
-    attempts: int
-    max_attempts: float
-    result: object
-    error: Error | None
-    next_retry_at: datetime | None
-    wake_at: datetime | None
-    wait_event_type: str | list[str] | None
-    created_at: datetime
-    updated_at: datetime
-    run_number: int
-
-
-class History(Protocol):
-    """What `instance.history()` gives."""
-
-    steps: list[Entry]
-    events: list
-    logs: list
-
-
-class Instance(Protocol):
-    """What `test.create` and `test.get` give."""
-
-    id: str
-
-    async def status(self) -> Status: ...
-    async def history(self, run_number: int | None = None) -> History: ...
-    async def send_event(self, type: str, payload: object = None) -> None: ...  # noqa: A002
-    async def pause(self) -> None: ...
-    async def resume(self) -> None: ...
-    async def restart(self) -> None: ...
-    async def retry(self, from_step: str | None = None) -> None: ...
-    async def terminate(self) -> None: ...
 
 
 class Unreachable(Exception):
@@ -169,9 +114,9 @@ async def find(test: WorkflowTest, name: str, instance: str) -> Instance:
     return await got if inspect.isawaitable(got) else got
 
 
-def outcome(*workflows: object, name: str = "order", params: object = None) -> Status:
+def outcome(*workflows: object, name: str = "order", params: object = None) -> InstanceStatus:
     """The status of an instance that was run until idle, without time passing."""
-    seen: list[Status] = []
+    seen: list[InstanceStatus] = []
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test, name, params=params)
@@ -188,7 +133,7 @@ def output(*workflows: object, name: str = "order", params: object = None) -> ob
     return status.output
 
 
-def failure(*workflows: object, name: str = "order", params: object = None) -> Error:
+def failure(*workflows: object, name: str = "order", params: object = None) -> Failure:
     """The error of an instance that fails without time passing."""
     status = outcome(*workflows, name=name, params=params)
     assert status.status == "errored", (status.status, status.output)
@@ -208,7 +153,7 @@ async def output_of(instance: Instance) -> object:
     return status.output
 
 
-async def error_of(instance: Instance) -> Error:
+async def error_of(instance: Instance) -> Failure:
     """What an instance has failed with; it must be errored."""
     status = await instance.status()
     assert status.status == "errored", (status.status, status.output)

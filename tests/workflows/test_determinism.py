@@ -22,7 +22,8 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from tests.workflows.running import Instance, Status, Unreachable, pass_time, published, run
+from headwater.schemas.answers import InstanceStatus
+from tests.workflows.running import Instance, Unreachable, pass_time, published, run
 
 ENDED = ("complete", "errored", "terminated")
 #: Of ten seconds each; the longest shape takes twelve minutes and its retries.
@@ -281,7 +282,7 @@ def transactions(probe: Probe) -> list[object]:
 class Ending:
     """All that one run has shown to the outside."""
 
-    status: Status
+    status: InstanceStatus
     probe: Probe
     records: list[tuple[object, object]]
 

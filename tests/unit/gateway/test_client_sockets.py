@@ -1,16 +1,17 @@
 """The client over real sockets: what httpx says when a server is away, or breaks off."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from headwater.gateway.client import Client, ConnectionFailedError, OutcomeUnknownError, World
-from tests.unit.gateway.workflow_network import message
+from tests.unit.gateway.workflow_network import described, message, stands
 
-DESCRIBED = b'{"id": "order-1", "details": {"status": "active"}, "meta": {"workflowName": "order"}}'
-END = message("end", 9, {"status": "complete"})
+DESCRIBED = json.dumps(described()).encode()
+END = message("end", 9, stands("complete"))
 
 
 def whole(body: bytes, kind: bytes = b"application/json") -> bytes:
@@ -77,7 +78,7 @@ def test_a_stream_goes_on_after_it_broke():
     async def follow(client: Client) -> list[str]:
         return [item.id async for item in order(client).follow()]
 
-    first = message("status", 7, {"status": "waiting"})
+    first = message("status", 7, stands("waiting"))
     assert with_server([piece(first), b"", piece(END)], follow) == (["7", "9"], 3)
 
 

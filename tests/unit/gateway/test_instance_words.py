@@ -1,21 +1,12 @@
 """Instances in words: what was read, as rows to print."""
 
 from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import TypeVar
 
+import msgspec
 import pytest
 
-from headwater.gateway.client import (
-    CurrentStep,
-    Described,
-    Event,
-    Failure,
-    InstanceMeta,
-    InstanceStatus,
-    Listed,
-    LogLine,
-    Parent,
-    Step,
-)
 from headwater.gateway.commands.instance_words import (
     event_rows,
     listed_rows,
@@ -26,6 +17,20 @@ from headwater.gateway.commands.instance_words import (
     waiting_for,
 )
 from headwater.gateway.commands.times import at
+from headwater.schemas.answers import (
+    Answer,
+    CurrentStep,
+    Event,
+    Failure,
+    Instance,
+    InstanceListed,
+    InstanceMeta,
+    InstanceStatus,
+    LogLine,
+    Parent,
+    Step,
+)
+from headwater.schemas.statuses import RunStatus
 
 NOW = at(1_795_269_600_000)
 TOMORROW = NOW + timedelta(hours=23)
@@ -36,8 +41,34 @@ def ago(**spans: float) -> datetime:
     return NOW - timedelta(**spans)
 
 
+A = TypeVar("A", bound=Answer)
+#: Of what a test does not say anything about.
+NOTHING = {
+    "id": "",
+    "workflow_name": "order",
+    "instance_id": "order-1",
+    "run_number": 0,
+    "attempts": 0,
+    "category": "",
+    "is_replay": False,
+    "created_at": NOW,
+    "updated_at": NOW,
+}
+
+
+def answered(kind: type[A], **fields: object) -> A:
+    """An answer as the client reads it."""
+    names = dict.fromkeys(kind.__struct_fields__)
+    given = {**names, **{name: NOTHING[name] for name in names if name in NOTHING}, **fields}
+    return msgspec.convert(SimpleNamespace(**given), kind, from_attributes=True)
+
+
 def current(type_: str, status: str = "waiting", **more: object) -> CurrentStep:
-    return CurrentStep(step_key="key", name="key", type=type_, status=status, **more)
+    return answered(CurrentStep, step_key="key", name="key", type=type_, status=status, **more)
+
+
+def stands(status: str, **more: object) -> InstanceStatus:
+    return InstanceStatus(status=RunStatus(status), **more)
 
 
 @pytest.mark.parametrize(
@@ -66,19 +97,19 @@ def current(type_: str, status: str = "waiting", **more: object) -> CurrentStep:
             "waiting for event approval, until 2026-11-22 13:00:00 UTC (in 23 h)",
         ),
         (
-            current("waitForEvent", wait_event_type=["line", "end"]),
+            current("wait_for_event", wait_event_type=["line", "end"]),
             "waiting for event line or end",
         ),
         (current("child"), "waiting for its child instance"),
         (
-            Step(step_key="k", name="k", type="child", status="waiting",
+            answered(Step, step_key="k", name="k", type="child", status="waiting",
                  child_workflow_name="bill", child_instance_id="b-1"),
             "waiting for its child instance bill/b-1",
         ),
         (current("join", "pending"), "waiting for all of its branches"),
         (current("race", "pending"), "waiting for the first of its branches"),
         (current("loop", "pending"), "going through its iterations"),
-        (current("of_tomorrow", "pending"), "pending in of_tomorrow"),
+        (current("checkpoint", "pending"), "pending in checkpoint"),
     ],
 )  # fmt: skip
 def test_what_a_step_waits_for(step: CurrentStep, words: str):
@@ -103,19 +134,19 @@ def test_what_a_step_waits_for(step: CurrentStep, words: str):
     ],
 )
 def test_where_an_instance_stands(status: str, step: CurrentStep | None, words: str | None):
-    assert standing(InstanceStatus(status=status), step, NOW) == words
+    assert standing(stands(status), step, NOW) == words
 
 
-def described(status: InstanceStatus, **meta: object) -> Described:
+def described(status: InstanceStatus, **meta: object) -> Instance:
     meta = {"workflow_name": "order", "run_number": 1, "created_at": ago(hours=3), **meta}
-    return Described(id="order-1", details=status, meta=InstanceMeta(**meta))
+    return Instance(id="order-1", details=status, meta=answered(InstanceMeta, **meta))
 
 
 def test_a_summary_is_short_unless_it_is_to_be_full():
     step = current("do", attempts=1, max_attempts=6, timeout_ms=600_000, error=ERROR,
                    next_retry_at=NOW + timedelta(seconds=8))  # fmt: skip
     found = described(
-        InstanceStatus(status="waiting"),
+        stands("waiting"),
         started_at=ago(minutes=3),
         updated_at=ago(seconds=2),
         current_step=step,
@@ -150,11 +181,11 @@ def test_a_summary_is_short_unless_it_is_to_be_full():
 
 def test_a_summary_of_what_has_ended():
     ended = {"started_at": ago(seconds=90), "completed_at": ago(seconds=5)}
-    complete = described(InstanceStatus(status="complete", output=None), **ended)
+    complete = described(stands("complete", output=None), **ended)
     rows = {row["field"]: row["value"] for row in summary_rows(complete, NOW, full=True)}
     assert rows["ended"] == "2026-11-21 13:59:55 UTC (5 s ago)"
     assert (rows["took"], rows["output"], rows["params"]) == ("1 min 25 s", "null", "null")
-    errored = described(InstanceStatus(status="errored", error=ERROR), **ended)
+    errored = described(stands("errored", error=ERROR), **ended)
     rows = {row["field"]: row["value"] for row in summary_rows(errored, NOW, full=False)}
     assert rows["error"] == "CardError: declined"
     assert "output" not in rows
@@ -163,10 +194,10 @@ def test_a_summary_of_what_has_ended():
 
 def test_a_listing_says_why_an_instance_has_ended():
     listed = [
-        Listed(id="a", details=InstanceStatus(status="active")),
-        Listed(id="b", details=InstanceStatus(status="errored", error=ERROR)),
-        Listed(id="c", details=InstanceStatus(status="complete", output=["x" * 99])),
-        Listed(id="d", details=InstanceStatus(status="terminated")),
+        InstanceListed(id="a", details=stands("active")),
+        InstanceListed(id="b", details=stands("errored", error=ERROR)),
+        InstanceListed(id="c", details=stands("complete", output=["x" * 99])),
+        InstanceListed(id="d", details=stands("terminated")),
     ]
     rows = listed_rows(listed)
     assert [row["what"] for row in rows[:2]] == [None, "CardError: declined"]
@@ -175,8 +206,8 @@ def test_a_listing_says_why_an_instance_has_ended():
 
 
 def step(key: str, type_: str, status: str, since_s: float, until_s: float, **more: object) -> Step:
-    return Step(step_key=key, name=key, type=type_, status=status, created_at=ago(seconds=since_s),
-                updated_at=ago(seconds=until_s), **more)  # fmt: skip
+    moments = {"created_at": ago(seconds=since_s), "updated_at": ago(seconds=until_s)}
+    return answered(Step, step_key=key, name=key, type=type_, status=status, **moments, **more)
 
 
 def test_a_history_is_a_timeline():
@@ -206,9 +237,9 @@ def test_results_and_payloads_are_cut_unless_all_is_wanted():
     long = step("long", "do", "completed", 1, 0, result="x" * 99)
     assert len(step_rows([long], NOW, full=False)[0]["what"]) == 60
     assert len(step_rows([long], NOW, full=True)[0]["what"]) == 101
-    event = Event(type="go", payload="x" * 99, created_at=NOW)
+    event = answered(Event, type="go", payload="x" * 99, created_at=NOW)
     assert len(event_rows([event], full=False)[0]["payload"]) == 60
-    taken = Event(type="go", payload=7, created_at=NOW, consumed_by_step_key="wait")
+    taken = answered(Event, type="go", payload=7, created_at=NOW, consumed_by_step_key="wait")
     at_two = {"at": "2026-11-21 14:00:00.000 UTC", "type": "go"}
     assert event_rows([event, taken], full=True) == [
         {**at_two, "taken by": "nobody yet", "payload": f'"{"x" * 99}"'},
@@ -217,11 +248,11 @@ def test_results_and_payloads_are_cut_unless_all_is_wanted():
 
 
 def test_a_log_line_says_where_it_is_from_and_whether_a_replay_wrote_it():
-    line = LogLine(level="info", category="x", message="hi", step_key="charge", attempt=2,
+    line = answered(LogLine, level="info", category="x", message="hi", step_key="charge", attempt=2,
                    data={"a": 1}, is_replay=True, created_at=ago(milliseconds=1))  # fmt: skip
     assert log_row(line) == {
         "at": "2026-11-21 13:59:59.999 UTC", "level": "info", "category": "x", "step": "charge#2",
         "message": "(replay) hi", "data": '{"a": 1}',
     }  # fmt: skip
-    bare = log_row(LogLine(level="warn", message="hi"))
-    assert (bare["at"], bare["step"], bare["data"]) == (None, "-", None)
+    bare = log_row(answered(LogLine, level="warn", message="hi"))
+    assert (bare["step"], bare["data"]) == ("-", None)

@@ -18,10 +18,15 @@ from tests.unit.gateway.workflow_network import (
     Network,
     Turn,
     answer,
+    current,
     described,
+    event,
+    line,
     message,
     problem,
     queries,
+    stands,
+    step,
     stream,
 )
 
@@ -38,14 +43,6 @@ def headwater(
     surroundings = Surroundings(clock=lambda: NOW_MS, network=network)
     environment = dict.fromkeys(OURS) | variables
     return CliRunner().invoke(cli, arguments, input=given, env=environment, obj=surroundings)
-
-
-def line(number: int, level: str = "info", category: str = "x") -> dict[str, Any]:
-    return {
-        "id": f"{number:03d}", "level": level, "category": category, "message": f"line {number}",
-        "stepKey": None, "attempt": None, "data": None, "isReplay": False,
-        "createdAt": "2026-11-21T13:59:59Z",
-    }  # fmt: skip
 
 
 def history(*lines: dict[str, Any], **more: object) -> dict[str, Any]:
@@ -89,8 +86,13 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
 
 
 def test_an_instance_is_summed_up():
-    step = {"stepKey": "ok?", "name": "ok?", "type": "wait_for_event", "status": "waiting",
-            "waitEventType": "approval", "wakeAt": "2026-11-22T13:00:00Z"}  # fmt: skip
+    step = current(
+        "ok?",
+        "wait_for_event",
+        status="waiting",
+        waitEventType="approval",
+        wakeAt="2026-11-22T13:00:00Z",
+    )
     whole = described("waiting", {"sku": "x"}, meta={"currentStep": step})
     short = headwater(Network(answer(whole)), "instances", "get", *ON)
     rows = dict(row.split("\t") for row in short.stdout.splitlines())
@@ -104,11 +106,10 @@ def test_an_instance_is_summed_up():
 
 
 def test_a_history_is_printed_with_its_events_and_logs():
-    step = {"stepKey": "a", "name": "a", "type": "do", "status": "completed", "attempts": 1,
-            "maxAttempts": 6, "result": 7, "createdAt": "2026-11-21T13:59:58Z",
-            "updatedAt": "2026-11-21T13:59:59Z"}  # fmt: skip
-    event = {"type": "go", "payload": None, "createdAt": "2026-11-21T13:59:59Z"}
-    network = Network(answer(history(line(1), steps=[step], events=[event])))
+    began, ended = "2026-11-21T13:59:58Z", "2026-11-21T13:59:59Z"
+    steps = [step("a", result=7, createdAt=began, updatedAt=ended)]
+    events = [event(None, createdAt=ended)]
+    network = Network(answer(history(line(1, createdAt=ended), steps=steps, events=events)))
     found = headwater(
         network, *("instances", "history", *ON, "--run", "0", "--include-logs"),
         *("--log-level", "info", "--log-category", "x"),
@@ -144,9 +145,12 @@ def test_the_last_lines_are_printed_in_their_order():
 def test_lines_are_followed_to_the_end_each_printed_once():
     network = Network(
         answer(history(line(1), line(2))),
-        stream(message("log", 2, line(2)), message("step", 3, {"stepKey": "a", "name": "a",
-               "type": "do", "status": "completed"}), message("log", 4, line(4, "error"))),
-        stream(message("log", 5, line(5)), message("end", 6, {"status": "complete"})),
+        stream(
+            message("log", 2, line(2)),
+            message("step", 3, step("a")),
+            message("log", 4, line(4, "error")),
+        ),
+        stream(message("log", 5, line(5)), message("end", 6, stands("complete"))),
     )  # fmt: skip
     found = headwater(
         network, "instances", "logs", *ON, "--follow", "--log-level", "info", "--log-category", "x"

@@ -10,33 +10,38 @@ import pytest
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import tail
 from headwater.gateway.workflows.freshness import Freshness
-from headwater.gateway.workflows.shapes import InstanceStatus
 from headwater.gateway.workflows.tail import Tails, message
-from headwater.projections.workflows.queries import Event, LogLine
+from headwater.projections.workflows.answers import event_of, line_of
+from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
-from tests.unit.gateway.workflow_fakes import AT, MemoryTail, instance, listed
+from tests.unit.gateway.workflow_fakes import AT, MemoryTail, instance, status
 
-LINE = LogLine(
-    run_number=0,
-    id="x",
-    step_key=None,
-    attempt=None,
-    level="info",
-    category="test",
-    message="hello",
-    data='{"a":\n1}',
-    is_replay=False,
-    created_at=AT,
+OF_RUN = {"workflow_name": "order", "instance_id": "a", "run_number": 0}
+LINE = line_of(
+    {
+        **OF_RUN,
+        "id": "x",
+        "step_key": None,
+        "attempt": None,
+        "level": "info",
+        "category": "test",
+        "message": "hello",
+        "data": '{"a":\n1}',
+        "is_replay": False,
+        "created_at": AT,
+    }
 )
-EVENT = Event(
-    run_number=0,
-    id="e",
-    type="go",
-    payload="1",
-    sequence=1,
-    created_at=AT,
-    delivered_at=None,
-    consumed_by_step_key=None,
+EVENT = event_of(
+    {
+        **OF_RUN,
+        "id": "e",
+        "type": "go",
+        "payload": "1",
+        "sequence": 1,
+        "created_at": AT,
+        "delivered_at": None,
+        "consumed_by_step_key": None,
+    }
 )
 
 Act = Callable[[Tails, MemoryTail, Freshness], Awaitable[None]]
@@ -78,7 +83,7 @@ def test_a_stream_ends_behind_the_end_of_its_instance() -> None:
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         memory.put(EVENT)
         memory.put(LINE)
-        memory.put(listed(status="complete", output="1", offset=10))
+        memory.put(status(status="complete", output="1", offset=10))
         assert await heard(tails, memory) == [
             ("event", "8"),
             ("log", "9"),
@@ -101,7 +106,7 @@ def test_of_several_messages_of_one_record_the_last_has_its_id() -> None:
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         memory.put(EVENT, 8)
         memory.put(LINE, 8)
-        memory.put(listed(status="errored", offset=8), 8)
+        memory.put(status(status="errored", offset=8), 8)
         memory.put(LINE, 9)
         assert await heard(tails, memory) == [
             ("event", ""),
@@ -119,7 +124,7 @@ def test_many_changes_come_page_by_page() -> None:
         memory.page = 2
         for _number in range(5):
             memory.put(LINE)
-        memory.put(listed(status="complete", offset=13))
+        memory.put(status(status="complete", offset=13))
         assert [event for event, _ in await heard(tails, memory)] == ["log"] * 5 + ["status", "end"]
         assert memory.asked == [-1, 9, 11]
 
@@ -132,7 +137,7 @@ def test_what_changes_later_is_told_when_its_partition_moves() -> None:
         for _number in range(3):
             await asyncio.sleep(0.05)
             memory.put(LINE)
-        memory.put(listed(status="complete", offset=11))
+        memory.put(status(status="complete", offset=11))
         assert await hears == [
             ("log", "8"),
             ("log", "9"),
@@ -146,11 +151,11 @@ def test_what_changes_later_is_told_when_its_partition_moves() -> None:
 
 def test_an_instance_that_was_restarted_meanwhile_is_followed_on() -> None:
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
-        memory.put(listed(status="active", run_number=1, offset=8))
+        memory.put(status(status="active", run_number=1, offset=8))
         hears = asyncio.create_task(heard(tails, memory, 7))
         await asyncio.sleep(0.05)
         assert not hears.done()
-        memory.put(listed(status="complete", run_number=1, offset=9))
+        memory.put(status(status="complete", run_number=1, offset=9))
         assert await hears == [("status", "8"), ("status", "9"), ("end", "9")]
 
     play(act, MemoryTail(instance(status="complete")))
@@ -174,7 +179,7 @@ def test_a_stream_outlives_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
         hears = asyncio.create_task(heard(tails, memory, 7))
         await asyncio.sleep(0.1)
         assert not hears.done()
-        memory.put(listed(status="complete", offset=8))
+        memory.put(status(status="complete", offset=8))
         memory.error = None
         assert await hears == [("status", "8"), ("end", "8")]
 

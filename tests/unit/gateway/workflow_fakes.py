@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from headwater.projections.workflows.queries import Changed, Changes, Instance, InstanceListed
+from headwater.projections.workflows.answers import Changed, Changes, Placed, instance_of, status_of
+from headwater.schemas.answers import StatusOfRun
 from headwater.schemas.history import ReplySent
 from headwater.streams.workflows.client import Addressed
 
@@ -44,8 +45,9 @@ class MemoryCommands:
         return [self.answer(each) for each in commands]
 
 
-def instance(**changes: object) -> Instance:
-    fields: dict[str, Any] = {
+def row(**changes: object) -> dict[str, Any]:
+    """An instance as the query of one gives it."""
+    columns: dict[str, Any] = {
         "workflow_name": "order",
         "instance_id": "a",
         "run_number": 0,
@@ -67,20 +69,21 @@ def instance(**changes: object) -> Instance:
         "offset": 7,
         "current_step": None,
     }
-    return Instance(**(fields | changes))
+    return columns | changes
 
 
-def listed(**changes: object) -> InstanceListed:
-    whole = instance(**changes)
-    return InstanceListed(
-        **{name: getattr(whole, name) for name in InstanceListed.__struct_fields__}
-    )
+def instance(**changes: object) -> Placed:
+    return instance_of(row(**changes))
+
+
+def status(**changes: object) -> StatusOfRun:
+    return status_of(row(**changes))
 
 
 class MemoryTail:
     """An instance whose changes are put here one by one."""
 
-    def __init__(self, row: Instance) -> None:
+    def __init__(self, row: Placed) -> None:
         self.row = row
         self.log: list[tuple[int, Any]] = []
         self.next = row.offset + 1

@@ -44,6 +44,77 @@ def described(status: str = "active", params: object = None, **more: object) -> 
     return {"id": "order-1", "details": {"status": status, **more}, "meta": meta}
 
 
+OF_RUN = {"workflowName": "order", "instanceId": "order-1", "runNumber": 0}
+STANDING = {
+    "status": "completed",
+    "attempts": 1,
+    "maxAttempts": 6,
+    "timeoutMs": 600_000,
+    "nextRetryAt": None,
+    "wakeAt": None,
+    "waitEventType": None,
+}
+
+
+def current(key: str, type_: str = "do", **more: object) -> dict[str, Any]:
+    """What a run stands at, as the service answers it."""
+    return {"stepKey": key, "name": key, "type": type_, **STANDING, **more}
+
+
+def step(key: str, **more: object) -> dict[str, Any]:
+    """An entry of a history, as the service answers it."""
+    whole = {
+        "id": key,
+        **OF_RUN,
+        "result": key,
+        "errorName": None,
+        "errorMessage": None,
+        "childWorkflowName": None,
+        "childInstanceId": None,
+        "trimmedBefore": None,
+        "createdAt": AT,
+        "updatedAt": AT,
+        "rolledBackAt": None,
+    }
+    return current(key) | whole | more
+
+
+def event(payload: object = 1, **more: object) -> dict[str, Any]:
+    """An event of a history, as the service answers it."""
+    whole = {
+        "id": "e",
+        **OF_RUN,
+        "type": "go",
+        "payload": payload,
+        "createdAt": AT,
+        "deliveredAt": None,
+        "consumedByStepKey": None,
+    }
+    return whole | more
+
+
+def line(number: int, level: str = "info", **more: object) -> dict[str, Any]:
+    """A line of a history, as the service answers it."""
+    whole = {
+        "id": f"{number:03d}",
+        **OF_RUN,
+        "stepKey": None,
+        "attempt": None,
+        "level": level,
+        "category": "x",
+        "message": f"line {number}",
+        "data": None,
+        "isReplay": False,
+        "createdAt": AT,
+    }
+    return whole | more
+
+
+def stands(status: str, **more: object) -> dict[str, Any]:
+    """How an instance stands, as a stream tells it."""
+    return {"status": status, "runNumber": 0, **more}
+
+
 def message(event: str, number: int, data: object) -> bytes:
     return f"event: {event}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()
 

@@ -1,0 +1,251 @@
+"""What is answered of workflows: instances, and what the history of a run consists of.
+
+One description for everybody: the projection makes answers of rows, the gateway sends them, the
+client reads them, and the test harness makes them of its log. Names are snake_case in Python and
+camelCase in JSON. A field with a default is left out of the JSON where it has that default, and
+fields that a reader does not know are passed over.
+
+Values of authors are any JSON. The projection and the gateway hold them as `msgspec.Raw`, the text
+that was written, because to parse it would alter numbers and spaces. The client and the harness
+have them parsed.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
+
+
+def _means(description: str) -> msgspec.Meta:
+    return msgspec.Meta(description=description)
+
+
+#: As many as it likes is infinity, which JSON has not: there it is null.
+_Attempts: TypeAlias = Annotated[
+    int | float | None,
+    msgspec.Meta(
+        description="null for any number.",
+        extra_json_schema={"extra": {"one_of": None, "type": ["integer", "null"]}},
+    ),
+]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of what is answered."""
+
+
+class WorkflowListed(Answer, frozen=True, kw_only=True):
+    """A workflow."""
+
+    name: str
+
+
+class WorkflowList(Answer, frozen=True, kw_only=True):
+    """The workflows whose code a worker has."""
+
+    workflows: list[WorkflowListed]
+
+
+class Failure(Answer, frozen=True, kw_only=True):
+    """An error of an author's code; the test harness also has the frames of that code."""
+
+    name: str
+    message: str
+    traceback: str | None = None
+
+
+class InstanceStatus(Answer, frozen=True, kw_only=True):
+    """How an instance stands; an output or an error only if it has one."""
+
+    status: RunStatus
+    error: Failure | None = None
+    output: Annotated[Any, _means("What the workflow returned.")] = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen, unless somebody restarts it."""
+        return self.status in ENDED
+
+
+class StatusOfRun(InstanceStatus, frozen=True, kw_only=True):
+    """How an instance stands, and in which run."""
+
+    run_number: int
+
+
+class InstanceListed(Answer, frozen=True, kw_only=True):
+    """An instance in a listing."""
+
+    id: str
+    details: InstanceStatus
+
+
+class InstancesCreated(Answer, frozen=True, kw_only=True):
+    """Instances that were created; those that existed are left out."""
+
+    instances: list[InstanceListed]
+
+
+class InstancePage(Answer, frozen=True, kw_only=True):
+    """Instances, the newest first; the next page begins at `cursor`."""
+
+    instances: list[InstanceListed]
+    has_next_page: bool
+    cursor: str | None = None
+
+
+class Parent(Answer, frozen=True, kw_only=True):
+    """The step of another instance that started this one."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    step_key: str
+
+
+class CurrentStep(Answer, frozen=True, kw_only=True):
+    """What a run stands at."""
+
+    step_key: str
+    name: str
+    type: EntryKind
+    status: EntryStatus
+    attempts: int
+    max_attempts: _Attempts
+    timeout_ms: int | None
+    next_retry_at: datetime | None
+    wake_at: datetime | None
+    wait_event_type: str | list[str] | None
+    error: Failure | None = None
+
+
+class InstanceMeta(Answer, frozen=True, kw_only=True):
+    """What there is to know of an instance beside how it stands."""
+
+    workflow_name: str
+    run_number: int
+    params: Annotated[Any, _means("What the run was started with.")]
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    current_step: CurrentStep | None = None
+    parent: Parent | None = None
+
+
+class Instance(InstanceListed, frozen=True, kw_only=True):
+    """An instance, whole."""
+
+    meta: InstanceMeta
+
+
+class Managed(Answer, frozen=True, kw_only=True):
+    """What was asked for is so now, and how the instance stands; with the number of a new run."""
+
+    ok: bool
+    status: InstanceStatus
+    run_number: int | None = None
+
+
+class EventSent(Answer, frozen=True, kw_only=True):
+    """The instance has the event; how it stands."""
+
+    status: InstanceStatus
+
+
+class Step(CurrentStep, frozen=True, kw_only=True):
+    """An entry of a run's history; its id is its key, unique in the run.
+
+    Iterations of a loop before `trimmed_before` are forgotten, with all that was in them.
+    """
+
+    id: str
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    result: Annotated[Any, _means("What it returned.")]
+    error_name: str | None
+    error_message: str | None
+    child_workflow_name: str | None
+    child_instance_id: str | None
+    trimmed_before: int | None
+    created_at: datetime
+    updated_at: datetime
+    rolled_back_at: datetime | None
+
+
+class Event(Answer, frozen=True, kw_only=True):
+    """An event that a run has received."""
+
+    id: str
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    type: str
+    payload: Annotated[Any, _means("What it says.")]
+    created_at: datetime
+    delivered_at: datetime | None
+    consumed_by_step_key: str | None
+
+
+class LogLine(Answer, frozen=True, kw_only=True):
+    """A line that a run has written; the category `system` is the engine's."""
+
+    id: str
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    step_key: str | None
+    attempt: int | None
+    level: str
+    category: str
+    message: str
+    data: Annotated[Any, _means("What goes with it.")]
+    is_replay: bool
+    created_at: datetime
+
+
+class HistoryPage(Answer, frozen=True, kw_only=True):
+    """A part of a run's history; logs only if they were asked for."""
+
+    run_number: int
+    steps: list[Step]
+    events: list[Event]
+    steps_has_next_page: bool
+    events_has_next_page: bool
+    steps_cursor: str | None = None
+    events_cursor: str | None = None
+    logs: list[LogLine] | None = None
+    logs_cursor: str | None = None
+    logs_has_next_page: bool | None = None
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in a run, whole.
+
+    Shape:  tokens are those of a graph.
+    """
+
+    run_number: int
+    steps: list[Step]
+    events: list[Event]
+    logs: list[LogLine]
+    tokens: list[Any] = []
+
+
+class Ticked(Answer, frozen=True, kw_only=True):
+    """What a tick did."""
+
+    processed: int
+
+
+#: The messages of a live tail, by the names of their events.
+STREAMED: Final[dict[str, type[Answer]]] = {
+    "status": StatusOfRun,
+    "step": Step,
+    "event": Event,
+    "log": LogLine,
+    "end": StatusOfRun,
+}

@@ -1,0 +1,116 @@
+"""Histories under test: what the log says of a run, as the answers that a client would read."""
+
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, TypedDict
+
+from headwater.processors.replay.state import Entry
+from headwater.processors.replay.views import RunView
+from headwater.schemas import history
+from headwater.schemas.answers import Event, Failure, History, LogLine, Step
+from headwater.schemas.history import EntryKind, Json
+from headwater.streams.authoring.failures import traceback_of
+from headwater.streams.authoring.values import decode
+from headwater.streams.authoring.arguments import aware
+
+
+class _OfRun(TypedDict):
+    """What every row of a history says of its run."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+
+
+def history_of(view: RunView, workflow: str, instance_id: str, number: int) -> History:
+    """The history of a run."""
+    run = _OfRun(workflow_name=workflow, instance_id=instance_id, run_number=number)
+    return History(
+        run_number=number,
+        steps=[_step(key, entry, view, run) for key, entry in view.steps()],
+        events=list(_events(view, run)),
+        logs=list(_logs(view, run)),
+    )
+
+
+def error_of(failure: history.Failure | None) -> Failure | None:
+    """An error, if there is one."""
+    if failure is None:
+        return None
+    return Failure(name=failure.name, message=failure.message, traceback=traceback_of(failure))
+
+
+def value_of(text: Json | None) -> Any:  # noqa: ANN401 (any JSON)
+    """A value of an author's, if there is one."""
+    return None if text is None else decode(text)
+
+
+def _step(key: str, entry: Entry, view: RunView, run: _OfRun) -> Step:
+    is_do = entry.kind is EntryKind.DO
+    wake_at = _time(entry.wake_at_ms)
+    error = error_of(entry.failure)
+    child = entry.child
+    return Step(
+        id=key,
+        **run,
+        step_key=key,
+        name=entry.name,
+        type=entry.kind,
+        status=entry.status,
+        attempts=entry.attempts,
+        max_attempts=entry.max_attempts or math.inf,
+        timeout_ms=entry.timeout_ms or None,
+        next_retry_at=wake_at if is_do else None,
+        wake_at=None if is_do else wake_at,
+        wait_event_type=_types(entry),
+        error=error,
+        result=value_of(entry.result),
+        error_name=error.name if error else None,
+        error_message=error.message if error else None,
+        child_workflow_name=child.workflow if child else None,
+        child_instance_id=child.instance_id if child else None,
+        trimmed_before=entry.trimmed or None,
+        created_at=aware(entry.created_at_ms),
+        updated_at=aware(entry.updated_at_ms),
+        rolled_back_at=_time(view.rolled_back_at_ms.get(key)),
+    )
+
+
+def _events(view: RunView, run: _OfRun) -> Iterator[Event]:
+    for event in view.events.values():
+        yield Event(
+            id=event.event_id,
+            **run,
+            type=event.type,
+            payload=decode(event.payload),
+            created_at=aware(event.created_at_ms),
+            delivered_at=_time(event.delivered_at_ms),
+            consumed_by_step_key=event.consumed_by_step_key,
+        )
+
+
+def _logs(view: RunView, run: _OfRun) -> Iterator[LogLine]:
+    for number, (at_ms, line) in enumerate(view.logs):
+        yield LogLine(
+            id=str(number),
+            **run,
+            step_key=line.step_key,
+            attempt=line.attempt,
+            level=line.level,
+            category=line.category,
+            message=line.message,
+            data=value_of(line.data),
+            is_replay=line.is_replay,
+            created_at=aware(at_ms),
+        )
+
+
+def _types(entry: Entry) -> str | list[str] | None:
+    if entry.event_types is None:
+        return None
+    return entry.event_types[0] if entry.limit is None else list(entry.event_types)
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else aware(ms)

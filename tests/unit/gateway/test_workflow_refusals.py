@@ -1,0 +1,21 @@
+"""Refused commands as problem documents."""
+
+import pytest
+
+from headwater.gateway.http.problems import CODES
+from headwater.gateway.workflows.refusals import refusal
+from headwater.schemas.failures import REFUSALS
+from tests.unit.gateway.workflow_fakes import reply
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_every_refusal_is_a_problem(code: str) -> None:
+    problem = refusal(reply(code=code, message="why"))
+    assert (problem.code, problem.detail) == (code, "why")
+    assert CODES[code][0] in (400, 404, 409)
+    assert problem.headers == {"headwater-position": "workflow-history/1@7"}
+
+
+def test_a_code_of_a_newer_owner_is_a_conflict() -> None:
+    problem = refusal(reply(code="NEW_CODE", message="why"))
+    assert (problem.code, problem.detail) == ("COMMAND_REFUSED", "NEW_CODE: why")
