@@ -50,7 +50,7 @@ def health_routes(log: DeliveryLog, reader: Reader, metrics: Metrics) -> Router:
 
     @get("/metrics", media_type=MEDIA_TYPE, summary="Counters in Prometheus' text format")
     async def counters() -> bytes:
-        return metrics.render(log.ready).encode()
+        return metrics.render(log.ready)
 
     return Router("/", route_handlers=[live, ready, counters], tags=["watch"])
 

@@ -10,9 +10,9 @@ from headwater.processors.replay.views import RunView
 from headwater.schemas import history
 from headwater.schemas.answers import Event, Failure, History, LogLine, Step
 from headwater.schemas.history import EntryKind, Json
+from headwater.streams.authoring.arguments import aware
 from headwater.streams.authoring.failures import traceback_of
 from headwater.streams.authoring.values import decode
-from headwater.streams.authoring.arguments import aware
 
 
 class _OfRun(TypedDict):

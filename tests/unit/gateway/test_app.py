@@ -143,14 +143,14 @@ def test_metrics_count_deliveries_by_what_they_were_answered(
     client.post("/terra", content=body)
     text = client.get("/metrics").text
     for line in (
-        'headwater_webhook_received_total{source="terra",outcome="accepted"} 1',
-        'headwater_webhook_received_total{source="terra",outcome="duplicate"} 1',
-        'headwater_webhook_received_total{source="terra",outcome="invalid_signature"} 1',
-        'headwater_webhook_verify_failures_total{source="terra",reason="missing_header"} 1',
-        'headwater_dedupe_suppressed_total{source="terra"} 1',
-        'headwater_webhook_append_seconds_bucket{le="+Inf"} 1',
-        "headwater_webhook_append_seconds_count 1",
-        "headwater_kafka_connected 1",
+        'headwater_webhook_received_total{outcome="accepted",source="terra"} 1.0',
+        'headwater_webhook_received_total{outcome="duplicate",source="terra"} 1.0',
+        'headwater_webhook_received_total{outcome="invalid_signature",source="terra"} 1.0',
+        'headwater_webhook_verify_failures_total{reason="missing_header",source="terra"} 1.0',
+        'headwater_dedupe_suppressed_total{source="terra"} 1.0',
+        'headwater_webhook_append_seconds_bucket{le="+Inf"} 1.0',
+        "headwater_webhook_append_seconds_count 1.0",
+        "headwater_kafka_connected 1.0",
     ):
         assert line in text.splitlines()
 
