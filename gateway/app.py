@@ -26,7 +26,7 @@ from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.settings import Settings
-from headwater.gateway.workflows.description import SECURITY
+from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
 from headwater.processors.providers.provider import Providers

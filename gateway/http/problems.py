@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
+from litestar.params import ParameterKwarg
 from litestar.types import ExceptionHandlersMap
 
 from headwater.gateway.http.request_scope import request_id_of
@@ -159,10 +160,10 @@ def on_litestar_error(request: Request[Any, Any, Any], error: HTTPException) -> 
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return on_unexpected(request, error)
     code = _CODE_BY_STATUS.get(status, "bad_request")
-    extensions = _fields(error.extra)
+    extensions = _fields(request, error.extra)
     given = {name.lower(): value for name, value in (error.headers or {}).items()}
     headers = {name: value for name, value in given.items() if name == "allow"}
-    return _response(request, code, _detail(error), status, extensions, headers)
+    return _response(request, code, _detail(error, extensions), status, extensions, headers)
 
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -179,18 +180,32 @@ HANDLERS: Final[ExceptionHandlersMap] = {
 }
 
 
-def _fields(extra: object) -> dict[str, Any] | None:
-    """Names the parameters that Litestar found fault with."""
+def _fields(request: Request[Any, Any, Any], extra: object) -> dict[str, Any] | None:
+    """Names the parameters that Litestar found fault with, as the caller writes them."""
     if not isinstance(extra, list) or not extra:
         return None
-    errors = [{"field": one.get("key"), "detail": one.get("message")} for one in extra]
+    errors = [
+        {"field": _written(request, str(one.get("key"))), "detail": one.get("message")}
+        for one in extra
+    ]
     return {"field": errors[0]["field"], "errors": errors}
 
 
-def _detail(error: HTTPException) -> str:
+def _written(request: Request[Any, Any, Any], key: str) -> str:
+    """What a caller calls a parameter that Litestar names as its handler does."""
+    handler = request.route_handler
+    takers = [handler.parsed_fn_signature]
+    takers += [each.parsed_fn_signature for each in handler.resolve_dependencies().values()]
+    for taker in takers:
+        found = taker.parameters.get(key)
+        if found is not None and isinstance(found.kwarg_definition, ParameterKwarg):
+            return found.kwarg_definition.name or key
+    return key
+
+
+def _detail(error: HTTPException, fields: Mapping[str, Any] | None) -> str:
     if error.status_code == HTTPStatus.NOT_FOUND:
         return "No route has this path; /schema lists those that exist."
-    fields = _fields(error.extra)
     if fields is None:
         return error.detail
     return "; ".join(f"{one['field']}: {one['detail']}" for one in fields["errors"])

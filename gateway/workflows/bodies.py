@@ -1,4 +1,4 @@
-"""Bodies of requests, checked down to the last field; pure.
+"""Bodies of requests, as structs; every fault is a problem that names its place.
 
 The values of authors stay the JSON text that they came as. What must not be in them (names twice,
 NaN, numbers beyond every float, text that is no Unicode) is looked for all the same: the code that
@@ -7,11 +7,11 @@ gets them is far from who sent them.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
 from headwater.processors.runs.limits import (
@@ -20,6 +20,12 @@ from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
     name_fault,
     value_fault,
+)
+from headwater.schemas.failures import (
+    INVALID_EVENT_PAYLOAD,
+    INVALID_EVENT_TYPE,
+    INVALID_INSTANCE_ID,
+    WORKFLOW_PARAMS_INVALID,
 )
 from headwater.schemas.history import Json
 
@@ -30,99 +36,156 @@ NESTING_MAX: Final = 128
 STEP_KEY_MAX: Final = 4_096
 #: What one tick may be asked for.
 TICK_MAX: Final = 10_000
+#: What names are made of; faults in them have codes of their own, so it is described alone.
+NAME_PATTERN: Final = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"
 
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BRACKETS: Final = b"[]{}"
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(_BRACKETS))
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
-_Fields: TypeAlias = Mapping[str, msgspec.Raw]
+#: What msgspec says of a fault, and where.
+_FAULT: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
+_FIELD_SHOWN: Final = 60
+
+B = TypeVar("B", bound="Body")
 
 
-class NewInstance(NamedTuple):
-    """An instance to be created; without an id it is given one."""
-
-    id: str | None
-    params: Json
+def _name(longest: int, description: str) -> msgspec.Meta:
+    described = {"min_length": 1, "max_length": longest, "pattern": NAME_PATTERN}
+    return msgspec.Meta(description=description, extra_json_schema={"extra": described})
 
 
-class NewEvent(NamedTuple):
-    """An event to be sent; `start` has the params of the instance that it may create."""
-
-    type: str
-    payload: Json
-    start: Json | None
-
-
-class Tick(NamedTuple):
-    """How much a worker is to do; None is as much as there is."""
-
-    max_instances: int | None
-    max_steps: int | None
+_null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+_Value: TypeAlias = Annotated[
+    msgspec.Raw, msgspec.Meta(description="Any JSON, of at most 1 MiB; null by default.")
+]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX)]
 
 
-def read_instance(body: bytes) -> NewInstance:
-    """Reads `{id?, params?}`.
+class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of what requests bring."""
 
-    Errors: Problem, here and in all below.
+    def check(self, at: str = "") -> None:
+        """Refuses what a type cannot say; `at` is where in the body this lies.
+
+        Errors: Problem.
+        """
+
+
+class NoFields(Body, frozen=True, kw_only=True):
+    """Nothing."""
+
+
+class NewInstance(Body, frozen=True, kw_only=True):
+    """An instance to be created."""
+
+    id: Annotated[str | None, _name(INSTANCE_ID_MAX, "Unique in the workflow; made if absent.")] = (
+        None
+    )
+    params: _Value = _null
+
+    @override
+    def check(self, at: str = "") -> None:
+        if self.id is not None:
+            _check_name(INVALID_INSTANCE_ID, f"{at}id", "an instance id", self.id, INSTANCE_ID_MAX)
+        _check_value(WORKFLOW_PARAMS_INVALID, f"{at}params", self.params)
+
+
+class NamedInstance(NewInstance, frozen=True, kw_only=True):
+    """An instance to be created, of a batch."""
+
+    id: Annotated[str, _name(INSTANCE_ID_MAX, "Unique in the workflow.")]
+
+
+class NewInstances(Body, frozen=True, kw_only=True):
+    """Instances to be created, each id once."""
+
+    instances: Annotated[
+        tuple[NamedInstance, ...], msgspec.Meta(min_length=1, max_length=BATCH_MAX)
+    ]
+
+    @override
+    def check(self, at: str = "") -> None:
+        seen: set[str] = set()
+        for number, instance in enumerate(self.instances):
+            path = f"{at}instances[{number}]."
+            instance.check(path)
+            if instance.id in seen:
+                raise _invalid(f"{path}id", f"expected each id once, found {instance.id} again")
+            seen.add(instance.id)
+
+
+class StartIfMissing(Body, frozen=True, kw_only=True):
+    """What an instance begins with that an event may create."""
+
+    params: _Value = _null
+
+
+class NewEvent(Body, frozen=True, kw_only=True):
+    """An event to be sent."""
+
+    type: Annotated[str, _name(EVENT_TYPE_MAX, "What a workflow waits for.")]
+    payload: _Value = _null
+    start_if_missing: Annotated[
+        StartIfMissing | None,
+        msgspec.Meta(
+            description="Begins the instance, if there is none, with the event in its mailbox."
+        ),
+    ] = None
+
+    @override
+    def check(self, at: str = "") -> None:
+        _check_name(INVALID_EVENT_TYPE, f"{at}type", "an event type", self.type, EVENT_TYPE_MAX)
+        _check_value(INVALID_EVENT_PAYLOAD, f"{at}payload", self.payload)
+        if self.start_if_missing is not None:
+            params = self.start_if_missing.params
+            _check_value(WORKFLOW_PARAMS_INVALID, f"{at}startIfMissing.params", params)
+
+
+class Retry(Body, frozen=True, kw_only=True):
+    """From where an instance is tried again."""
+
+    from_step: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=STEP_KEY_MAX)] | None,
+        msgspec.Meta(
+            description="Key of the first step that is done again; by default the one that failed."
+        ),
+    ] = None
+
+    @override
+    def check(self, at: str = "") -> None:
+        if "\0" in (self.from_step or ""):
+            raise _invalid(f"{at}fromStep", "expected a step's key without NUL")
+
+
+class Tick(Body, frozen=True, kw_only=True, omit_defaults=True):
+    """How much a worker is to do; by default as much as there is."""
+
+    max_instances: _Count | None = None
+    max_steps: _Count | None = None
+
+
+def read(kind: type[B], body: bytes) -> B:
+    """Reads a body; no body at all is one without fields.
+
+    Errors: Problem.
     """
-    return _instance(_fields(body, ("id", "params")), "")
+    if not body.strip():
+        body = b"{}"
+    _check(body)
+    try:
+        found = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _misfit(str(error)) from error
+    found.check()
+    return found
 
 
-def read_batch(body: bytes) -> list[tuple[str, Json]]:
-    """Reads `{instances: [{id, params?}, …]}`: at most 100, each id once."""
-    fields = _fields(body, ("instances",))
-    items = _raw(fields, "instances", "", list[msgspec.Raw], "a list of instances")
-    if not 1 <= len(items) <= BATCH_MAX:
-        raise _invalid("instances", f"expected 1 to {BATCH_MAX} instances, found {len(items)}")
-    found: dict[str, Json] = {}
-    for number, item in enumerate(items):
-        path = f"instances[{number}]"
-        instance = _instance(_object(item, ("id", "params"), path), f"{path}.")
-        if instance.id is None:
-            raise _invalid(f"{path}.id", "expected an id, found none")
-        if instance.id in found:
-            raise _invalid(f"{path}.id", f"expected each id once, found {instance.id} again")
-        found[instance.id] = instance.params
-    return list(found.items())
-
-
-def read_event(body: bytes) -> NewEvent:
-    """Reads `{type, payload?, startIfMissing?: {params?}}`."""
-    fields = _fields(body, ("type", "payload", "startIfMissing"))
-    kind = _text(fields, "type", "")
-    if kind is None:
-        raise _invalid("type", "expected the type of the event, found none")
-    fault = name_fault("an event type", kind, EVENT_TYPE_MAX)
-    if fault:
-        raise Problem("INVALID_EVENT_TYPE", fault, field="type")
-    payload = _value(fields, "payload", "", "INVALID_EVENT_PAYLOAD")
-    start = None
-    if not _absent(fields, "startIfMissing"):
-        inner = _object(fields["startIfMissing"], ("params",), "startIfMissing")
-        start = _value(inner, "params", "startIfMissing.", "WORKFLOW_PARAMS_INVALID")
-    return NewEvent(kind, payload, start)
-
-
-def read_retry(body: bytes) -> str | None:
-    """Reads `{fromStep?}`: the key of the first step that is done again."""
-    key = _text(_fields(body, ("fromStep",)), "fromStep", "")
-    if key is not None and not (0 < len(key) <= STEP_KEY_MAX and "\0" not in key):
-        raise _invalid(
-            "fromStep", f"expected a step's key of 1 to {STEP_KEY_MAX} characters without NUL"
-        )
-    return key
-
-
-def read_tick(body: bytes) -> Tick:
-    """Reads `{maxInstances?, maxSteps?}`."""
-    fields = _fields(body, ("maxInstances", "maxSteps"))
-    return Tick(_count(fields, "maxInstances"), _count(fields, "maxSteps"))
-
-
-def read_nothing(body: bytes) -> None:
-    """Reads what a route takes that takes nothing: no body, or `{}`."""
-    _fields(body, ())
+def text(value: msgspec.Raw) -> Json:
+    """A value of an author's, as it came."""
+    return bytes(value).decode()
 
 
 def is_json(content_type: str | None) -> bool:
@@ -135,86 +198,47 @@ def is_json(content_type: str | None) -> bool:
     return bool(named) and all(charset in ("utf-8", "utf8") for charset in charsets)
 
 
-def generic(text: Json) -> Any:  # noqa: ANN401 (any JSON value)
-    """A value as Python has it, for hooks; the text is known to be JSON."""
-    return json.loads(text)
+def generic(value: msgspec.Raw) -> Any:  # noqa: ANN401 (any JSON value)
+    """A value as Python has it, for hooks; it is known to be JSON."""
+    return json.loads(bytes(value))
 
 
-# --- fields -------------------------------------------------------------------------------------
+def wrong_type(content_type: str) -> NoReturn:
+    """Refuses a body that says that it is something else.
+
+    Errors: Problem.
+    """
+    raise Problem(
+        "invalid_body",
+        f"content-type: expected application/json, found {content_type[:60]!r}",
+        field="content-type",
+    )
 
 
-def _instance(fields: _Fields, path: str) -> NewInstance:
-    instance_id = _text(fields, "id", path)
-    if instance_id is not None:
-        fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
-        if fault:
-            raise Problem("INVALID_INSTANCE_ID", fault, field=f"{path}id")
-    return NewInstance(instance_id, _value(fields, "params", path, "WORKFLOW_PARAMS_INVALID"))
-
-
-def _absent(fields: _Fields, name: str) -> bool:
-    """Whether a field is not there; an optional field that is null says as much."""
-    return name not in fields or bytes(fields[name]) == b"null"
-
-
-def _text(fields: _Fields, name: str, path: str) -> str | None:
-    if _absent(fields, name):
-        return None
-    text: str = _raw(fields, name, path, str, "text")
-    return text
-
-
-def _count(fields: _Fields, name: str) -> int | None:
-    if _absent(fields, name):
-        return None
-    count: int = _raw(fields, name, "", int, "a whole number")
-    if not 1 <= count <= TICK_MAX:
-        raise _invalid(name, f"expected 1 to {TICK_MAX}, found {count}")
-    return count
-
-
-def _value(fields: _Fields, name: str, path: str, code: str) -> Json:
-    """A value of an author's, as it came; `null` where there is none."""
-    if name not in fields:
-        return "null"
-    text = bytes(fields[name]).decode()
-    fault = value_fault(name, text)
+def _check_name(code: str, field: str, what: str, name: str, longest: int) -> None:
+    fault = name_fault(what, name, longest)
     if fault:
-        raise Problem(code, fault, field=f"{path}{name}")
-    return text
+        raise Problem(code, fault, field=field)
 
 
-def _raw(fields: _Fields, name: str, path: str, kind: type[Any], what: str) -> Any:  # noqa: ANN401
-    try:
-        return msgspec.json.decode(fields.get(name, msgspec.Raw(b"null")), type=kind)
-    except msgspec.ValidationError as error:
-        raise _invalid(f"{path}{name}", f"expected {what} ({error})") from error
+def _check_value(code: str, field: str, value: msgspec.Raw) -> None:
+    fault = value_fault(field, text(value))
+    if fault:
+        raise Problem(code, fault, field=field)
+
+
+def _misfit(message: str) -> Problem:
+    """The problem of a body that is not as its struct; msgspec says where, in words."""
+    found = _FAULT.fullmatch(message)
+    what, path = (found[1], found[2] or "") if found else (message, "")
+    named = _FIELD.fullmatch(what)
+    if named is None:
+        return _invalid(path or "body", what)
+    name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
+    return _invalid(f"{path}.{name}" if path else name, what.replace(named[1], name))
 
 
 # --- JSON ---------------------------------------------------------------------------------------
-
-
-def _fields(body: bytes, known: Sequence[str]) -> _Fields:
-    """The fields of a body; no body at all is one without fields."""
-    if not body.strip():
-        return {}
-    _check(body)
-    return _object(body, known, "")
-
-
-def _object(raw: bytes | msgspec.Raw, known: Sequence[str], path: str) -> _Fields:
-    try:
-        fields: _Fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError as error:
-        raise _invalid(path or "body", f"expected an object ({error})") from error
-    unknown = [name for name in fields if name not in known]
-    if unknown:
-        name = ascii(unknown[0][:60])[1:-1]
-        raise _invalid(
-            f"{path}.{name}" if path else name,
-            f"expected no fields but {', '.join(known) or 'none'}, found {len(unknown)} more",
-        )
-    return fields
 
 
 def _check(body: bytes) -> None:
@@ -260,15 +284,3 @@ def _malformed(detail: str) -> Problem:
 
 def _invalid(field: str, detail: str) -> Problem:
     return Problem("invalid_body", f"{field}: {detail}", field=field)
-
-
-def wrong_type(content_type: str) -> NoReturn:
-    """Refuses a body that says that it is something else.
-
-    Errors: Problem.
-    """
-    raise Problem(
-        "invalid_body",
-        f"content-type: expected application/json, found {content_type[:60]!r}",
-        field="content-type",
-    )

@@ -1,96 +1,140 @@
 """The way in: who may pass, where to, and with what body."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
+from litestar.handlers import BaseRouteHandler
+from litestar.middleware import ASGIMiddleware
+from litestar.types import (
+    ASGIApp,
+    HTTPReceiveMessage,
+    HTTPRequestEvent,
+    Receive,
+    Scope,
+    Send,
+)
+from typing_extensions import override
 
 from headwater.gateway.http.bodies import BodyReader, Hold, Refusal
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
-from headwater.gateway.workflows.bodies import is_json, wrong_type
-from headwater.gateway.workflows.parameters import Query
+from headwater.gateway.workflows.parameters import INSTANCE, REPEATED, WORKFLOW
 
-AnyRequest: TypeAlias = Request[Any, Any, Any]
+AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 
 #: How much more is read of a body that is refused, and for how many seconds.
 _LINGER_BYTES: Final = 32 * 1024 * 1024
 _LINGER_S: Final = 2.0
 
-#: Of routes about a workflow or an instance: parameters of their paths. A path that spells an
-#: instance out has it among the handler's options.
-WORKFLOW: Final = "workflowName"
-INSTANCE: Final = "instanceId"
+#: Policies whose hooks are shown the body, so the handler asks them when it has it.
+_WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT})
+
+
+class BodyRequest(Request[Any, Any, Any]):
+    """A request whose body is read by the struct that its handler takes."""
+
+    @override
+    async def json(self) -> Any:
+        field = self.route_handler.parsed_data_field
+        assert field is not None  # noqa: S101 (only then it is called)
+        return bodies.read(field.annotation, await self.body())
+
+
+class LimitedBodies(ASGIMiddleware):
+    """Reads bodies within limits; they count against what the gateway holds until the answer."""
+
+    def __init__(self, reader: BodyReader) -> None:
+        self._reader = reader
+
+    @override
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        hold = Hold(self._reader)
+        begun = False
+
+        async def whole() -> HTTPReceiveMessage:
+            nonlocal begun
+            if begun:
+                return cast("HTTPReceiveMessage", await receive())
+            begun = True
+            body = await self._read(Headers.from_scope(scope), receive, hold)
+            return HTTPRequestEvent(type="http.request", body=body, more_body=False)
+
+        try:
+            await next_app(scope, whole, send)
+        finally:
+            hold.release()
+
+    async def _read(self, headers: Headers, receive: Receive, hold: Hold) -> bytes:
+        """Reads a body; without one, an object without fields.
+
+        Errors: Problem.
+        """
+        length = headers.get("content-length", "")
+        found = await self._reader.read(receive, int(length) if length.isdigit() else None, hold)
+        if isinstance(found, Refusal):
+            await _linger(receive)
+            raise Problem(found.code, found.detail)
+        kind = headers.get("content-type")
+        if found and not bodies.is_json(kind):
+            bodies.wrong_type(kind or "")
+        return found or b"{}"
 
 
 class Entrance:
-    """Lets requests in."""
+    """Asks the hooks, before anything of a request is looked at any further."""
 
-    def __init__(self, gatekeeper: Gatekeeper, bodies: BodyReader) -> None:
+    def __init__(self, gatekeeper: Gatekeeper) -> None:
         self._gatekeeper = gatekeeper
-        self._bodies = bodies
 
-    async def admit(self, request: AnyRequest, policy: Policy) -> RequestContext:
-        """Asks the hook of every route; what it stops has not been looked at any further.
+    async def guard(self, connection: AnyConnection, handler: BaseRouteHandler) -> None:
+        """Lets requests in; a guard of Litestar's.
 
         Errors: Problem, here and in all below.
         """
-        spelled_out = request.route_handler.opt.get(INSTANCE)
-        context = RequestContext(
-            policy=policy,
-            workflow_name=request.path_params.get(WORKFLOW),
-            instance_id=request.path_params.get(INSTANCE, spelled_out),
-            headers=request.headers,
-        )
+        if isinstance(connection, Request) and connection.method == "OPTIONS":
+            return  # It tells which methods a path takes, as the description does to everybody.
+        context = context_of(connection, handler)
         await self._gatekeeper.admit(context)
-        return context
+        if context.policy not in _WITH_BODY:
+            await self.allow(context)
+        for name, values in connection.query_params.dict().items():
+            if len(values) > 1 and name not in REPEATED:
+                raise Problem(
+                    "invalid_parameter",
+                    f"{name}: expected it once, found it {len(values)} times",
+                    field=name,
+                )
 
     async def allow(self, context: RequestContext, body: Callable[[], Any] | None = None) -> None:
         """Asks the hook of the context's policy; the body is made if there is one to see it."""
         if self._gatekeeper.has_hook(context.policy):
             await self._gatekeeper.allow(replace(context, body=body and body()))
 
-    async def enter(self, request: AnyRequest, policy: Policy) -> RequestContext:
-        """Asks both."""
-        context = await self.admit(request, policy)
-        await self.allow(context)
-        return context
 
-    @asynccontextmanager
-    async def body(self, request: AnyRequest) -> AsyncIterator[bytes]:
-        """The body; it counts against what the gateway holds until the end of the block."""
-        length = request.headers.get("content-length", "")
-        hold = Hold(self._bodies)
-        try:
-            found = await self._bodies.read(
-                request.receive, int(length) if length.isdigit() else None, hold
-            )
-            if isinstance(found, Refusal):
-                await _linger(request)
-                raise Problem(found.code, found.detail)
-            kind = request.headers.get("content-type")
-            if found and not is_json(kind):
-                wrong_type(kind or "")
-            yield found
-        finally:
-            hold.release()
+def context_of(connection: AnyConnection, handler: BaseRouteHandler) -> RequestContext:
+    """What hooks are told of a request."""
+    return RequestContext(
+        policy=handler.opt["policy"],
+        workflow_name=connection.path_params.get(WORKFLOW),
+        instance_id=connection.path_params.get(INSTANCE, handler.opt.get(INSTANCE)),
+        headers=connection.headers,
+    )
 
 
-async def _linger(request: AnyRequest) -> None:
+async def _linger(receive: Receive) -> None:
     """Reads on for a while, and keeps nothing: who is still sending would not hear the answer."""
     left = _LINGER_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
             while left > 0:
-                message: Any = await request.receive()
+                message: Any = await receive()
                 left -= len(message.get("body", b"")) or 1
                 if not message.get("more_body", False):
                     return
-
-
-def query_of(request: AnyRequest) -> Query:
-    """What a request asks, every value of every name."""
-    return request.query_params.dict()

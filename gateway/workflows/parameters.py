@@ -1,144 +1,166 @@
-"""What is asked in queries and headers, checked; pure."""
+"""What requests ask in their paths, queries and headers, as Litestar's types."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypeAlias
 
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.positions import PARAMETER, read_positions
-from headwater.processors.runs.limits import LOG_CATEGORY_MAX
+import msgspec
+from litestar.di import NamedDependency
+from litestar.openapi.spec import Example
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
+
+from headwater.gateway.workflows.bodies import NAME_PATTERN
+from headwater.gateway.workflows.positions import Positions, read_positions
+from headwater.processors.runs.limits import (
+    INSTANCE_ID_MAX,
+    LOG_CATEGORY_MAX,
+    WORKFLOW_NAME_MAX,
+)
 from headwater.projections.workflows.queries import Order
 from headwater.schemas.statuses import RunStatus
 
-#: Every value that a query gives to a name.
-Query: TypeAlias = Mapping[str, Sequence[str]]
-
-STATUSES: Final = tuple(status.value for status in RunStatus)
-LEVELS: Final = ("debug", "info", "warn", "error")
-ORDERS: Final = ("asc", "desc")
-FLAGS: Final = {"true": True, "false": False, "1": True, "0": False}
 PAGE_DEFAULT: Final = 50
 #: Rows of a page; each may carry a value of 1 MiB.
 PAGE_MAX: Final = 100
-RUN_NUMBER_MAX: Final = 2**31 - 1
 #: The largest offset that Kafka can have.
-OFFSET_MAX: Final = 2**63 - 1
+_OFFSET_MAX: Final = 2**63 - 1
 #: Characters of a cursor; ours have some sixty.
 _CURSOR_MAX: Final = 1_024
 
 
-class Listing(NamedTuple):
-    """Which instances are asked for."""
+def _path(description: str, longest: int, example: str) -> PathParameter:
+    """A name in a path; one that breaks the rules is simply not found."""
+    rules = {"min_length": 1, "max_length": longest, "pattern": NAME_PATTERN}
+    return PathParameter(
+        description=description, schema_extra=rules, examples=[Example(value=example)]
+    )
 
-    status: RunStatus | None
-    page_size: int
-    cursor: str | None
+
+def _cursor(name: str, description: str) -> QueryParameter:
+    return QueryParameter(name=name, description=description, min_length=1, max_length=_CURSOR_MAX)
 
 
-class HistoryAsked(NamedTuple):
+WorkflowInPath: TypeAlias = Annotated[str, _path("The workflow.", WORKFLOW_NAME_MAX, "order")]
+InstanceInPath: TypeAlias = Annotated[str, _path("The instance.", INSTANCE_ID_MAX, "order-1")]
+
+MinPosition: TypeAlias = Annotated[
+    list[str] | None,
+    QueryParameter(
+        name="min_position",
+        description="Waits, up to 10 seconds, until these positions are applied. Every answer "
+        "states its own in the header Headwater-Position; several are separated by commas.",
+    ),
+]
+Prefer: TypeAlias = Annotated[
+    str,
+    HeaderParameter(
+        name="Prefer",
+        description="respond-async: answer 202 as soon as the outcome is known, without waiting "
+        "until it can be read.",
+    ),
+]
+Status: TypeAlias = Annotated[
+    RunStatus | None,
+    QueryParameter(name="status", description="Only instances that stand so."),
+]
+PageSize: TypeAlias = Annotated[
+    int, QueryParameter(name="pageSize", ge=1, le=PAGE_MAX, description="How many, at most.")
+]
+Cursor: TypeAlias = Annotated[str | None, _cursor("cursor", "The cursor of the previous page.")]
+RunNumber: TypeAlias = Annotated[
+    int | None,
+    QueryParameter(
+        name="runNumber", ge=0, le=2**31 - 1, description="Which run; the current one by default."
+    ),
+]
+PageOrder: TypeAlias = Annotated[Order, QueryParameter(name="order", description="From which end.")]
+StepsCursor: TypeAlias = Annotated[str | None, _cursor("stepsCursor", "Where steps go on.")]
+EventsCursor: TypeAlias = Annotated[str | None, _cursor("eventsCursor", "Where events go on.")]
+LogsCursor: TypeAlias = Annotated[str | None, _cursor("logsCursor", "Where lines go on.")]
+IncludeLogs: TypeAlias = Annotated[
+    bool, QueryParameter(name="includeLogs", description="Lines, too.")
+]
+LogLevel: TypeAlias = Annotated[
+    Literal["debug", "info", "warn", "error"] | None,
+    QueryParameter(name="logLevel", description="Only lines of this level."),
+]
+LogCategory: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="logCategory",
+        min_length=1,
+        max_length=LOG_CATEGORY_MAX,
+        description="Only lines of this category; `system` is the engine's.",
+    ),
+]
+LastEventHeader: TypeAlias = Annotated[
+    int | None,
+    HeaderParameter(
+        name="Last-Event-ID",
+        ge=-1,
+        le=_OFFSET_MAX,
+        description="The id of the last message that was heard; without one, all of the run.",
+    ),
+]
+LastEventQuery: TypeAlias = Annotated[
+    int | None,
+    QueryParameter(
+        name="lastEventId",
+        ge=-1,
+        le=_OFFSET_MAX,
+        description="The same, for those who cannot set headers.",
+    ),
+]
+
+#: A name of the path, and what a reader asks to have applied, as `routes` provides them.
+Named: TypeAlias = NamedDependency[str]
+Position: TypeAlias = NamedDependency[Positions]
+
+#: Of routes about a workflow or an instance: parameters of their paths. A path that spells an
+#: instance out has it among the handler's options.
+WORKFLOW: Final = "workflowName"
+INSTANCE: Final = "instanceId"
+OF_WORKFLOW: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
+#: Where batches are created, and where the instance of that id is found.
+BATCH_ID: Final = "batch"
+BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"
+
+#: Parameters that a query may have several times; of any other, one would be passed over.
+REPEATED: Final = frozenset({"min_position"})
+
+
+class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a history is asked for."""
 
-    run_number: int | None
-    page_size: int
-    order: Order
-    steps_cursor: str | None
-    events_cursor: str | None
-    include_logs: bool
-    logs_cursor: str | None
-    log_level: str | None
-    log_category: str | None
+    run_number: RunNumber = None
+    page_size: PageSize = PAGE_DEFAULT
+    order: PageOrder = "asc"
+    steps_cursor: StepsCursor = None
+    events_cursor: EventsCursor = None
+    include_logs: IncludeLogs = False
+    logs_cursor: LogsCursor = None
+    log_level: LogLevel = None
+    log_category: LogCategory = None
 
 
-def read_listing(query: Query) -> Listing:
-    """Reads what a listing is asked.
+async def workflow_name(workflowName: WorkflowInPath) -> str:  # noqa: N803 (as the path has it)
+    """The workflow in a path."""
+    return workflowName
 
-    Errors: Problem that names the field, here and in all below.
+
+async def instance_id(instanceId: InstanceInPath) -> str:  # noqa: N803 (as the path has it)
+    """The instance in a path."""
+    return instanceId
+
+
+async def min_position(min_position: MinPosition = None) -> Mapping[int, int]:
+    """The positions that an answer must have; empty when any will do.
+
+    Errors: Problem.
     """
-    status = _one_of(query, "status", STATUSES)
-    return Listing(
-        None if status is None else RunStatus(status), _page_size(query), _cursor(query, "cursor")
-    )
+    return read_positions(min_position or ())
 
 
-def read_history(query: Query) -> HistoryAsked:
-    """Reads what a history is asked."""
-    flag = _one_of(query, "includeLogs", FLAGS)
-    category = _single(query, "logCategory")
-    if category is not None and not 1 <= len(category) <= LOG_CATEGORY_MAX:
-        raise _invalid("logCategory", f"1 to {LOG_CATEGORY_MAX} characters", category)
-    return HistoryAsked(
-        run_number=_number(query, "runNumber", 0, RUN_NUMBER_MAX),
-        page_size=_page_size(query),
-        order="desc" if _one_of(query, "order", ORDERS) == "desc" else "asc",
-        steps_cursor=_cursor(query, "stepsCursor"),
-        events_cursor=_cursor(query, "eventsCursor"),
-        include_logs=flag is not None and FLAGS[flag],
-        logs_cursor=_cursor(query, "logsCursor"),
-        log_level=_one_of(query, "logLevel", LEVELS),
-        log_category=category,
-    )
-
-
-def read_min_position(query: Query) -> dict[int, int]:
-    """Reads the positions that an answer must have; empty when any will do."""
-    return read_positions(query.get(PARAMETER, ()))
-
-
-def read_last_event_id(query: Query, headers: Mapping[str, str]) -> int | None:
-    """Reads behind which event a stream goes on; the header, which browsers send, wins."""
-    if "last-event-id" in headers:
-        return _number({"Last-Event-ID": [headers["last-event-id"]]}, "Last-Event-ID", -1)
-    return _number(query, "lastEventId", -1)
-
-
-def prefers_async(headers: Mapping[str, str]) -> bool:
+def prefers_async(prefer: str) -> bool:
     """Whether the caller prefers not to wait until what was done can be read (RFC 7240)."""
-    preferences = headers.get("prefer", "").lower().split(",")
+    preferences = prefer.lower().split(",")
     return any(each.partition(";")[0].strip() == "respond-async" for each in preferences)
-
-
-def _single(query: Query, name: str) -> str | None:
-    values = query.get(name, ())
-    if len(values) > 1:
-        raise Problem(
-            "invalid_parameter",
-            f"{name}: expected it once, found it {len(values)} times",
-            field=name,
-        )
-    return values[0] if values else None
-
-
-def _page_size(query: Query) -> int:
-    size = _number(query, "pageSize", 1, PAGE_MAX)
-    return PAGE_DEFAULT if size is None else size
-
-
-def _number(query: Query, name: str, least: int, most: int = OFFSET_MAX) -> int | None:
-    text = _single(query, name)
-    if text is None:
-        return None
-    digits = text.removeprefix("-") if least < 0 else text
-    if digits.isascii() and digits.isdigit() and len(digits) <= len(str(most)):
-        number = int(text)
-        if least <= number <= most:
-            return number
-    raise _invalid(name, f"a whole number of {least} to {most}", text)
-
-
-def _one_of(query: Query, name: str, values: Iterable[str]) -> str | None:
-    text = _single(query, name)
-    if text is not None and text not in values:
-        raise _invalid(name, f"one of {', '.join(values)}", text)
-    return text
-
-
-def _cursor(query: Query, name: str) -> str | None:
-    text = _single(query, name)
-    if text is not None and not 1 <= len(text) <= _CURSOR_MAX:
-        raise _invalid(name, "the cursor of an earlier page", text)
-    return text
-
-
-def _invalid(name: str, expected: str, found: str) -> Problem:
-    return Problem(
-        "invalid_parameter", f"{name}: expected {expected}, found {found[:60]!r}", field=name
-    )

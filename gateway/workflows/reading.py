@@ -9,14 +9,8 @@ from litestar import Response
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.freshness import Freshness
-from headwater.gateway.workflows.parameters import (
-    HistoryAsked,
-    Query,
-    read_history,
-    read_listing,
-    read_min_position,
-)
-from headwater.gateway.workflows.positions import HEADER, stated
+from headwater.gateway.workflows.parameters import HistoryAsked
+from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.workflows.queries import Placed, RunKey, Workflows
 from headwater.schemas.answers import (
@@ -27,6 +21,7 @@ from headwater.schemas.answers import (
     WorkflowListed,
 )
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
+from headwater.schemas.statuses import RunStatus
 
 #: Seconds that a reader waits for the position that it asks for.
 _REACHED_WITHIN_S: Final = 10.0
@@ -41,12 +36,11 @@ class Reading:
         self._workflows = workflows
         self._freshness = freshness
 
-    async def fresh(self, query: Query) -> Mapping[int, int]:
-        """Waits for the positions that a query asks for; says which there are.
+    async def fresh(self, wanted: Positions) -> Positions:
+        """Waits for positions; says which there are.
 
         Errors: Problem when they do not come in time.
         """
-        wanted = read_min_position(query)
         if not wanted:
             return await self._freshness.look()
         if not await self._freshness.reached(wanted, _REACHED_WITHIN_S):
@@ -58,21 +52,28 @@ class Reading:
             )
         return self._freshness.applied()
 
-    async def names(self, query: Query) -> Response[bytes]:
+    async def names(self, wanted: Positions) -> Response[bytes]:
         """The workflows that there are."""
-        applied = await self.fresh(query)
+        applied = await self.fresh(wanted)
         names = await self._workflows.names()
         return answer(
             WorkflowList(workflows=[WorkflowListed(name=name) for name in names]), applied
         )
 
-    async def listing(self, workflow: str, query: Query) -> Response[bytes]:
+    async def listing(
+        self,
+        workflow: str,
+        wanted: Positions,
+        *,
+        status: RunStatus | None,
+        page_size: int,
+        cursor: str | None,
+    ) -> Response[bytes]:
         """A page of a workflow's instances."""
-        asked = read_listing(query)
-        applied = await self.fresh(query)
+        applied = await self.fresh(wanted)
         with _naming("cursor"):
             page = await self._workflows.instances(
-                workflow, status=asked.status, limit=asked.page_size, after=asked.cursor
+                workflow, status=status, limit=page_size, after=cursor
             )
         if not page.rows and not await self._is_known(workflow):
             raise Problem(
@@ -90,13 +91,13 @@ class Reading:
             return True
         return bool((await self._workflows.instances(workflow, limit=1)).rows)
 
-    async def instance(self, workflow: str, instance_id: str, query: Query) -> Response[bytes]:
+    async def instance(self, workflow: str, instance_id: str, wanted: Positions) -> Response[bytes]:
         """An instance, whole."""
-        applied = await self.fresh(query)
+        applied = await self.fresh(wanted)
         found = await self.find(workflow, instance_id, applied)
         return answer(found.instance, own(found, applied))
 
-    async def find(self, workflow: str, instance_id: str, applied: Mapping[int, int]) -> Placed:
+    async def find(self, workflow: str, instance_id: str, applied: Positions) -> Placed:
         """The row of an instance.
 
         Errors: Problem when there is none (yet).
@@ -110,10 +111,11 @@ class Reading:
             )
         return found
 
-    async def history(self, workflow: str, instance_id: str, query: Query) -> Response[bytes]:
+    async def history(
+        self, workflow: str, instance_id: str, asked: HistoryAsked, wanted: Positions
+    ) -> Response[bytes]:
         """A part of a run's history."""
-        asked = read_history(query)
-        applied = await self.fresh(query)
+        applied = await self.fresh(wanted)
         found = await self.find(workflow, instance_id, applied)
         latest = found.instance.meta.run_number
         number = latest if asked.run_number is None else asked.run_number
@@ -166,14 +168,14 @@ class Reading:
         )
 
 
-def own(found: Placed, applied: Mapping[int, int]) -> dict[int, int]:
+def own(found: Placed, applied: Positions) -> dict[int, int]:
     """How far the partition of an instance is applied."""
     return {found.partition: max(found.offset, applied.get(found.partition, -1))}
 
 
 def answer(
     found: Answer,
-    positions: Mapping[int, int],
+    positions: Positions,
     *,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
@@ -187,7 +189,7 @@ def answer(
     )
 
 
-def _position(positions: Mapping[int, int]) -> dict[str, str]:
+def _position(positions: Positions) -> dict[str, str]:
     text = stated(positions)
     return {HEADER: text} if text else {}
 

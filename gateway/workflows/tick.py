@@ -50,10 +50,8 @@ class Ticks:
         Errors: Problem.
         """
         assert self._http is not None  # noqa: S101 (the application started it)
-        body = {"maxInstances": asked.max_instances, "maxSteps": asked.max_steps}
-        given = {name: value for name, value in body.items() if value is not None}
         try:
-            answer = await self._http.post(self._url, json=given)
+            answer = await self._http.post(self._url, content=msgspec.json.encode(asked))
             answer.raise_for_status()
             return msgspec.json.decode(answer.content, type=Ticked)
         except (httpx.HTTPError, msgspec.MsgspecError) as error:

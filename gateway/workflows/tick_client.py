@@ -13,7 +13,7 @@ from litestar.datastructures import State
 from headwater.gateway.http.problems import HANDLERS
 from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.gateway.http.server import listener, refuse_taken_port
-from headwater.gateway.workflows.bodies import read_tick
+from headwater.gateway.workflows import bodies
 from headwater.schemas.answers import Ticked
 
 #: Gives how many instances were given out, of at most so many, with about so many steps.
@@ -44,7 +44,7 @@ def tick_app(tick: Tick, new_id: Callable[[], str]) -> Litestar:
 
     @post("/", status_code=200)
     async def run_ready(request: Request[Any, Any, Any]) -> Response[bytes]:
-        asked = read_tick(await request.body())
+        asked = bodies.read(bodies.Tick, await request.body())
         processed = await tick(asked.max_instances, asked.max_steps)
         body = msgspec.json.encode(Ticked(processed=processed))
         return Response(body, media_type="application/json")

@@ -5,14 +5,14 @@ older. One who prefers not to wait, and everybody while Postgres lags or is away
 with what the outcome itself says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.bodies import NewEvent
+from headwater.gateway.workflows.bodies import NewEvent, NewInstances, text
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.parameters import prefers_async
 from headwater.gateway.workflows.positions import furthest
@@ -68,27 +68,27 @@ class Writing:
         self._freshness = freshness
 
     async def create(
-        self, workflow: str, instance_id: str, params: Json, headers: Mapping[str, str]
+        self, workflow: str, instance_id: str, params: Json, prefer: str
     ) -> Response[bytes]:
         """Creates an instance.
 
         Errors: Problem, here and in all below.
         """
         _check_workflow(workflow)
-        told = await self._send([Addressed(workflow, instance_id, StartRun(params))], headers)
+        told = await self._send([Addressed(workflow, instance_id, StartRun(params))], prefer)
         (reply,) = told.replies
         if is_refused(reply.code):
             raise refusal(reply)
         # It has just begun: there is nothing to know of it that the reply does not say.
-        return _answer(InstanceListed(id=instance_id, details=_status(reply)), told, headers)
+        return _answer(InstanceListed(id=instance_id, details=_status(reply)), told, prefer)
 
     async def create_batch(
-        self, workflow: str, batch: Sequence[tuple[str, Json]], headers: Mapping[str, str]
+        self, workflow: str, batch: NewInstances, prefer: str
     ) -> Response[bytes]:
         """Creates the instances of a batch that do not exist."""
         _check_workflow(workflow)
-        sent = [Addressed(workflow, name, StartRun(params)) for name, params in batch]
-        told = await self._send(sent, headers)
+        sent = [Addressed(workflow, new.id, StartRun(text(new.params))) for new in batch.instances]
+        told = await self._send(sent, prefer)
         created = [
             InstanceListed(id=one.instance_id, details=_status(reply))
             for one, reply in zip(sent, told.replies, strict=True)
@@ -97,17 +97,17 @@ class Writing:
         for reply in told.replies:
             if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
                 raise refusal(reply, created=[one.id for one in created])
-        return _answer(InstancesCreated(instances=created), told, headers)
+        return _answer(InstancesCreated(instances=created), told, prefer)
 
     async def manage(
-        self, workflow: str, instance_id: str, command: Command, headers: Mapping[str, str]
+        self, workflow: str, instance_id: str, command: Command, prefer: str
     ) -> Response[bytes]:
         """Pauses, resumes, terminates, restarts or retries an instance."""
-        told = await self._to_instance(workflow, instance_id, command, headers)
+        told = await self._to_instance(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, told)
         begins = isinstance(command, RestartRun | RetryRun)
         number = told.replies[0].run_number if begins else None
-        return _answer(Managed(ok=True, status=status, run_number=number), told, headers)
+        return _answer(Managed(ok=True, status=status, run_number=number), told, prefer)
 
     async def send_event(
         self,
@@ -115,27 +115,29 @@ class Writing:
         instance_id: str,
         event: NewEvent,
         event_id: str,
-        headers: Mapping[str, str],
+        prefer: str,
     ) -> Response[bytes]:
-        """Sends an event; with `start`, to an instance that it may begin."""
-        command = SendEvent(event_id, event.type, event.payload, start=event.start)
-        told = await self._to_instance(workflow, instance_id, command, headers)
+        """Sends an event, perhaps to an instance that it may begin."""
+        missing = event.start_if_missing
+        start = None if missing is None else text(missing.params)
+        command = SendEvent(event_id, event.type, text(event.payload), start=start)
+        told = await self._to_instance(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, told)
-        return _answer(EventSent(status=status), told, headers)
+        return _answer(EventSent(status=status), told, prefer)
 
     async def _to_instance(
-        self, workflow: str, instance_id: str, command: Command, headers: Mapping[str, str]
+        self, workflow: str, instance_id: str, command: Command, prefer: str
     ) -> _Told:
         starts = isinstance(command, SendEvent) and command.start is not None
         if starts:
             _check_workflow(workflow)
         _check_instance(workflow, instance_id, starts=starts)
-        told = await self._send([Addressed(workflow, instance_id, command)], headers)
+        told = await self._send([Addressed(workflow, instance_id, command)], prefer)
         if is_refused(told.replies[0].code):
             raise refusal(told.replies[0])
         return told
 
-    async def _send(self, commands: Sequence[Addressed], headers: Mapping[str, str]) -> _Told:
+    async def _send(self, commands: Sequence[Addressed], prefer: str) -> _Told:
         if not self._commands.ready:
             raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
         try:
@@ -147,7 +149,7 @@ class Writing:
                 "broker_unavailable",
                 f"{error.message}; the command may have been sent, and may still be carried out",
             ) from error
-        if prefers_async(headers):
+        if prefers_async(prefer):
             return _Told(replies, applied=False)
         return _Told(replies, await self._applied(replies))
 
@@ -176,9 +178,9 @@ def _status(reply: ReplySent) -> InstanceStatus:
     return InstanceStatus(status=RunStatus(reply.status))
 
 
-def _answer(found: Answer, told: _Told, headers: Mapping[str, str]) -> Response[bytes]:
+def _answer(found: Answer, told: _Told, prefer: str) -> Response[bytes]:
     """An answer: 200 if what it says can be read by now, else 202."""
-    preference = {"preference-applied": "respond-async"} if prefers_async(headers) else {}
+    preference = {"preference-applied": "respond-async"} if prefers_async(prefer) else {}
     return answer(
         found,
         furthest((reply.partition, reply.position) for reply in told.replies),

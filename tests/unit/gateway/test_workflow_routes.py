@@ -240,18 +240,40 @@ def test_a_body_that_is_too_large_or_something_else_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("query", "field"),
+    ("path", "name", "values"),
     [
-        ("status=done", "status"),
-        ("pageSize=-1", "pageSize"),
-        ("pageSize=1&pageSize=2", "pageSize"),
-        ("cursor=", "cursor"),
-        ("min_position=3", "min_position"),
+        (ORDERS, "status", ["done", "", "Active", "active&status=active"]),
+        (ORDERS, "cursor", ["", "a" * 1_025, "a&cursor=b"]),
+        (ORDERS, "min_position", ["3", ""]),
+        *[
+            (
+                path,
+                "pageSize",
+                ["0", "-1", "101", "ten", "", "%205", "1_0", "9" * 30, "1&pageSize=2"],
+            )
+            for path in (ORDERS, f"{ORDER}/history")
+        ],
+        (f"{ORDER}/history", "runNumber", ["-1", "2147483648", "x"]),
+        (f"{ORDER}/history", "order", ["up", ""]),
+        (f"{ORDER}/history", "includeLogs", ["yes", ""]),
+        (f"{ORDER}/history", "logLevel", ["trace", ""]),
+        (f"{ORDER}/history", "logCategory", ["", "a" * 65]),
+        (f"{ORDER}/history", "stepsCursor", [""]),
+        (f"{ORDER}/history", "eventsCursor", [""]),
+        (f"{ORDER}/history", "logsCursor", [""]),
+        (f"{ORDER}/events-stream", "lastEventId", ["-2", "x", str(2**63)]),
     ],
+    ids=named,
 )
-def test_a_bad_query_is_named(client: Client, query: str, field: str) -> None:
-    answer = client.get(f"{ORDERS}?{query}", headers=KEY)
-    assert assert_problem(answer, 400, "invalid_parameter")["field"] == field
+def test_a_bad_query_is_named(client: Client, path: str, name: str, values: list[str]) -> None:
+    for value in values:
+        answer = client.get(f"{path}?{name}={value}", headers=KEY)
+        assert assert_problem(answer, 400, "invalid_parameter")["field"] == name, value
+
+
+def test_a_bad_header_is_named(client: Client) -> None:
+    answer = client.get(f"{ORDER}/events-stream", headers={**KEY, "last-event-id": "abc"})
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == "Last-Event-ID"
 
 
 # -- what is sent, and what comes of it

@@ -1,0 +1,109 @@
+"""What the types of the routes do not say: who may ask, what goes wrong, and examples."""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypedDict
+
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import Example, SecurityScheme
+
+from headwater.gateway.http.problems import CODES, MEDIA_TYPE, ProblemDocument
+from headwater.gateway.workflows.authorization import Policy
+
+SECURITY: Final = {
+    "workflowKey": SecurityScheme(
+        type="http", scheme="bearer", description="HEADWATER_WORKFLOW_KEY, unless hooks say else."
+    ),
+    "workflowKeyHeader": SecurityScheme(
+        type="apiKey", name="x-api-key", security_scheme_in="header", description="The same key."
+    ),
+    "tickKey": SecurityScheme(type="http", scheme="bearer", description="HEADWATER_TICK_KEY."),
+}
+#: Either of them.
+_KEYS: Final[list[dict[str, list[str]]]] = [{"workflowKey": []}, {"workflowKeyHeader": []}]
+_TICK_KEY: Final[list[dict[str, list[str]]]] = [{"tickKey": []}]
+
+#: Problems that every route has, and those of routes with a body.
+_OF_ALL: Final = ("invalid_parameter", "unauthorized", "forbidden", "internal_error")
+_OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
+_OF_READS: Final = ("store_unavailable", "position_not_reached")
+_OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded")
+
+_LAGS: Final = (
+    "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait."
+)
+_JSON: Final = "application/json"
+
+
+class Described(TypedDict):
+    """What a route's decorator takes to describe it; the policy is for the entrance."""
+
+    responses: dict[int, ResponseSpec]
+    security: list[dict[str, list[str]]]
+    status_code: int
+    policy: Policy
+
+
+def reads(
+    answer: type,
+    example: Any,  # noqa: ANN401 (JSON)
+    *problems: str,
+    media_type: str = _JSON,
+) -> Described:
+    """Describes a route that reads, with the codes of its own problems."""
+    answers = {200: _answer(answer, example, "As asked.", media_type)}
+    return _described(Policy.READ, answers, (*_OF_READS, *problems))
+
+
+def writes(
+    policy: Policy,
+    answer: type,
+    example: Any,  # noqa: ANN401 (JSON)
+    *problems: str,
+) -> Described:
+    """Describes a route that sends commands, with the codes of its own problems."""
+    answers = {
+        200: _answer(answer, example, "As asked."),
+        202: _answer(answer, example, _LAGS),
+    }
+    return _described(policy, answers, (*_OF_BODIES, *_OF_WRITES, *problems))
+
+
+def drives(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+    """Describes the route that drives a worker."""
+    answers = {200: _answer(answer, example, "As asked.")}
+    return _described(Policy.TICK, answers, (*_OF_BODIES, *problems))
+
+
+def _described(
+    policy: Policy, answers: dict[int, ResponseSpec], problems: Sequence[str]
+) -> Described:
+    return Described(
+        responses=answers | _problems([*_OF_ALL, *problems]),
+        security=_TICK_KEY if policy is Policy.TICK else _KEYS,
+        status_code=200,
+        policy=policy,
+    )
+
+
+def _answer(
+    answer: type,
+    example: Any,  # noqa: ANN401 (JSON)
+    description: str,
+    media_type: str = _JSON,
+) -> ResponseSpec:
+    return ResponseSpec(answer, False, description, media_type, [Example(value=example)])
+
+
+def _problems(codes: Sequence[str]) -> dict[int, ResponseSpec]:
+    by_status: dict[int, list[str]] = {}
+    for code in dict.fromkeys(codes):
+        by_status.setdefault(CODES[code][0], []).append(code)
+    return {
+        status: ResponseSpec(
+            ProblemDocument,
+            False,
+            "; ".join(f"{code}: {CODES[code][1]}" for code in of),
+            MEDIA_TYPE,
+        )
+        for status, of in sorted(by_status.items())
+    }

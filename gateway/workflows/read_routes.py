@@ -1,0 +1,133 @@
+"""The routes that read of workflows."""
+
+from litestar import Response, get
+from litestar.di import NamedDependency, Provide
+from litestar.handlers import HTTPRouteHandler
+
+from headwater.gateway.workflows import examples
+from headwater.gateway.workflows.openapi import reads
+from headwater.gateway.workflows.parameters import (
+    OF_WORKFLOW,
+    PAGE_DEFAULT,
+    Cursor,
+    HistoryAsked,
+    LastEventHeader,
+    LastEventQuery,
+    Named,
+    PageSize,
+    Position,
+    Status,
+)
+from headwater.gateway.workflows.reading import Reading
+from headwater.gateway.workflows.tail import TailResponse, Tails
+from headwater.schemas import answers
+from headwater.schemas.failures import (
+    INSTANCE_NOT_FOUND,
+    WORKFLOW_NOT_FOUND,
+)
+
+
+def listings(reading: Reading) -> list[HTTPRouteHandler]:
+    """Of all workflows, and of all instances of one."""
+
+    @get(
+        "/workflows",
+        operation_id="listWorkflows",
+        summary="The workflows that there are",
+        description="Those whose code the workers have.",
+        **reads(answers.WorkflowList, examples.NAMES),
+    )
+    async def list_workflows(position: Position) -> Response[bytes]:
+        return await reading.names(position)
+
+    @get(
+        OF_WORKFLOW,
+        operation_id="listInstances",
+        summary="Instances of a workflow, newest first",
+        description="A page holds still while instances come and go: its cursor names the last "
+        "one seen.",
+        **reads(answers.InstancePage, examples.LISTING, "invalid_cursor", WORKFLOW_NOT_FOUND),
+    )
+    async def list_instances(
+        workflow: Named,
+        position: Position,
+        status: Status = None,
+        page_size: PageSize = PAGE_DEFAULT,
+        cursor: Cursor = None,
+    ) -> Response[bytes]:
+        return await reading.listing(
+            workflow, position, status=status, page_size=page_size, cursor=cursor
+        )
+
+    return [list_workflows, list_instances]
+
+
+def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
+    """Of one instance."""
+
+    @get(
+        "/",
+        operation_id="getInstance",
+        summary="One instance, whole",
+        description="How it stands, what it was started with, and the step that it stands at.",
+        **reads(answers.Instance, examples.INSTANCE, INSTANCE_NOT_FOUND),
+    )
+    async def get_instance(
+        workflow: Named, instance_id: Named, position: Position
+    ) -> Response[bytes]:
+        return await reading.instance(workflow, instance_id, position)
+
+    @get(
+        "/history",
+        operation_id="getHistory",
+        summary="What happened in a run",
+        description="Steps in the order in which they were first reached, events as they came, "
+        "lines as they were written; each with a cursor of its own.",
+        dependencies={"asked": Provide(HistoryAsked, sync_to_thread=False)},
+        **reads(
+            answers.HistoryPage,
+            examples.HISTORY,
+            "invalid_cursor",
+            INSTANCE_NOT_FOUND,
+            "RUN_NOT_FOUND",
+        ),
+    )
+    async def get_history(
+        workflow: Named,
+        instance_id: Named,
+        asked: NamedDependency[HistoryAsked],
+        position: Position,
+    ) -> Response[bytes]:
+        return await reading.history(workflow, instance_id, asked, position)
+
+    return [get_instance, get_history]
+
+
+def tail(reading: Reading, tails: Tails) -> HTTPRouteHandler:
+    """Of one instance, as it goes."""
+
+    @get(
+        "/events-stream",
+        operation_id="followInstance",
+        summary="Follow an instance as it goes",
+        description="Server-sent events: `status`, `step`, `event` and `log`, each with what a "
+        "history says of it, and `end` when the instance has ended. Begins with the current run, "
+        "or after Last-Event-ID. Comments keep the connection alive.",
+        **reads(
+            str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type="text/event-stream"
+        ),
+    )
+    async def follow_instance(
+        workflow: Named,
+        instance_id: Named,
+        position: Position,
+        last_event_id: LastEventHeader = None,
+        last_event: LastEventQuery = None,
+    ) -> TailResponse:
+        applied = await reading.fresh(position)
+        found = await reading.find(workflow, instance_id, applied)
+        tails.require_room()
+        after = last_event if last_event_id is None else last_event_id
+        return tails.response(found, -1 if after is None else after)
+
+    return follow_instance

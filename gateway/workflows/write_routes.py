@@ -1,0 +1,242 @@
+"""The routes that send commands to workflows, and the one that drives a worker."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from litestar import Request, Response, post
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.params import JSONBody
+
+from headwater.gateway.workflows import examples
+from headwater.gateway.workflows.authorization import (
+    Policy,
+    RequestContext,
+)
+from headwater.gateway.workflows.bodies import (
+    NewEvent,
+    NewInstance,
+    NewInstances,
+    NoFields,
+    Retry,
+    Tick,
+    generic,
+    text,
+)
+from headwater.gateway.workflows.entrance import (
+    AnyConnection,
+    Entrance,
+    context_of,
+)
+from headwater.gateway.workflows.openapi import drives, writes
+from headwater.gateway.workflows.parameters import (
+    BATCH,
+    OF_WORKFLOW,
+    Named,
+    Prefer,
+)
+from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.tick import Ticks
+from headwater.gateway.workflows.writing import Writing
+from headwater.schemas import answers
+from headwater.schemas.failures import (
+    INSTANCE_EXISTS,
+    INSTANCE_NOT_ERRORED,
+    INSTANCE_NOT_FOUND,
+    INSTANCE_TERMINAL,
+    INVALID_EVENT_PAYLOAD,
+    INVALID_EVENT_TYPE,
+    INVALID_INSTANCE_ID,
+    MAILBOX_FULL,
+    STEP_NOT_FOUND,
+    WORKFLOW_NOT_FOUND,
+    WORKFLOW_PARAMS_INVALID,
+)
+from headwater.schemas.history import (
+    Command,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    RetryRun,
+    TerminateRun,
+)
+
+AnyRequest: TypeAlias = Request[Any, Any, Any]
+
+#: What the verbs send that need no body, and what that does.
+VERBS: Final[dict[str, tuple[Command, str]]] = {
+    "pause": (
+        PauseRun(),
+        "Stops an instance at its next step boundary. Its timers go on; one that is paused "
+        "already stays so.",
+    ),
+    "resume": (ResumeRun(), "Lets a paused instance go on; any other is left as it is."),
+    "terminate": (TerminateRun(), "Ends an instance for good."),
+    "restart": (
+        RestartRun(),
+        "Begins the next run of an instance from the beginning, with the same params, however it "
+        "stands. Earlier runs are kept; events that nobody took are not.",
+    ),
+}
+#: Problems of routes that may create instances.
+_CREATING: Final = (INVALID_INSTANCE_ID, WORKFLOW_PARAMS_INVALID, WORKFLOW_NOT_FOUND)
+
+
+def creations(
+    entrance: Entrance, writing: Writing, new_id: Callable[[], str]
+) -> list[HTTPRouteHandler]:
+    """Creating instances, one or many."""
+
+    @post(
+        OF_WORKFLOW,
+        operation_id="createInstance",
+        summary="Create an instance",
+        description="Of several requests with one id exactly one creates it.",
+        **writes(
+            Policy.CREATE,
+            answers.InstanceListed,
+            examples.CREATED,
+            *_CREATING,
+            INSTANCE_EXISTS,
+        ),
+    )
+    async def create_instance(
+        request: AnyRequest, workflow: Named, data: JSONBody[NewInstance], prefer: Prefer = ""
+    ) -> Response[bytes]:
+        await _allow_creation(entrance, _context(request), data.id, data.params)
+        return await writing.create(workflow, data.id or new_id(), text(data.params), prefer)
+
+    @post(
+        BATCH,
+        operation_id="createInstances",
+        summary="Create up to 100 instances",
+        description="Instances that exist are skipped, and left out of the answer; so a batch may "
+        "be sent again.",
+        **writes(Policy.CREATE, answers.InstancesCreated, examples.BATCH, *_CREATING),
+    )
+    async def create_instances(
+        request: AnyRequest, workflow: Named, data: JSONBody[NewInstances], prefer: Prefer = ""
+    ) -> Response[bytes]:
+        for new in data.instances:
+            await _allow_creation(entrance, _context(request), new.id, new.params)
+        return await writing.create_batch(workflow, data, prefer)
+
+    return [create_instance, create_instances]
+
+
+def _context(request: AnyRequest) -> RequestContext:
+    return context_of(request, request.route_handler)
+
+
+async def _allow_creation(
+    entrance: Entrance, context: RequestContext, instance_id: str | None, params: msgspec.Raw
+) -> None:
+    creating = replace(context, policy=Policy.CREATE, instance_id=instance_id)
+    await entrance.allow(creating, lambda: {"id": instance_id, "params": generic(params)})
+
+
+async def _allow_event(entrance: Entrance, context: RequestContext, event: NewEvent) -> None:
+    """Asks whether an event may be sent; one that may create, also whether that may be."""
+    await entrance.allow(context, lambda: {"type": event.type, "payload": generic(event.payload)})
+    start = event.start_if_missing
+    if start is not None:
+        await _allow_creation(entrance, context, context.instance_id, start.params)
+
+
+def verb(writing: Writing, name: str) -> HTTPRouteHandler:
+    """One of `VERBS`."""
+    command, description = VERBS[name]
+    example = examples.BEGUN if isinstance(command, RestartRun) else examples.DONE
+    ended = (INSTANCE_TERMINAL,) if name in ("pause", "terminate") else ()
+
+    @post(
+        f"/{name}",
+        operation_id=f"{name}Instance",
+        summary=f"{name.capitalize()} an instance",
+        description=description,
+        **writes(Policy.MANAGE, answers.Managed, example, INSTANCE_NOT_FOUND, *ended),
+    )
+    async def manage(
+        workflow: Named, instance_id: Named, data: JSONBody[NoFields], prefer: Prefer = ""
+    ) -> Response[bytes]:
+        return await writing.manage(workflow, instance_id, command, prefer)
+
+    return manage
+
+
+def retry(writing: Writing) -> HTTPRouteHandler:
+    """Trying an instance again."""
+
+    @post(
+        "/retry",
+        operation_id="retryInstance",
+        summary="Try an errored instance again",
+        description="Begins its next run, which keeps the results of steps before the one that "
+        "failed, or before `fromStep`.",
+        **writes(
+            Policy.MANAGE,
+            answers.Managed,
+            examples.BEGUN,
+            INSTANCE_NOT_FOUND,
+            STEP_NOT_FOUND,
+            INSTANCE_NOT_ERRORED,
+        ),
+    )
+    async def retry(
+        workflow: Named, instance_id: Named, data: JSONBody[Retry], prefer: Prefer = ""
+    ) -> Response[bytes]:
+        return await writing.manage(workflow, instance_id, RetryRun(data.from_step), prefer)
+
+    return retry
+
+
+def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:
+    """Sending an event."""
+
+    @post(
+        "/events",
+        operation_id="sendEvent",
+        summary="Send an event to an instance",
+        description="It is kept until the workflow waits for one of its type. With "
+        "`startIfMissing` an instance that does not exist is created, and finds the event.",
+        **writes(
+            Policy.SEND_EVENT,
+            answers.EventSent,
+            examples.EVENT_TAKEN,
+            *(INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, *_CREATING),
+            *(INSTANCE_NOT_FOUND, INSTANCE_TERMINAL, MAILBOX_FULL),
+        ),
+    )
+    async def send_event(
+        request: AnyRequest,
+        workflow: Named,
+        instance_id: Named,
+        data: JSONBody[NewEvent],
+        prefer: Prefer = "",
+    ) -> Response[bytes]:
+        await _allow_event(entrance, _context(request), data)
+        return await writing.send_event(workflow, instance_id, data, new_id(), prefer)
+
+    return send_event
+
+
+def tick(entrance: Entrance, ticks: Ticks) -> HTTPRouteHandler:
+    """Driving a worker."""
+
+    async def enabled(_connection: AnyConnection, _handler: BaseRouteHandler) -> None:
+        ticks.require()
+
+    @post(
+        "/_runner/tick",
+        operation_id="tick",
+        summary="Have a worker do what is due",
+        description="For workers that were started with --tick. Off unless HEADWATER_TICK_URL and "
+        "HEADWATER_TICK_KEY are set. Several ticks at a time are safe.",
+        guards=[enabled, entrance.guard],
+        **drives(answers.Ticked, examples.TICKED, "tick_disabled", "worker_unavailable"),
+    )
+    async def tick(data: JSONBody[Tick]) -> Response[bytes]:
+        return answer(await ticks.tick(data), {})
+
+    return tick
