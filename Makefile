@@ -2,11 +2,12 @@
 
 BIN := .venv/bin
 UV := $(or $(wildcard $(BIN)/uv),uv)
+PYTEST := $(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test bench lint schemas lock lock-jars clean
+.PHONY: help setup up demo check test bench lint schemas lock lock-jars clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -21,8 +22,11 @@ up: setup ## Start Kafka, Postgres and all parts of Headwater; Ctrl-C stops them
 demo: setup ## Like up, with rows to look at
 	@$(BIN)/headwater up --demo $(ARGS)
 
+check: lint ## For everyday use: lint, and the tests that need no Kafka or Postgres, in two minutes
+	@$(PYTEST) tests/architecture tests/unit tests/property tests/workflows $(ARGS)
+
 test: setup ## Run every test against the real parts (ARGS="-k name")
-	@$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 bench: setup ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

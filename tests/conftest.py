@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import conninfo, sql
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
@@ -24,11 +25,16 @@ _DATABASES = itertools.count(1)
 
 
 def pytest_configure() -> None:
-    """Prepares what the processes that tests start inherit.
+    """Prepares this process, and what the processes that tests start inherit.
 
-    SIGINT reaches them: below a script's `make test &` it is ignored. Their Java compiles with C1
-    alone: brokers of tests live for seconds, in which C2 takes more than it gives.
+    Hypothesis judges no example by its time: on a busy machine any of them may be slow. SIGINT
+    reaches the processes: below a script's `make test &` it is ignored. Their Java compiles with
+    C1 alone: brokers of tests live for seconds, in which C2 takes more than it gives.
     """
+    settings.register_profile(
+        "headwater", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("headwater")
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
