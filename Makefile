@@ -7,7 +7,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 	--custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test bench lint schemas lock lock-jars clean
+.PHONY: help setup up demo check test bench lint schemas map lock lock-jars clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -36,6 +36,9 @@ lint: setup ## Check style, types and the walls between the rooms
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+map: ## Write docs/map.md, a line for each file
+	@python3 docs/make_map.py
 
 schemas: setup ## Make the Avro files from the structs
 	@$(BIN)/python -m headwater.schemas.write
