@@ -5,6 +5,7 @@ it depends on comes from the environment that runs the tests, by a `.pth` file.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+FENCED = re.MULTILINE | re.DOTALL
 ROOMS = ("schemas", "processors", "streams", "projections", "gateway")
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", *ROOMS)
 
@@ -50,6 +52,16 @@ async def main() -> None:
 asyncio.run(main())
 """,
 }
+
+#: A test of somebody who has Headwater installed, and tests something else.
+UNRELATED = """\
+import sys
+
+
+def test_no_harness_was_loaded():
+    assert "headwater.streams.harness.pytest_plugin" in sys.modules
+    assert "headwater.streams.harness.workflow_test" not in sys.modules
+"""
 
 TYPED = """\
 from headwater import WorkflowTest
@@ -120,7 +132,10 @@ def test_nothing_is_at_the_top_of_the_wheel_but_headwater(wheel: Path):
 
 def test_every_file_of_the_rooms_is_in_the_wheel(wheel: Path):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("headwater/")}
-    face = {"headwater/__init__.py", "headwater/__init__.pyi", "headwater/py.typed"}
+    face = {
+        f"headwater/{path.name}" for path in (ROOT / "src/headwater").iterdir() if path.is_file()
+    }
+    assert {"headwater/__init__.pyi", "headwater/py.typed"} <= face
     rooms = {
         f"headwater/{path.relative_to(ROOT)}"
         for room in ROOMS
@@ -158,6 +173,18 @@ def test_importing_the_public_face_loads_nothing_behind_it(bare: Path, tmp_path:
 
 def test_an_app_may_have_packages_of_the_same_names_as_our_rooms(bare: Path, app: Path):
     assert run(bare / "python", "app.py", cwd=app) == "['boots', 125]\n"
+
+
+@pytest.mark.parametrize("name", ["README.md", "unrelated"])
+def test_pytest_runs_the_example_as_printed_and_loads_no_harness_unless_asked(
+    name: str, bare: Path, tmp_path: Path
+):
+    if name == "unrelated":
+        block = UNRELATED
+    else:
+        (block,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text("utf-8"), FENCED)
+    (tmp_path / "test_printed.py").write_text(block, "utf-8")
+    assert "1 passed" in run(bare / "python", "-m", "pytest", "-q", cwd=tmp_path)
 
 
 def test_mypy_sees_the_types(bare: Path, tmp_path: Path):

@@ -1,8 +1,8 @@
 """Every Python example of the documents runs, and does what the document says.
 
 The blocks of a document are run in their order, each as a module of its own. Tests in them are
-tests here; a workflow in them is run to its end, with the events that it waits for, and has to end
-as `ENDS` says. Blocks with a name, such as ```python shop.py, are files that those which follow can
+tests here, given `WorkflowTest` as the plugin for pytest would; a workflow in them is run to its
+end, with the events that it waits for, and has to end as `ENDS` says. Blocks with a name, such as ```python shop.py, are files that those which follow can
 import. These are run by tests/e2e/test_workflow_docs.py, as is what needs a service, ```python
 service.
 """
@@ -72,7 +72,7 @@ def test_an_example_runs(
     exec(compile(block, "example", "exec"), module)  # noqa: S102 (our own documents)
     tests = [value for name, value in module.items() if name.startswith("test_")]
     for test in tests:
-        found = test()
+        found = test(*([WorkflowTest] if inspect.signature(test).parameters else []))
         if inspect.iscoroutine(found):
             asyncio.run(found)
     workflows = [value for value in module.values() if isinstance(value, Workflow)]
