@@ -333,8 +333,7 @@ def _guarded(run: Callable[[], object]) -> int:
     try:
         return _exit_code(run())
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else "headwater"
-        say(f"{path}: {error.format_message()} (see `{path} --help`)")
+        say(_misuse(error))
         return _MISUSED
     except click.ClickException as error:
         say(f"headwater: {error.format_message()}")
@@ -344,6 +343,13 @@ def _guarded(run: Callable[[], object]) -> int:
     except Exception as error:  # noqa: BLE001 (the outermost edge: no traceback unless asked for)
         say(f"headwater: {_in_words(error)}")
         return _FAILED
+
+
+def _misuse(error: click.UsageError) -> str:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error.format_message()
+    path = error.ctx.command_path if error.ctx else "headwater"
+    return f"{path}: {error.format_message()} (see `{path} --help`)"
 
 
 def _exit_code(result: object) -> int:

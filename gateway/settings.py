@@ -5,6 +5,8 @@ flags, which win. No file is read behind anybody's back.
 """
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -33,9 +35,15 @@ __all__ = [
     "describe",
     "environment",
     "load_settings",
+    "unknown_variables",
 ]
 
 PREFIX: Final = "HEADWATER_"
+
+#: Variables with our prefix that are not settings of a part.
+_OF_OTHERS: Final = frozenset(
+    PREFIX + name for name in ("BASE_URL", "DEBUG", "HEADERS", "JARS", "POSTGRES_PASSWORD")
+)
 
 #: What pydantic expected, in words that fit `expected …, found …`.
 _EXPECTED: Final[Mapping[str, str]] = {
@@ -48,6 +56,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "string_pattern_mismatch": "text that matches {pattern}",
     "string_too_short": "text of at least {min_length} characters",
     "too_short": "text of at least {min_length} characters",
+    "not_postgres": "postgresql://user:password@host/database",
     "not_here": "http:// and a loopback address",
 }
 #: What the signing secrets of a provider mean that an installed package has added.
@@ -221,6 +230,14 @@ class Settings(BaseSettings):
             raise PydanticCustomError("not_here", "")
         return value.rstrip("/")
 
+    @field_validator("postgres")
+    @classmethod
+    def _of_postgres(cls, value: str) -> str:
+        # What has no scheme is a list such as host=… dbname=…, which libpq takes as well.
+        if "://" in value and urlsplit(value).scheme not in {"postgresql", "postgres"}:
+            raise PydanticCustomError("not_postgres", "")
+        return value
+
     @field_validator("tick_key")
     @classmethod
     def _long_enough(cls, value: SecretStr) -> SecretStr:
@@ -274,6 +291,21 @@ def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
         if _secrets_of(name) not in Settings.model_fields
     }
     return create_model("Settings", __base__=Settings, **added) if added else Settings
+
+
+def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ...]:
+    """A line for each variable that has our prefix and is no setting: it may be a typing error."""
+    known = {PREFIX + name.upper() for name in type(settings).model_fields} | _OF_OTHERS
+    unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
+    return tuple(map(partial(_unknown, known), unknown))
+
+
+def _unknown(known: Iterable[str], name: str) -> str:
+    near = get_close_matches(
+        name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1
+    )
+    hint = f"; did you mean {PREFIX}{near[0]}?" if near else "; `headwater settings` lists them"
+    return f"{name} is no setting, and changes nothing{hint}"
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -334,4 +366,6 @@ def _problem(error: ErrorDetails) -> str:
     expected = template.format(type=error["type"], **error.get("ctx", {}))
     secret = name.endswith(("_secrets", "_key"))
     found = "(secret)" if secret else repr(error["input"])
+    if name == "postgres":
+        found = repr(_shown(name, error["input"]))
     return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"

@@ -4,11 +4,14 @@ Settings are imported where they are read: they take longer to load than the com
 themselves, or that are told everything by their flags.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from headwater.gateway.commands.output import say
 
 if TYPE_CHECKING:
     from headwater.gateway.settings import Settings
@@ -26,16 +29,23 @@ class SettingsWrong(click.ClickException):
 
 
 def settings_from(**flags: object) -> "Settings":
-    """The settings, flags first, then the environment.
+    """The settings, flags first, then the environment; says what looks like one and is not.
 
     Errors: SettingsWrong.
     """
-    from headwater.gateway.settings import SettingsInvalid, load_settings  # noqa: PLC0415 (see above)
+    from headwater.gateway.settings import (  # noqa: PLC0415 (see above)
+        SettingsInvalid,
+        load_settings,
+        unknown_variables,
+    )
 
     try:
-        return load_settings(**flags)
+        settings = load_settings(**flags)
     except SettingsInvalid as error:
         raise SettingsWrong("\n".join(error.problems)) from error
+    for line in unknown_variables(settings, os.environ):
+        say(f"headwater: {line}")
+    return settings
 
 
 def bootstrap_of(settings: "Settings") -> str:

@@ -4,6 +4,8 @@
 takes longer to load than many a command takes to run.
 """
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -11,14 +13,24 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 #: By column and value, how rich shows a cell.
 Styles: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
+class _Progress(Console):
+    """Stderr, for those who read it: that nobody does is no reason to stop what is under way."""
+
+    @override
+    def on_broken_pipe(self) -> None:
+        # What is written from now on, and flushed at the end, goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def show_message(message: str) -> None:
     """Shows a line of progress on stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message))
+    _Progress(stderr=True, highlight=False, soft_wrap=True).print(Text(message))
 
 
 def show_rows(

@@ -2,9 +2,9 @@
 
 The blocks of a document are run in their order, each as a module of its own. Tests in them are
 tests here, given `WorkflowTest` as the plugin for pytest would; a workflow in them is run to its
-end, with the events that it waits for, and has to end as `ENDS` says. Blocks with a name, such as ```python shop.py, are files that those which follow can
-import. These are run by tests/e2e/test_workflow_docs.py, as is what needs a service, ```python
-service.
+end, with the events that it waits for, and has to end as `ENDS` says. Blocks with a name, such as
+```python shop.py, are files that those which follow can import. These are run by
+tests/e2e/test_workflow_docs.py, as is what needs a service, ```python service.
 """
 
 import asyncio

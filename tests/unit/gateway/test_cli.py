@@ -140,6 +140,31 @@ def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, li
     assert "Traceback" not in run.stderr
 
 
+def test_without_a_command_it_explains_itself() -> None:
+    run = headwater()
+    assert run.returncode == 2
+    assert run.stderr.startswith("Usage: headwater [OPTIONS] COMMAND")
+
+
+def test_a_typing_error_in_a_variable_is_named() -> None:
+    run = headwater("settings", HEADWATER_PROT="9000")
+    assert run.returncode == 0
+    assert "did you mean HEADWATER_PORT?" in run.stderr
+
+
+def test_progress_that_nobody_reads_stops_nothing() -> None:
+    code = "from headwater.gateway.commands.output import say; say('a'); say('b'); print('done')"
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (run.returncode, run.stdout) == (0, b"done\n")
+
+
 def test_settings_come_as_json_for_programs_without_secrets() -> None:
     run = headwater("settings", "--json", HEADWATER_ADMIN_KEY="hidden-key")
     rows = {row["variable"]: row for row in json.loads(run.stdout)}

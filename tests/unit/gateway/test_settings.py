@@ -12,6 +12,7 @@ from headwater.gateway.settings import (
     environment,
     is_loopback,
     load_settings,
+    unknown_variables,
 )
 
 SECRETS = {
@@ -89,6 +90,27 @@ def test_a_bad_value_is_one_line(
     with pytest.raises(SettingsInvalid) as caught:
         load_settings()
     assert caught.value.problems == (line,)
+
+
+def test_a_dsn_of_another_database_is_refused_without_its_password() -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(postgres="mysql://me:hidden@db/rows")
+    assert caught.value.problems == (
+        "HEADWATER_POSTGRES: expected postgresql://user:password@host/database, "
+        "found 'mysql://me:(secret)@db/rows'",
+    )
+
+
+def test_a_dsn_may_be_a_list_of_names_and_values() -> None:
+    assert load_settings(postgres="host=db dbname=rows").postgres == "host=db dbname=rows"
+
+
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest_one() -> None:
+    names = ["HEADWATER_PROT", "HEADWATER_PORT", "HEADWATER_DEBUG", "HEADWATER_XYZ", "PATH"]
+    assert unknown_variables(load_settings(), names) == (
+        "HEADWATER_PROT is no setting, and changes nothing; did you mean HEADWATER_PORT?",
+        "HEADWATER_XYZ is no setting, and changes nothing; `headwater settings` lists them",
+    )
 
 
 def test_several_bad_values_are_several_lines() -> None:
