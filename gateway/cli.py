@@ -28,7 +28,7 @@ from headwater.gateway.commands.options import (
     postgres_option,
     settings_from,
 )
-from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.output import counted, print_rows, say
 from headwater.gateway.request_ids import ulid_source
 from headwater.schemas.errors import HeadwaterError, PartUnavailable
 from headwater.schemas.topics import TOPICS
@@ -238,7 +238,7 @@ def migrate(postgres: str | None) -> None:
     from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
 
     applied = migrate_database(dsn_of(settings_from(postgres=postgres)), say)
-    say(f"{len(applied)} migrations applied." if applied else "Nothing to do.")
+    say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
 
 
 @cli.group(epilog=examples("headwater topics list", "headwater topics create --partitions 12"))
@@ -281,7 +281,7 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
             replication=settings.replication,
         )
     )
-    say(f"Made {len(made)} topics: {', '.join(made)}" if made else "Nothing to do.")
+    say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
 
 
 for _command in (

@@ -33,6 +33,11 @@ def at_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: `1 row`, `2 rows`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def print_rows(
     rows: Sequence[Mapping[str, Any]],
     columns: Iterable[str],

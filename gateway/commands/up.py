@@ -16,7 +16,7 @@ from typing import Final
 import httpx
 
 from headwater.gateway.commands.options import SettingsWrong, url_of
-from headwater.gateway.commands.output import say
+from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.show_day import DayFailed, DayShow
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
 from headwater.gateway.commands.starting import check_rules, rules_of
@@ -58,7 +58,7 @@ def run_up(
             )
         )
         if made:
-            say(f"Made {len(made)} topics: {', '.join(made)}")
+            say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
         migrate(settings.postgres, say)
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
