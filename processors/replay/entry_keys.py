@@ -9,8 +9,8 @@ before it, counted from 0. So `pages/~3/fetch` is the entry "fetch" in iteration
 "pages". A scope is where entries stand: the workflow itself (the empty scope), a branch of a join
 or a race (`fetch/user`), or an iteration of a loop (`pages/~3`).
 
-Only the kind of an entry says whether a part that looks like an iteration is one: a branch may be
-named `~3`, too.
+Only the kind of the entry above decides whether a part that looks like an iteration is one: a
+branch may be named `~3`, too.
 """
 
 import re

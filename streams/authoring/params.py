@@ -41,7 +41,7 @@ class Params:
 
         Shape:  none are None, whatever the type.
         Errors: msgspec.ValidationError, which says where it does not fit; TypeError for a type that
-                says of no JSON what it is, or was not found.
+                JSON cannot be read as, or that was not found.
         """
         if self.fault:
             raise TypeError(self.fault)

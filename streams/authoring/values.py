@@ -37,9 +37,9 @@ def encode(value: Any, what: str) -> Json:  # noqa: ANN401, any JSON value
         # A lone surrogate is a str that no encoding of Unicode can hold.
         text.encode()
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as why:
-        raise UnserialisableError(_told(value, what, str(why))) from why
+        raise UnserialisableError(_refusal(value, what, str(why))) from why
     if _ODD_KEY(text) and not _keys_are_text(value):
-        raise UnserialisableError(_told(value, what, "a key that is not text"))
+        raise UnserialisableError(_refusal(value, what, "a key that is not text"))
     fault = value_fault(what, text)
     if fault:
         raise UnserialisableError(fault)
@@ -59,8 +59,8 @@ def _keys_are_text(value: object) -> bool:
     return True
 
 
-def _told(value: object, what: str, why: str) -> str:
-    """What is wrong with a value that was refused, and where."""
+def _refusal(value: object, what: str, why: str) -> str:
+    """The message about a value that is refused: what is wrong with it, and where."""
     try:
         found = next(_faults(value, "$", ()), f"{type(value).__name__}: {why}")
     except RecursionError:
@@ -72,7 +72,7 @@ def _told(value: object, what: str, why: str) -> str:
 
 
 def _faults(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
-    """What is no JSON in a value, each with its place and advice."""
+    """What is not JSON in a value, each with its place and advice."""
     if isinstance(value, dict | list | tuple):
         if id(value) in above:
             yield f"a {type(value).__name__} at {path} that contains itself; leave that out"

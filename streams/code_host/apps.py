@@ -109,15 +109,15 @@ def _import(name: str) -> ModuleType:
 
 def _failed(name: str, error: BaseException) -> AppNotLoaded:
     """The error of a module that raises while it is imported, with the frames of its own code."""
-    told = traceback.TracebackException.from_exception(error)
+    report = traceback.TracebackException.from_exception(error)
     frames = [
         index
-        for index, frame in enumerate(told.stack)
+        for index, frame in enumerate(report.stack)
         if frame.filename != __file__ and "importlib" not in frame.filename
     ]
-    told.stack = traceback.StackSummary.from_list([told.stack[index] for index in frames])
+    report.stack = traceback.StackSummary.from_list([report.stack[index] for index in frames])
     cause = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    trace = "".join(told.format()).rstrip()
+    trace = "".join(report.format()).rstrip()
     return AppNotLoaded(f"expected to import {name}, found that it raises {cause}\n{trace}")
 
 

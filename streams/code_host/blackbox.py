@@ -1,9 +1,9 @@
 """What is left of a child process, however it ends: memory that its parent shares.
 
-A child that is killed, or whose code crashes or holds the interpreter, cannot say any more whose
-turn it was. So it says so beforehand, where saying costs nothing: in a page that outlives it. The
-pulse lets the parent see that the child stands still; no thread of the child's own would see it
-while C code holds the interpreter. Behind the page, Python's fault handler writes where code stood.
+A child that is killed, or whose code crashes or holds the interpreter, can no longer report
+whose turn it was. So it notes that beforehand, where it costs nothing: in memory that outlives it.
+The pulse shows the parent whether the child still runs; no thread of the child could see that while
+C code holds the interpreter. After the notes, Python's fault handler writes where the code was.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ _HEAD: Final = 24
 _NOTE_MAX: Final = 1024 * 1024
 _SIZE: Final = _HEAD + _NOTE_MAX
 _NOBODY: Final = -1
-#: What is read of the fault handler's words: several threads' worth.
-_WORDS_MAX: Final = 64 * 1024
+#: Bytes that are read of the fault handler's report: several threads' worth.
+_REPORT_MAX: Final = 64 * 1024
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(list[Started])
@@ -66,7 +66,7 @@ class BlackBox:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
         os.ftruncate(descriptor, _SIZE)
-        # The fault handler writes where the file stands.
+        # The fault handler writes at the position of the file.
         os.lseek(descriptor, _SIZE, os.SEEK_SET)
         box = cls(descriptor)
         box.set_turn(None)
@@ -91,7 +91,7 @@ class BlackBox:
         self._head[_PULSE] += 1
 
     def note(self, starting: Sequence[Started]) -> bool:
-        """Notes attempts that may run before the parent has heard of them.
+        """Notes attempts that may run before the parent knows of them.
 
         Shape:  replaces the note before; False if they cannot be noted, or are too many.
         """
@@ -128,17 +128,17 @@ class BlackBox:
             return _DECODER.decode(data) if data else []
         return []
 
-    def last_words(self) -> str:
+    def crash_report(self) -> str:
         """Where each thread stood when the child was aborted or crashed; empty otherwise."""
-        return os.pread(self.descriptor, _WORDS_MAX, _SIZE).decode(errors="replace").rstrip()
+        return os.pread(self.descriptor, _REPORT_MAX, _SIZE).decode(errors="replace").rstrip()
 
 
-def place_of(words: str) -> str:
-    """The author's line among last words, the crashed thread's first; empty if there is none.
+def place_of(report: str) -> str:
+    """The author's line in a report, of the crashed thread first; empty if there is none.
 
-    Shape:  the text of `BlackBox.last_words` -> `file, line n, in function`.
+    Shape:  the text of `BlackBox.crash_report` -> `file, line n, in function`.
     """
-    threads = [thread.partition("\n")[::2] for thread in _THREAD.split(words)[1:]]
+    threads = [thread.partition("\n")[::2] for thread in _THREAD.split(report)[1:]]
     threads.sort(key=lambda thread: "Current" not in thread[0])
     for _, frames in threads:
         for file, line, function in _FRAME.findall(frames):

@@ -1,7 +1,7 @@
 """The child's main program: a host in a process of its own, at the other end of a pipe.
 
 Started by `process.py`. Authors' code may do anything here: block, crash, print, exit. What the
-parent must know of such ends is in the black box before it happens. The process ends when the pipe
+parent must know of such ends is in the black box before they happen. The process ends when the pipe
 is closed, and on Linux the kernel ends it with its parent, whatever it is doing.
 """
 
@@ -63,29 +63,29 @@ class Child:
         self._thread = threading.get_ident()
         self._box = box
         self._beat_s = beat_s
-        self._said: list[FromHost] = []
+        self._unsent: list[FromHost] = []
         self._flushing = False
-        #: What is heard and not done; the first is being done.
+        #: What was received and is not done; the first is being done.
         self._frames: deque[bytearray] = deque()
         self.left = asyncio.Event()
         self._life = asyncio.current_task()
         threads = Threads(lambda: _die(EXIT_NO_THREADS))
         self._host = Host(workflows, emit=self._emit, now_ms=now_ms, call_sync=threads.call)
-        self._pipe = Pipe(connection, heard=self._hear, ended=self._end, waits=True)
+        self._pipe = Pipe(connection, received=self._receive, ended=self._end, waits=True)
         self._beat()
 
     def _beat(self) -> None:
         self._box.beat()
         self._loop.call_later(self._beat_s, self._beat)
 
-    def _hear(self, frames: list[bytearray]) -> None:
-        hearing = bool(self._frames)
+    def _receive(self, frames: list[bytearray]) -> None:
+        busy = bool(self._frames)
         self._frames.extend(frames)
-        if not hearing:
-            self._hear_next()
+        if not busy:
+            self._handle_next()
 
-    def _hear_next(self) -> None:
-        """Does what one frame says, and what the next one says when the answers to it are sent.
+    def _handle_next(self) -> None:
+        """Handles one frame, and the next one after the answers to it are sent.
 
         So the parent works on the answers to the one while this process works on the other.
         """
@@ -105,35 +105,35 @@ class Child:
             self._flush()
         self._frames.popleft()
         if self._frames:
-            self._loop.call_soon(self._hear_next)
+            self._loop.call_soon(self._handle_next)
 
     def _emit(self, message: FromHost) -> None:
         if threading.get_ident() != self._thread:
             # A callback in a thread writes to the run's log.
             self._loop.call_soon_threadsafe(self._emit, message)
             return
-        self._said.append(message)
+        self._unsent.append(message)
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """Sends what this turn of the loop says together, when all of it is said."""
+        """Sends all messages of this turn of the loop together, at its end."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        said, self._said = self._said, []
-        said += self._host.still_running()
+        messages, self._unsent = self._unsent, []
+        messages += self._host.still_running()
         # What is noted stays: the pipe may be closed by now, and an attempt that has ended since is
         # not charged twice.
         try:
-            self._pipe.send(said)
+            self._pipe.send(messages)
         except UNSENDABLE:
-            self._pipe.send([_sendable(message) for message in said])
+            self._pipe.send([_sendable(message) for message in messages])
 
     def _end(self) -> None:
-        """Nobody listens any more: cancels what runs, waits a little for it, and leaves."""
+        """The parent is gone: cancels what runs, waits a little for it, and leaves."""
         tasks = asyncio.all_tasks(self._loop) - {self._life}
         self._frames.clear()
         self._host.stop()
@@ -150,7 +150,7 @@ def _sendable(message: FromHost) -> FromHost:
     try:
         frames_of([message])
     except UNSENDABLE as why:
-        log.exception("a run asks for what cannot be sent")
+        log.exception("a run sends what cannot be encoded")
         failure = Failure(UNSERIALISABLE, f"expected what can be sent, found {why!r}")
         return Said(message.activation, Raise(failure))
     return message
@@ -182,14 +182,14 @@ def _settle_in(box: BlackBox) -> None:
 
 
 def _load(connection: socket.socket, app: str) -> dict[str, Workflow]:
-    """Loads the app and says hello."""
+    """Loads the app, and sends what it declares."""
     workflows: dict[str, Workflow] = {}
     try:
         workflows = load_app(app)
-        hello = declarations_in(workflows)
+        declared = declarations_in(workflows)
     except AppNotLoaded as error:
-        hello = Declarations(error=error.message)
-    for frame in frames_of([hello]):
+        declared = Declarations(error=error.message)
+    for frame in frames_of([declared]):
         connection.sendall(frame)
     if not workflows:
         _die(EXIT_BROKEN)

@@ -43,8 +43,8 @@ def frames_of(messages: Sequence[msgspec.Struct]) -> list[bytearray]:
 class Pipe:
     """One end of the connection, on the running event loop.
 
-    Shape:  `heard` is called with the bodies of the frames of one read, `ended` once, when the
-            other end is closed. An end that `waits` hears nothing while more than UNSENT_MAX is to
+    Shape:  `received` is called with the bodies of the frames of one read, `ended` once, when the
+            other end is closed. An end that `waits` reads nothing while more than UNSENT_MAX is to
             be sent; at most one of the two may, or both could wait for each other.
     """
 
@@ -52,14 +52,14 @@ class Pipe:
         self,
         connection: socket.socket,
         *,
-        heard: Callable[[list[bytearray]], None],
+        received: Callable[[list[bytearray]], None],
         ended: Callable[[], None],
         waits: bool,
     ) -> None:
         connection.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._socket = connection
-        self._heard = heard
+        self._received = received
         self._ended = ended
         self._waits = waits
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -68,8 +68,8 @@ class Pipe:
         self._unsent_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
-        self._reading = self._held = self._closed = False
-        self._mind_reading()
+        self._reading = self._paused = self._closed = False
+        self._update_reading()
 
     # -- sending
 
@@ -83,7 +83,7 @@ class Pipe:
         await self._room.wait()
 
     def send(self, messages: Sequence[msgspec.Struct]) -> None:
-        """Sends messages, at once as far as the kernel takes them; to nobody once it is closed.
+        """Sends messages, at once as far as the kernel takes them; nothing once it is closed.
 
         Errors: UNSENDABLE; nothing is sent then.
         """
@@ -100,7 +100,7 @@ class Pipe:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            # The other end is gone, which the next read says too.
+            # The other end is gone, as the next read finds too.
             return len(data)
 
     def _keep(self, data: memoryview) -> None:
@@ -110,7 +110,7 @@ class Pipe:
         self._unsent_bytes += len(data)
         if self._unsent_bytes > UNSENT_MAX:
             self._room.clear()
-            self._mind_reading()
+            self._update_reading()
 
     def _writable(self) -> None:
         while self._unsent:
@@ -125,22 +125,23 @@ class Pipe:
             self._loop.remove_writer(self._socket)
         if self.full and self._unsent_bytes <= UNSENT_MAX // 2:
             self._room.set()
-            self._mind_reading()
+            self._update_reading()
 
-    # -- hearing
+    # -- receiving
 
-    def hold(self) -> None:
-        """Hears nothing until `go_on`; the other end notices when the pipe is full."""
-        self._held = True
-        self._mind_reading()
+    def pause_reading(self) -> None:
+        """Reads nothing until `resume_reading`; the other end notices when the pipe is full."""
+        self._paused = True
+        self._update_reading()
 
-    def go_on(self) -> None:
-        """Hears again."""
-        self._held = False
-        self._mind_reading()
+    def resume_reading(self) -> None:
+        """Reads again."""
+        self._paused = False
+        self._update_reading()
 
-    def _mind_reading(self) -> None:
-        wanted = not (self._held or self._closed or (self._waits and self.full))
+    def _update_reading(self) -> None:
+        """Begins or ends reading, as paused, closed and full ask for."""
+        wanted = not (self._paused or self._closed or (self._waits and self.full))
         if wanted and not self._reading:
             self._loop.add_reader(self._socket, self._readable)
         elif self._reading and not wanted:
@@ -174,10 +175,10 @@ class Pipe:
             start = end
         if frames:
             del data[:start]
-            self._heard(frames)
+            self._received(frames)
 
     def drain(self) -> None:
-        """Hears what the other end said before it died, and closes."""
+        """Receives what the other end sent before it died, and closes."""
         while not self._closed and self._read():
             pass
         self.close()
@@ -187,7 +188,7 @@ class Pipe:
         if self._closed:
             return
         self._closed = True
-        self._mind_reading()
+        self._update_reading()
         if self._unsent:
             self._loop.remove_writer(self._socket)
             self._unsent.clear()

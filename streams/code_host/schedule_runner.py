@@ -5,10 +5,10 @@ the next tick and starts what is due, so that a tick is started once, whoever ow
 what was missed is known after any downtime. The instance that a tick starts is named for it: no
 tick can start two.
 
-What a schedule says is in the state of that instance, not in the code: it was declared when the
+What a schedule declares is in the state of that instance, not in the code: it was declared when the
 instance was created, and each worker that starts declares it again, by an event. A tick belongs to
-the declaration that was known when it was due. The code says only whether there is such a schedule
-still; where it is gone nothing is started, and after an hour the instance ends.
+the declaration that was known when it was due. The code only knows whether there still is such a
+schedule; where it is gone nothing is started, and after an hour the instance ends.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ from headwater.streams.replay.workflow import Workflow
 
 #: The workflow whose instances are the schedules of an app.
 RUNNER: Final = "headwater-schedule"
-#: The type of the event by which a worker says what a schedule is now.
+#: The type of the event by which a worker declares a schedule.
 DECLARED: Final = "declared"
 
 _ID_TIME: Final = "%Y%m%dT%H%M%SZ"
@@ -48,7 +48,7 @@ _ABSENCES_MAX: Final = 60
 _ABSENCE_MS: Final = 60_000
 #: Iterations whose entries stay to be looked at.
 _KEPT: Final = 10
-_NEWS_MAX: Final = 100
+_EVENTS_MAX: Final = 100
 _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="1 minute", backoff="constant")
 
 
@@ -100,23 +100,23 @@ class _Runner:
 
     async def _tick(self, step: Step, plain: Any) -> Continue | Break:  # noqa: ANN401
         state = msgspec.convert(plain, _State)
-        heard = await _wait(step, state.until_ms)
-        # Owners' clocks differ: to one that is behind, the time has not quite come.
-        known_ms = state.after_ms if heard else state.until_ms
+        events = await _wait(step, state.until_ms)
+        # Owners' clocks differ: by a slow one, the time has not quite come.
+        known_ms = state.after_ms if events else state.until_ms
         now_ms = max(_unix_ms(await step.now()), known_ms)
 
         async def start(tx: StepTx) -> dict[str, Any] | None:
-            return await self._start(tx, step, state, heard, now_ms)
+            return await self._start(tx, step, state, events, now_ms)
 
         found = await step.do("start", start, retries=_UNTIL_IT_WORKS)
         return Break("no longer declared") if found is None else Continue(found)
 
     async def _start(
-        self, tx: StepTx, step: Step, state: _State, heard: list[Any], now_ms: int
+        self, tx: StepTx, step: Step, state: _State, events: list[Any], now_ms: int
     ) -> dict[str, Any] | None:
         """Starts what is due; gives the next state, or None when the schedule is gone."""
         declared = state.declared
-        latest = await _latest(step, declared, heard)
+        latest = await _latest(step, declared, events)
         if declared.schedule not in self._names:
             return await _absent(step, state, latest, now_ms)
         found = due(
@@ -144,7 +144,7 @@ async def _wait(step: Step, until_ms: int) -> list[Any]:
     key, entry = step.enter(step.run.ticket(), "wait", EntryKind.WAIT)
     try:
         if entry is None:
-            more = {"event_types": (DECLARED,), "limit": _NEWS_MAX}
+            more = {"event_types": (DECLARED,), "limit": _EVENTS_MAX}
             step.open(key, "wait", EntryKind.WAIT, wake_at_ms=until_ms, **more)
         entry = await step.result(key)
     finally:
@@ -182,9 +182,9 @@ async def _absent(
     return _plain(_State(latest, state.after_ms, now_ms + _ABSENCE_MS, state.absences + 1))
 
 
-async def _latest(step: Step, declared: Declared, heard: list[Any]) -> Declared:
+async def _latest(step: Step, declared: Declared, events: list[Any]) -> Declared:
     """The declaration that holds from now on."""
-    for payload in reversed(heard):
+    for payload in reversed(events):
         found = _read(payload)
         if isinstance(found, Declared) and found.schedule == declared.schedule:
             return found
@@ -194,8 +194,7 @@ async def _latest(step: Step, declared: Declared, heard: list[Any]) -> Declared:
 
 
 async def _warn(step: Step, message: str, data: dict[str, Any] | None = None) -> None:
-    say = step.log.warn  # a line of the instance, no logger of the library
-    await say(message, data)
+    await step.log.warn(message, data)  # noqa: G010, a line of the instance, not of a logger
 
 
 def _create(tx: StepTx, declared: Declared, tick_ms: int) -> None:

@@ -1,7 +1,6 @@
 """Schedules as authors declare them: cron expressions that start workflows.
 
-What a schedule says is checked where it is declared, and travels as data from there on; how it is
-run says `schedule_runner`.
+A schedule is checked where it is declared, and is data from there on; `schedule_runner` runs it.
 """
 
 import sys
@@ -59,7 +58,7 @@ class Schedule:
     place: str
 
 
-def schedule(  # noqa: PLR0913, what there is to say of a schedule
+def schedule(  # noqa: PLR0913, all that a schedule has
     name: str,
     *,
     cron: str,
@@ -94,7 +93,7 @@ def schedule(  # noqa: PLR0913, what there is to say of a schedule
     frame = sys._getframe(1)  # noqa: SLF001, whose module it is declared in
     place = f"{frame.f_globals.get('__name__', '?')}:{frame.f_lineno}"
     made = Schedule(declared, place)
-    # A call that stands for itself gives its result no name; it means the same.
+    # A call whose result is given no name declares a schedule all the same.
     frame.f_globals.setdefault(MODULE_LIST, []).append(made)
     return made
 
@@ -110,7 +109,7 @@ def _catch_up(name: object, found: str) -> CatchUp:
 
 
 def declaration_fault(declared: Declared) -> str | None:
-    """Says what is wrong with a schedule, if anything."""
+    """What is wrong with a schedule, if anything."""
     fault = name_fault("the name of a schedule", declared.schedule, NAME_MAX)
     if fault:
         return fault

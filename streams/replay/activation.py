@@ -1,7 +1,7 @@
 """A run that a host has taken on: from the owner's first message about it to the last.
 
 Theory of operation: the code is executed until it rests. If nothing is under way then, the run
-suspends: it says so, once for every event that it has seen, and the owner may evict it. When the
+suspends: it tells the owner, once for every event that it has seen, and may be evicted. When the
 code has returned, so has the run. When it has failed, steps that have returned may have to be
 rolled back, so the run fails only when their results are recorded; then the rollback begins, or the
 run is over.
@@ -171,7 +171,7 @@ class Activation:
             self._end_rollback()
 
     def check_rest(self) -> None:
-        """Says again whether anything moves, without running code."""
+        """Checks again whether the run rests, without running code."""
         if self._phase is Phase.RUNNING:
             self._suspended_at = _NEVER
             self._suspend()

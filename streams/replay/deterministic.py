@@ -15,7 +15,7 @@ from headwater.streams.replay.scope import Scope
 
 
 class DeterministicValues(Scope):
-    """A scope whose code may ask for the time and for random values.
+    """A scope with the time and random values.
 
     They are named, or numbered by their order within the scope.
     """

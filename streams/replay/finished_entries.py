@@ -7,7 +7,7 @@ While a run is rolled back, rollback handlers are found there too.
 Theory of operation: nothing is sent to the owner, and no step is called. Recorded results come in
 the order of the log, that of the whole entry last. What has none stays without, and what still
 waits when the entry's own result is due is ended. So a divergence may come of it, but no value and
-no error: what is recorded of the entry stands.
+no error: what is recorded of the entry holds.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ async def replay_beneath(
     """Runs code again, once, until its entry's result is due, and gives that.
 
     Shape:  what `begin` gives has scopes that are past. `settled` is called when enough has
-            settled for the entry to be over, as `settles` tells, if that comes first.
+            settled for the entry to be over (`settles`), if that comes first.
     Errors: HistoryDivergedError, and what `settled` raises.
     """
     journal = scope.run.journal

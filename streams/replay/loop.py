@@ -1,9 +1,9 @@
 """An event loop for the code of one workflow run, which does nothing but that.
 
 Real event loops mix the code's own turns with sockets and timers, in an order that no replay can
-repeat, and never say when nothing is left to do. This one has a queue of callbacks and is run until
+repeat, and never tell when nothing is left to do. This one has a queue of callbacks and runs until
 it is empty: the order depends on the code and on what is delivered to it alone. What needs a clock,
-a thread or a socket raises and says what to use instead.
+a thread or a socket raises an error that names what to use instead.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def close_task(self, task: asyncio.Task[Any]) -> None:
         """Ends a task without giving its code another turn."""
         self._tasks.discard(task)
-        # How it ends is nobody's failure.
+        # How it ends is no failure.
         task.remove_done_callback(self._done)
         coroutine: Any = task.get_coro()
         # An author's `finally` may do anything.
@@ -118,7 +118,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self._failed = [*self.failed(), task]
 
     def failed(self) -> list[asyncio.Task[Any]]:
-        """The tasks that have failed, and whose exceptions nobody has been given."""
+        """The tasks that have failed, and whose exceptions nobody has retrieved."""
         return [task for task in self._failed if task._log_traceback]  # noqa: SLF001
 
     @override

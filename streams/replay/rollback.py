@@ -75,7 +75,7 @@ class Rollback:
         return bool(self._left and self._left[-1] == key)
 
     def _call_next(self) -> None:
-        # One that has failed before is tried again when the owner says so.
+        # When one that has failed is tried again, the owner decides.
         if self._left and not self._entries[self._left[-1]].rollback_at_ms:
             self._call(self._left[-1])
 

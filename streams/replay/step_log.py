@@ -12,7 +12,7 @@ from headwater.streams.replay.scope import Scope
 
 
 class StepLog:
-    """Writes lines; those of the workflow's own code are written again on replay, and say so."""
+    """Writes lines; those of the workflow's own code are written again, and marked, on replay."""
 
     __slots__ = ("_scope",)
 

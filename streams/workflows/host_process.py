@@ -1,4 +1,4 @@
-"""The parent's end of a code host in a child process: starts, hears, watches and ends it.
+"""The parent's end of a code host in a child process: starts, reads, watches and ends it.
 
 The child runs authors' code, so it may stand still or die at any time. Its parent sees both: the
 process ends, or its pulse in the black box does. In either case the parent says once how the host
@@ -69,21 +69,21 @@ class HostKilled(HeadwaterError):
 class HostProcess:
     """A child process that hosts the workflows of one app; it is started once.
 
-    Shape:  `heard` is called with what the host says, and `gone` at most once, after the last of
-            it, when the host has ended but not by `stop`. Both are called by the event loop.
+    Shape:  `received` is called with messages of the host, and `gone` at most once, after the
+            last of them, when the host has ended but not by `stop`; both by the event loop.
     """
 
     def __init__(
         self,
         app: str,
         *,
-        heard: Callable[[list[FromHost]], None],
+        received: Callable[[list[FromHost]], None],
         gone: Callable[[Gone], None],
         stall_s: float = STALL_S,
         directory: Path | None = None,
     ) -> None:
         self._app = app
-        self._heard = heard
+        self._received = received
         self._gone = gone
         self._stall_s = stall_s
         self._directory = directory
@@ -148,7 +148,7 @@ class HostProcess:
         finally:
             theirs.close()
         self._box = box
-        self._pipe = Pipe(ours, heard=self._hear, ended=self._pipe_ended, waits=False)
+        self._pipe = Pipe(ours, received=self._receive, ended=self._pipe_ended, waits=False)
 
     # -- talking
 
@@ -158,35 +158,35 @@ class HostProcess:
 
     @property
     def full(self) -> bool:
-        """Whether the child is far behind with reading: new runs had better wait for `room`."""
+        """Whether the child reads far too slowly: new runs had better wait for `room`."""
         return self._pipe.full
 
     async def room(self) -> None:
         """Waits until it is not full, or gone."""
         await self._pipe.room()
 
-    def hold(self) -> None:
-        """Hears nothing until `go_on`: the child soon stops hearing too, but loses nothing."""
-        self._pipe.hold()
+    def pause_reading(self) -> None:
+        """Reads nothing until `resume_reading`: the child soon stops reading too."""
+        self._pipe.pause_reading()
 
-    def go_on(self) -> None:
-        """Hears again."""
-        self._pipe.go_on()
+    def resume_reading(self) -> None:
+        """Reads again."""
+        self._pipe.resume_reading()
 
-    def _hear(self, frames: list[bytearray]) -> None:
+    def _receive(self, frames: list[bytearray]) -> None:
         try:
             if not self._hello.done():
                 (hello,) = _HELLO.decode(frames.pop(0))
                 self._hello.set_result(hello)
-            said = [message for frame in frames for message in _FROM_HOST.decode(frame)]
+            messages = [message for frame in frames for message in _FROM_HOST.decode(frame)]
         except (msgspec.DecodeError, ValueError):
             # Authors' code has written to descriptors that are not its own.
-            log.exception("a code host said what is no message; it is ended")
+            log.exception("a code host sent what is not a message; it is ended")
             self._pipe.close()
             self._signal(signal.SIGKILL)
             return
-        if said:
-            self._heard(said)
+        if messages:
+            self._received(messages)
 
     # -- watching
 
@@ -221,44 +221,44 @@ class HostProcess:
             self._later(_END_S, self._kill)
 
     async def _attend(self) -> None:
-        """Waits for the child's end, and says how it came."""
+        """Waits for the child's end, and reports it."""
         code = await self._process.wait()
         if self._timer is not None:
             self._timer.cancel()
         try:
             self._pipe.drain()
         finally:
-            self._tell(code)
+            self._ended(code)
             self._box.close()
 
-    def _tell(self, code: int) -> None:
+    def _ended(self, code: int) -> None:
         if not self._hello.done():
-            self._hello.set_result(Declarations(error=self._unsaid(code)))
+            self._hello.set_result(Declarations(error=self._not_loaded(code)))
         elif not self._stopping and self._hello.result().workflows:
             loop = asyncio.get_running_loop()
             gone = Gone(self._reason(code), self._box.turn())
             starting: list[FromHost] = [*self._box.starting()]
-            loop.call_soon(self._mourn, starting, gone)
+            loop.call_soon(self._report_exit, starting, gone)
 
-    def _mourn(self, starting: list[FromHost], gone: Gone) -> None:
+    def _report_exit(self, starting: list[FromHost], gone: Gone) -> None:
         if self._stopping:
             return
         if starting:
-            self._heard(starting)
+            self._received(starting)
         self._gone(gone)
 
-    def _unsaid(self, code: int) -> str:
+    def _not_loaded(self, code: int) -> str:
         return (
             f"expected {self._app} to be imported, found that the process {_how(code)} meanwhile\n"
-            f"{self._box.last_words()}"
+            f"{self._box.crash_report()}"
         ).rstrip()
 
     def _reason(self, code: int) -> str:
-        words = self._box.last_words()
+        report = self._box.crash_report()
         how = f"stood still for {self._stall_s:g} s" if self._stalled else _how(code)
-        if words:
-            log.error("code host %d %s; its threads were here:\n%s", self.pid, how, words)
-        place = place_of(words)
+        if report:
+            log.error("code host %d %s; its threads were here:\n%s", self.pid, how, report)
+        place = place_of(report)
         return f"the code host {how}{f' at {place}' if place else ''}"
 
     # -- ending
@@ -286,7 +286,7 @@ async def declarations_of(
 
     Errors: AppNotLoaded, with the author's traceback; HostKilled.
     """
-    host = HostProcess(app, heard=lambda _: None, gone=lambda _: None, directory=directory)
+    host = HostProcess(app, received=lambda _: None, gone=lambda _: None, directory=directory)
     declared = await host.start(within_s)
     await host.stop()
     return declared

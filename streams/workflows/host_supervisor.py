@@ -67,7 +67,7 @@ class Hosting:
             await self._host.stop()
 
     async def _begin(self) -> None:
-        host = HostProcess(self._app, heard=self.hear, gone=self._lost)
+        host = HostProcess(self._app, received=self.hear, gone=self._lost)
         self.declared = await host.start()
         self._host = host
         self._started.set()
@@ -125,12 +125,12 @@ class Hosting:
     def hold(self) -> None:
         """Hears no more of the host while what it said already has to wait."""
         if self._host is not None and len(self._said) > _SAID_MAX:
-            self._host.hold()
+            self._host.pause_reading()
 
     def go_on(self) -> None:
         """Hears it again."""
         if self._host is not None:
-            self._host.go_on()
+            self._host.resume_reading()
 
     def number(self, partition: int, partitions: int) -> int:
         """A number that no activation had, and that says whose it is."""

@@ -77,7 +77,7 @@ class World:
     async def _begin_host(self) -> frozenset[str]:
         host = HostProcess(
             self._app,
-            heard=self._heard,
+            received=self._heard,
             gone=self._host_gone,
             stall_s=self._stall_s,
             directory=APPS,

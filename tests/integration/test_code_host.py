@@ -186,13 +186,13 @@ def test_large_results_pass():
 
 def test_a_host_that_is_not_heard_for_a_while_stops_hearing_and_loses_nothing():
     async def scenario(world: World) -> None:
-        world.host.hold()
+        world.host.pause_reading()
         keys = [world.create("large") for _ in range(12)]
         while not await _is_stuck(world):
             keys.append(world.create("quick", "x" * 1_000_000))
             assert len(keys) < 100, "the host hears whatever comes"
             world.turn()
-        world.host.go_on()
+        world.host.resume_reading()
         await world.run_to_the_end(*keys)
         assert not world.gone
 
@@ -257,7 +257,7 @@ def test_stopping_is_no_death():
 )
 def test_an_app_that_cannot_be_loaded(app: str, told: str):
     async def scenario() -> None:
-        host = HostProcess(app, heard=print, gone=print, directory=APPS)
+        host = HostProcess(app, received=print, gone=print, directory=APPS)
         with pytest.raises(AppNotLoaded) as caught:
             await host.start()
         assert told in caught.value.message
@@ -273,7 +273,7 @@ from headwater.streams.workflows.host_process import HostProcess
 from headwater.streams.engine.host_protocol import Activate
 
 async def main():
-    host = HostProcess("misbehaving", heard=print, gone=print, directory=Path(sys.argv[1]))
+    host = HostProcess("misbehaving", received=print, gone=print, directory=Path(sys.argv[1]))
     await host.start()
     if sys.argv[2] == "blocked":
         host.send([Activate(1, "always-blocks", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
