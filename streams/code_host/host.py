@@ -30,7 +30,6 @@ from headwater.streams.engine.host_protocol import (
     Started,
     ToHost,
 )
-from headwater.streams.replay.activation import Activation
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow, read_params
 
@@ -58,7 +57,7 @@ class Host:
         self._workflows = dict(workflows)
         self._emit = emit
         self._services = HostServices(frozenset(workflows), emit, now_ms, call_sync)
-        self._activations: dict[int, Activation] = {}
+        self._runs: dict[int, HostedRun] = {}
 
     # -- messages of owners
 
@@ -70,9 +69,9 @@ class Host:
             if isinstance(message, Activate):
                 self._activate(message)
             else:
-                activation = self._activations.get(message.activation)
-                if activation is not None:
-                    self._pass_on(activation, message)
+                run = self._runs.get(message.activation)
+                if run is not None:
+                    self._pass_on(run, message)
 
     def _activate(self, message: Activate) -> None:
         workflow = self._workflows.get(message.workflow)
@@ -94,14 +93,15 @@ class Host:
                 f"found: {why}",
             )
             return
-        activation = HostedRun(self._services, message, workflow, payload).activation
-        self._activations[message.activation] = activation
-        activation.proceed()
+        run = HostedRun(self._services, message, workflow, payload)
+        self._runs[message.activation] = run
+        run.activation.proceed()
 
     def _refuse(self, message: Activate, code: str, why: str) -> None:
         self._emit(Said(message.activation, Raise(Failure(code, why))))
 
-    def _pass_on(self, activation: Activation, message: ToHost) -> None:
+    def _pass_on(self, run: HostedRun, message: ToHost) -> None:
+        activation = run.activation
         match message:
             case Resolved():
                 activation.resolved(message)
@@ -118,16 +118,16 @@ class Host:
             case Ask():
                 activation.check_rest()
             case Forget():
-                activation.close()
-                del self._activations[message.activation]
+                del self._runs[message.activation]
+                run.close()
             case Activate():
                 pass
 
     def stop(self) -> None:
         """Lets everything go."""
-        for activation in self._activations.values():
-            activation.close()
-        self._activations.clear()
+        for run in self._runs.values():
+            run.close()
+        self._runs.clear()
 
     # -- attempts
 

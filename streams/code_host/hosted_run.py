@@ -43,6 +43,10 @@ CallSync: TypeAlias = Callable[..., Awaitable[Any]]
 
 #: What asyncio says where no event loop is.
 _NO_LOOP: Final = re.compile("no (running|current) event loop")
+#: Commands that carry a failure.
+Failed: TypeAlias = StepRaised | RollbackRaised | BeginRollback | Raise
+#: The same as a tuple, which is twice as fast to look at, for every command.
+_FAILED: Final = (StepRaised, RollbackRaised, BeginRollback, Raise)
 #: The owner decides about handlers that fail.
 _OWNERS_POLICY: Final = RetryPolicy(0, 0, "constant")
 
@@ -50,14 +54,22 @@ _OWNERS_POLICY: Final = RetryPolicy(0, 0, "constant")
 class Attempt:
     """An attempt that is under way; `attempts` of its run has it as long as it counts."""
 
-    __slots__ = ("key", "run", "started", "task")
+    __slots__ = ("call", "key", "number", "run", "task")
 
-    def __init__(self, run: "HostedRun", key: str, started: Callable[[], Started]) -> None:
+    def __init__(self, run: "HostedRun", key: str, number: int, call: Call | None = None) -> None:
         self.run = run
         self.key = key
-        #: What the owner is told of it.
-        self.started = started
+        self.number = number
+        #: None for that of a rollback handler.
+        self.call = call
         self.task: asyncio.Task[None]
+
+    def started(self) -> Started:
+        """The message about it to the owner."""
+        if self.call is not None:
+            return Started(self.run.number, self.call.reached, self.number, self.call.policy)
+        reached = Reached(self.key, self.key, 0, 0, 0, 0)
+        return Started(self.run.number, reached, self.number, _OWNERS_POLICY, rollback=True)
 
     def counts(self) -> bool:
         """Whether it has not ended, and nobody has cancelled it."""
@@ -99,20 +111,26 @@ class HostedRun:
     ) -> None:
         self._services = services
         self._begin = begin
-        self._number = begin.activation
+        self.number = begin.activation
         self._logged: Failure | None = None
         self.attempts: dict[str, Attempt] = {}
         self.activation = Activation(begin, workflow, payload, self)
+
+    def close(self) -> None:
+        """Lets the run go."""
+        self.activation.close()
+        # Each has the other: without this both would stay until a collection of garbage.
+        del self.activation
 
     # -- the port
 
     def send(self, command: CodeCommand) -> None:
         """Sends a command to the owner; a failure also goes to the process's log."""
-        if isinstance(command, StepRaised | RollbackRaised | BeginRollback | Raise):
+        if isinstance(command, _FAILED):
             self._log(command)
-        self._services.emit(Said(self._number, command))
+        self._services.emit(Said(self.number, command))
 
-    def _log(self, command: StepRaised | RollbackRaised | BeginRollback | Raise) -> None:
+    def _log(self, command: Failed) -> None:
         failure = command.failure
         if failure is self._logged:
             return
@@ -147,11 +165,7 @@ class HostedRun:
 
     def call(self, call: Call) -> None:
         """Begins an attempt of a step."""
-        attempt = Attempt(
-            self,
-            call.reached.key,
-            lambda: Started(self._number, call.reached, call.attempt, call.policy),
-        )
+        attempt = Attempt(self, call.reached.key, call.attempt, call)
         self._start(attempt, self._run_step(attempt, call))
 
     def call_handler(
@@ -162,10 +176,8 @@ class HostedRun:
         output: Any,  # noqa: ANN401
     ) -> None:
         """Begins an attempt of a rollback handler."""
-        reached = Reached(key, key, 0, 0, 0, 0)
-        started = Started(self._number, reached, attempt, _OWNERS_POLICY, rollback=True)
-        begun = Attempt(self, key, lambda: started)
-        self._start(begun, self._run_handler(begun, attempt, handler, output))
+        begun = Attempt(self, key, attempt)
+        self._start(begun, self._run_handler(begun, handler, output))
 
     # -- attempts
 
@@ -181,7 +193,7 @@ class HostedRun:
         self._services.busy -= 1
 
     async def _run_step(self, attempt: Attempt, call: Call) -> None:
-        number = call.attempt
+        number = attempt.number
         ATTEMPT.set(CurrentAttempt(attempt.key, number))
         tx = StepTx() if call.wants_tx else None
         command: StepReturned | StepRaised
@@ -207,12 +219,11 @@ class HostedRun:
     async def _run_handler(
         self,
         attempt: Attempt,
-        number: int,
         handler: Callable[[Any], Any],
         output: Any,  # noqa: ANN401
     ) -> None:
         failed: BaseException | None = None
-        ATTEMPT.set(CurrentAttempt(attempt.key, number))
+        ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number))
         try:
             await self._invoke(handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps

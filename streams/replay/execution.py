@@ -77,9 +77,8 @@ class Execution:
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self.outcome = (None, error)
         run.lines.rest()
-        for call in run.calls.deferred():
-            if self.outcome is None:
-                run.calls.start(call)
+        if self.outcome is None:
+            run.calls.start_deferred()
 
     def return_fault(self) -> Exception | None:
         """What is wrong with code that has returned, if anything."""

@@ -1,6 +1,6 @@
 """The steps that the code of a run has called, from their first attempt to their result."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from headwater.processors.replay.entry_keys import keys_at_or_beneath
 from headwater.streams.replay.host_port import Call, HostPort
@@ -36,10 +36,12 @@ class StepCalls:
         self.add(call)
         self._deferred.append(call)
 
-    def deferred(self) -> Iterator[Call]:
-        """The attempts that were to begin after the replay, if nothing ended them meanwhile."""
+    def start_deferred(self) -> None:
+        """Begins the attempts that were to begin after the replay, if they still are."""
         deferred, self._deferred = self._deferred, []
-        return (call for call in deferred if self._calls.get(call.reached.key) is call)
+        for call in deferred:
+            if self._calls.get(call.reached.key) is call:
+                self.start(call)
 
     def retry(self, key: str, attempt: int) -> None:
         """Begins the next attempt of a step, if the code has come to it."""
