@@ -14,7 +14,8 @@ import msgspec
 
 from headwater.schemas.avro_types import Annotation
 from headwater.schemas.catalogue import IDS, NEWEST, schema_text
-from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
+from headwater.schemas.newer import is_newer, why_newer
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
 from headwater.schemas.tables import TABLES, UNSET, Row, Stamps, Table
@@ -92,7 +93,7 @@ def encode(record: Record) -> bytes:
 def decode(data: bytes | None, kind: type[R]) -> R:
     """Decodes a record of a known type.
 
-    Errors: UndecodableRecord, UnknownSchema.
+    Errors: UndecodableRecord, UnknownSchema, NewerSchema.
     """
     return cast("R", _read(data, _NAMES[kind]))
 
@@ -118,7 +119,7 @@ def encode_row(table: Table, row: Row) -> bytes:
 def decode_row(table: Table, data: bytes | None) -> Row:
     """Decodes a row of a projection table.
 
-    Errors: UndecodableRecord, UnknownSchema.
+    Errors: UndecodableRecord, UnknownSchema, NewerSchema.
     """
     *values, stamps, stamp_of = _read(data, table.schema)
     # Columns are only ever added behind the others: an older row has nothing to say of the newest.
@@ -139,7 +140,7 @@ def decode_fields(table: Table, data: bytes | None) -> dict[str, Any]:
     """Decodes a row of a projection table to its bare fields, for readers that only pass it on.
 
     Shape:  key and columns by name, `stamps` a tuple, `stamp_of` as bytes (UNSET for no stamp).
-    Errors: UndecodableRecord, UnknownSchema.
+    Errors: UndecodableRecord, UnknownSchema, NewerSchema.
     """
     return dict(zip(table.field_names, _read(data, table.schema), strict=True))
 
@@ -162,17 +163,18 @@ def _read(data: bytes | None, name: str) -> Any:  # noqa: ANN401, the name says 
     return value
 
 
-def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema:
+def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema | NewerSchema:
     """Says what bytes are that no reader is for."""
     if len(data) < _PREFIX_BYTES or data[:1] != _MAGIC:
         return UndecodableRecord(
             f"expected the Confluent wire format (a zero byte and a schema id), "
             f"found {len(data)} bytes that start with {data[:8].hex() or 'nothing'}"
         )
+    if is_newer(data):
+        return NewerSchema(why_newer(data))
     return UnknownSchema(
         f"expected a schema id of the catalogue (1 to {max(IDS.values())}), "
-        f"found {int.from_bytes(data[1:_PREFIX_BYTES], 'big')}; "
-        "usual cause: a producer that is newer than this reader"
+        f"found {int.from_bytes(data[1:_PREFIX_BYTES], 'big')}"
     )
 
 

@@ -10,6 +10,7 @@ class Disposition(StrEnum):
     DEAD_LETTER = "dead_letter"
     REJECT = "reject"
     RETRY = "retry"
+    WAIT = "wait"
     HALT = "halt"
 
 
@@ -34,10 +35,17 @@ class UndecodableRecord(HeadwaterError):
 
 
 class UnknownSchema(HeadwaterError):
-    """A schema id that the catalogue does not hold."""
+    """A schema id that the catalogue does not hold, and that no later release will bring."""
 
     disposition = Disposition.DEAD_LETTER
     code = "unknown_schema"
+
+
+class NewerSchema(HeadwaterError):
+    """A record that a later release wrote: nothing behind it may be read before it is."""
+
+    disposition = Disposition.WAIT
+    code = "newer_schema"
 
 
 class MalformedPayload(HeadwaterError):

@@ -27,6 +27,8 @@ from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
 from headwater.projections.projector.store import Place, Store
 from headwater.schemas.errors import StoreUnavailable
+from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from headwater.processors.runs.claims import Claims
@@ -80,6 +82,7 @@ class Projector:
         self._reading: dict[Partition, int] = {}
         #: What is claimed there: as far as was read, not as far as was applied.
         self._claims: dict[Partition, Claims] = {}
+        self._waiting = Waiting()
         self._projection = projection
         self._bootstrap = bootstrap
         self._clock = clock
@@ -143,6 +146,8 @@ class Projector:
                     await self._commit(consumer)
                 if self._unsought:
                     await self._seek(consumer, stop)
+                for line in self._waiting.due(self._clock()):
+                    self._log.warning("%s", line)
                 if batch.spans:
                     applying = asyncio.create_task(self._apply(batch, stop))
         except asyncio.CancelledError:
@@ -161,6 +166,7 @@ class Projector:
         self.positions.clear()
         self._reading.clear()
         self._claims.clear()
+        self._waiting.clear()
         self._unsought = {(tp.topic, tp.partition) for tp in assigned}
 
     async def _seek(self, consumer: AIOKafkaConsumer, stop: asyncio.Event) -> None:
@@ -174,6 +180,8 @@ class Projector:
             with contextlib.suppress(IllegalStateError):
                 if (topic, number) in self._unsought:
                     consumer.seek(TopicPartition(topic, number), offset)
+                    consumer.resume(TopicPartition(topic, number))
+                    self._waiting.end((topic, number))
                     self._reading[topic, number] = offset
                     self._claims[topic, number] = claims
                     self.positions[topic, number] = offset
@@ -214,14 +222,30 @@ class Projector:
             start = self._reading.get(partition)
             if start is None or not found or found[0].offset < start:
                 continue  # fetched before we sought; it comes again, from the right place
+            known = self._known(tp, found)
+            if not known:
+                continue
             held = self._claims[partition]
-            records.extend(self._projection.read(found, held))
-            spans[partition] = Span(start, found[-1].offset + 1)
+            records.extend(self._projection.read(known, held))
+            spans[partition] = Span(start, known[-1].offset + 1)
             claims[partition] = copy(held)  # ours moves on while this batch is applied
             self._reading[partition] = spans[partition].end
         return Batch(
             records=records, spans=spans, plan=self._projection.plan(records), claims=claims
         )
+
+    def _known(self, tp: TopicPartition, found: Sequence[LogRecord]) -> Sequence[LogRecord]:
+        """The records that this release can read; behind them nothing is read any more."""
+        if tp.topic == DEAD_LETTERS:
+            return found  # Bytes of any origin, which nobody decodes here.
+        if (tp.topic, tp.partition) in self._waiting:
+            return ()
+        known, newer = readable(found)
+        if newer is not None:
+            self._waiting.begin((tp.topic, tp.partition), why_waits(newer))
+            if self._consumer is not None:
+                self._consumer.pause(tp)
+        return known
 
     async def _apply(self, batch: Batch, stop: asyncio.Event) -> None:
         applied = await self._until_it_answers(lambda: self._store.apply(batch), stop)

@@ -6,7 +6,7 @@ offset that it waited for; one that reads for long says from time to time how fa
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -34,7 +34,7 @@ async def read_partition(
     start: int | None = None,
     end: int | None = None,
     stall_s: float = STALL_S,
-) -> AsyncIterator[list[Incoming]]:
+) -> AsyncGenerator[list[Incoming]]:
     """Yields the records of a partition of some topics, some at a time, those of a topic in order.
 
     Shape:  from `start` on, else from the first; up to, without, `end`, which the log must have

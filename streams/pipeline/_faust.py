@@ -15,7 +15,7 @@ Rules, each against a known fault of Faust 0.15:
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 
 import faust
@@ -72,6 +72,10 @@ class Batch:
     def end(self) -> int:
         """The offset after the last record."""
         return int(self.records[-1].offset) + 1
+
+    def first(self, count: int) -> "Batch":
+        """The batch of its first records alone."""
+        return replace(self, records=self.records[:count])
 
     def done(self) -> None:
         """Says that everything this batch led to is durable, so that its offset may be committed.

@@ -13,12 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Final, NoReturn
 
 import uvloop
 
 from headwater.processors.providers.provider import Providers
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
@@ -117,6 +119,7 @@ class Agent:
         self._appender = appender
         self._lease = lease
         self._clock = clock
+        self._waiting = Waiting()
         self._owned: set[int] = set()
         self._ready: set[int] = set()
         # A tick and a batch of one stage never overlap: both change its memory.
@@ -132,11 +135,23 @@ class Agent:
             self.stage.forget(partition)
         self._owned.clear()
         self._ready.clear()
+        self._waiting.clear()
 
     async def process(self, batch: Batch) -> None:
-        """Processes a batch; when it returns, everything that it led to is durable."""
+        """Processes a batch; when it returns, everything that it led to is durable.
+
+        From a record on that a newer release wrote, a partition's batches are dropped and never
+        done: whoever is assigned the partition next fetches them again.
+        """
         async with self._turn:
-            await self._restore(batch.partition)
+            if not await self._restored(batch.partition):
+                return
+            known, newer = readable(batch.records)
+            if newer is not None:
+                self._waiting.begin(batch.partition, why_waits(newer))
+            if not known:
+                return
+            batch = batch.first(len(known))
             emitted = self.stage.step(batch.partition, batch.records, self._clock())
             await self._append(emitted)
             batch.done()
@@ -145,23 +160,34 @@ class Agent:
         """Does what is due in the partitions of this worker."""
         for partition in sorted(self._owned):
             async with self._turn:
-                if partition in self._owned:
-                    await self._restore(partition)
+                if partition in self._owned and await self._restored(partition):
                     await self._append(self.stage.tick(partition, self._clock()))
+        for line in self._waiting.due(self._clock()):
+            log.warning("%s: %s", self.stage.name, line)
 
     async def _append(self, emitted: Sequence[Outgoing]) -> None:
         for phase in phases(emitted):
             self._lease.check()
             await self._appender.append(phase)
 
-    async def _restore(self, partition: int) -> None:
+    async def _restored(self, partition: int) -> bool:
+        """Restores a partition's memory if need be; False while the partition has to wait."""
+        if partition in self._waiting:
+            return False
         if partition in self._ready:
-            return
+            return True
         self.stage.forget(partition)
-        async for records in read_partition(self._bootstrap, self.stage.memory, partition):
-            for record in records:
-                self.stage.restored(record)
+        reading = read_partition(self._bootstrap, self.stage.memory, partition)
+        async with aclosing(reading) as batches:
+            async for records in batches:
+                known, newer = readable(records)
+                if newer is not None:
+                    self._waiting.begin(partition, why_waits(newer))
+                    return False
+                for record in known:
+                    self.stage.restored(record)
         self._ready.add(partition)
+        return True
 
 
 async def _partitions(bootstrap: str) -> int:

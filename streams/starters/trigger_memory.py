@@ -6,11 +6,12 @@ counts, as far back as copies can lie apart: what a stage had under way, which i
 did within the second before its last commit, and what others wrote until it was replaced.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headwater.schemas.codec import decode
-from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
+from headwater.schemas.newer import readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.partition_reader import read_partition
@@ -41,17 +42,20 @@ class Seen:
 async def look_back(bootstrap: str, partition: int, end: int) -> Seen:
     """What a partition of `events` holds right before an offset, which it has reached.
 
-    Errors: BrokerUnavailable.
+    Errors: BrokerUnavailable; NewerSchema for what only a later release can read.
     """
     seen = Seen()
     start = max(0, end - LOOK_BACK)
     async for records in read_partition(bootstrap, [EVENTS], partition, start=start, end=end):
-        for event_id, offset in _deliveries(records):
+        known, newer = readable(records)
+        if newer is not None:
+            raise NewerSchema(why_waits(newer))
+        for event_id, offset in _deliveries(known):
             seen.is_copy(event_id, offset)
     return seen
 
 
-def _deliveries(records: list[Incoming]) -> Iterator[tuple[str, int]]:
+def _deliveries(records: Sequence[Incoming]) -> Iterator[tuple[str, int]]:
     for record in records:
         try:
             yield decode(record.value, WebhookAdmitted).event_id, record.offset

@@ -20,14 +20,9 @@ from typing_extensions import override
 from headwater.processors.triggers.decide import Failed, Send, decide, refused
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import decode
-from headwater.schemas.errors import (
-    BrokerUnavailable,
-    HeadwaterError,
-    Overloaded,
-    UndecodableRecord,
-    UnknownSchema,
-)
+from headwater.schemas.errors import BrokerUnavailable, HeadwaterError, NewerSchema, Overloaded
 from headwater.schemas.history import ReplySent
+from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.appender import Appender
@@ -87,6 +82,7 @@ class Triggers:
         self._begin_ms = clock() - LEAD_MS
         self._appender = Appender(bootstrap=bootstrap, client_id=group)
         self._seen: dict[TopicPartition, Seen] = {}
+        self._waiting = Waiting()
         #: Assigned, and not known yet where they go on.
         self._fresh: set[TopicPartition] = set()
         self._options = {
@@ -124,8 +120,25 @@ class Triggers:
         fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
         for where, records in fetched.items():
             if where in self._seen:
-                await self._follow(self._seen[where], records)
-                await self._commit(where, records[-1].offset + 1)
+                await self._take(where, records)
+        for line in self._waiting.due(self._clock()):
+            log.warning("rules: %s", line)
+
+    async def _take(self, where: TopicPartition, records: Sequence[Incoming]) -> None:
+        """Follows the rules for a batch, up to what only a newer release can read."""
+        known, newer = readable(records)
+        if known:
+            await self._follow(self._seen[where], known)
+            await self._commit(where, known[-1].offset + 1)
+        if newer is not None and where in self._seen:
+            self._stop_at(where, why_waits(newer))
+
+    def _stop_at(self, where: TopicPartition, why: str) -> None:
+        """Reads nothing more of a partition until it is assigned anew."""
+        self._waiting.begin(where, why)
+        self._consumer.pause(where)
+        self._seen.pop(where, None)
+        self._fresh.discard(where)
 
     # -- partitions
 
@@ -139,6 +152,7 @@ class Triggers:
         for where in partitions:
             self._seen.pop(where, None)
             self._fresh.discard(where)
+            self._waiting.end(where)
 
     async def _place(self, where: TopicPartition) -> None:
         """Goes on where the group was; a group that is new begins a little before now."""
@@ -150,7 +164,12 @@ class Triggers:
             start = end if found is None else found.offset
             # Now: whoever takes the partition over must not begin later.
             await self._consumer.commit({where: start})
-        seen = await look_back(self._bootstrap, where.partition, min(start, end))
+        try:
+            seen = await look_back(self._bootstrap, where.partition, min(start, end))
+        except NewerSchema as error:
+            # Without it, nobody here knows which deliveries behind it are copies.
+            self._stop_at(where, error.message)
+            return
         if where in self._fresh:
             self._consumer.seek(where, start)
             self._consumer.resume(where)
@@ -246,7 +265,7 @@ def _addressed(send: Send) -> Addressed:
 
 
 def _ids(record: Incoming) -> dict[str, Any]:
-    with contextlib.suppress(UndecodableRecord, UnknownSchema):
+    with contextlib.suppress(HeadwaterError):
         event = decode(record.value, WebhookAdmitted)
         return {"event_id": event.event_id, "request_id": event.request_id}
     return {}

@@ -29,8 +29,10 @@ from headwater.schemas.errors import (
     Disposition,
     HeadwaterError,
     InvariantViolation,
+    NewerSchema,
 )
 from headwater.schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed, ReplySent
+from headwater.schemas.newer import is_newer, readable, why_waits
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import (
     MAX_VALUE_BYTES,
@@ -184,13 +186,17 @@ class WorkflowLog:
 
         Shape:  an end that the log has reached; offsets may have holes. Whether a record counts
                 is for `Claims` to say.
-        Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema.
+        Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema; NewerSchema, when all before
+                that record was given.
         """
         topics = [WORKFLOW_HISTORY]
         async for records in read_partition(
             self._bootstrap, topics, partition, start=start, end=end
         ):
-            yield [(record.offset, decode(record.value, HistoryAppended)) for record in records]
+            known, newer = readable(records)
+            yield [(record.offset, decode(record.value, HistoryAppended)) for record in known]
+            if newer is not None:
+                raise NewerSchema(why_waits(newer))
 
     async def append(
         self, records: Mapping[int, Sequence[tuple[bytes, HistoryAppended]]]
@@ -266,11 +272,14 @@ class WorkflowLog:
 
     async def _look_for_claims(self, partition: int, tenure: Tenure, end: int) -> None:
         """Stops a tenure if a claim was appended since our last record; ours lies before that."""
-        async for placed in self.read(partition, tenure.next, end):
-            for offset, record in placed:
-                claim = record.events[0]
-                if isinstance(claim, PartitionClaimed):
-                    tenure.stop(f"{claim.owner} claimed it at offset {offset}")
+        try:
+            async for placed in self.read(partition, tenure.next, end):
+                for offset, record in placed:
+                    claim = record.events[0]
+                    if isinstance(claim, PartitionClaimed):
+                        tenure.stop(f"{claim.owner} claimed it at offset {offset}")
+        except NewerSchema as error:
+            tenure.stop(error.message)  # Whoever wrote it has claimed the partition, or will.
 
     @contextlib.contextmanager
     def _fail_stop(self, flights: Iterable[_Flight]) -> Iterator[None]:
@@ -324,11 +333,12 @@ class WorkflowLog:
     ) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
         """Yields all snapshots of a partition by key; of several for one key the last is valid.
 
+        Snapshots are disposable: one that a newer release wrote is one that is not there.
         Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema.
         """
         async for records in read_partition(self._bootstrap, [WORKFLOW_SNAPSHOTS], partition):
             for record in records:
-                value = record.value
+                value = None if is_newer(record.value) else record.value
                 yield record.key or b"", None if value is None else decode(value, SnapshotTaken)
 
     async def reply(self, replies: Iterable[tuple[int, ReplySent]]) -> None:

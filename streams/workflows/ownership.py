@@ -20,11 +20,13 @@ from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
     HeadwaterError,
+    NewerSchema,
     StoreUnavailable,
     UndecodableRecord,
     UnknownSchema,
 )
 from headwater.schemas.history import CommandSent
+from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import Outcome
@@ -106,6 +108,7 @@ class Ownership:
         self._dropped = dropped
         self._parked = parked
         self._stirred = stirred
+        self._waiting = Waiting()
         self._takeovers: dict[int, asyncio.Task[None]] = {}
         self._options = {
             "bootstrap_servers": bootstrap,
@@ -159,12 +162,23 @@ class Ownership:
                 owned = self.partitions.get(where.partition)
                 if owned is not None:
                     self._read(owned, records)
+            for line in self._waiting.due(self._clock()):
+                log.warning("%s", line)
             await self._note_positions()
             await self._look_ahead()
             self._stirred()
 
     def _read(self, owned: OwnedPartition, records: Sequence[Incoming]) -> None:
-        for record in records:
+        if owned.number in self._waiting:
+            return
+        known, newer = readable(records)
+        if newer is not None:
+            # Instances go on with what they have; time stands still for them, as behind every
+            # command that was not read (see `_look_ahead`).
+            self._waiting.begin(owned.number, why_waits(newer))
+            self._consumer.pause(_commands(owned.number))
+            self._consumer.seek(_commands(owned.number), newer.offset)
+        for record in known:
             try:
                 owned.commands.append((record.offset, decode(record.value, CommandSent)))
             except (UndecodableRecord, UnknownSchema) as error:
@@ -250,6 +264,7 @@ class Ownership:
         self.assigned(number for number in lost if number in still)
 
     def _drop(self, number: int) -> None:
+        self._waiting.end(number)
         self._log.release(number)
         owned = self.partitions.pop(number, None)
         if owned is not None:
@@ -263,6 +278,10 @@ class Ownership:
                 owned = await self._taken(number, committed or 0)
                 self._consumer.seek(where, owned.replied)
                 self._consumer.resume(where)
+            except NewerSchema as error:
+                # Until this process is replaced, or the partition is somebody else's.
+                self._waiting.begin(number, error.message)
+                await asyncio.get_running_loop().create_future()
             except (BrokerUnavailable, StoreUnavailable, KafkaError, OSError) as error:
                 log.warning("partition %s cannot be taken over yet: %s", number, error)
                 await asyncio.sleep(_RETRY_S)
