@@ -40,7 +40,7 @@ _REFUSALS: Final = {
     401: "invalid_signature, with the reason.",
     404: "unknown_source.",
     413: "body_too_large.",
-    503: "broker_unavailable or overloaded; try again after Retry-After.",
+    503: "broker_unavailable, overloaded or not_yet_readable; try again after Retry-After.",
 }
 
 

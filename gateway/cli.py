@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,7 @@ async def _serve(settings: "Settings") -> None:
     from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
     from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
     from headwater.projections.workflows.queries import Workflows  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
     from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
 
@@ -149,12 +151,20 @@ async def _serve(settings: "Settings") -> None:
             new_id=new_id,
         ),
     )
-    await serve_app(
-        with_short_cut(app),
-        host=settings.host,
-        port=settings.port,
-        end_streams=lambda: end_streams(app),
-    )
+    # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
+    with member_of_house(bootstrap, _member("gateway")) as membership:
+        membership.start()
+        await serve_app(
+            with_short_cut(app),
+            host=settings.host,
+            port=settings.port,
+            end_streams=lambda: end_streams(app),
+        )
+
+
+def _member(part: str) -> str:
+    """The name of this process among the members of the house."""
+    return f"{part} {socket.gethostname()}-{os.getpid()}"
 
 
 @cli.command(
@@ -190,16 +200,20 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
         run_workflows(settings, clock=now_ms, ticked=tick)
         return
     from headwater.gateway.providers import installed_providers  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
-    run_worker(
-        bootstrap=bootstrap_of(settings),
-        app_id=settings.app_id,
-        providers=installed_providers(),
-        user_prefix=settings.user_prefix,
-        park_for_ms=settings.park_for_s * 1000,
-        member=settings.member or None,
-    )
+    bootstrap = bootstrap_of(settings)
+    with member_of_house(bootstrap, _member("pipeline")) as membership:
+        membership.join()
+        run_worker(
+            bootstrap=bootstrap,
+            app_id=settings.app_id,
+            providers=installed_providers(),
+            user_prefix=settings.user_prefix,
+            park_for_ms=settings.park_for_s * 1000,
+            member=settings.member or None,
+        )
 
 
 @cli.command(epilog=examples("headwater project"))
@@ -218,6 +232,7 @@ async def _project(settings: "Settings") -> None:
     import asyncio  # noqa: PLC0415 (see above)
 
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -226,9 +241,10 @@ async def _project(settings: "Settings") -> None:
     # A batch makes and drops many objects, none of them in cycles: look for cycles seldom.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    await run_projector(
-        bootstrap=bootstrap_of(settings), dsn=dsn_of(settings), clock=now_ms, stop=stop
-    )
+    bootstrap = bootstrap_of(settings)
+    with member_of_house(bootstrap, _member("projector")) as membership:
+        membership.start()
+        await run_projector(bootstrap=bootstrap, dsn=dsn_of(settings), clock=now_ms, stop=stop)
 
 
 @cli.command(epilog=examples("headwater migrate"))

@@ -1,20 +1,24 @@
 """Avro in the Confluent wire format: a zero byte, the schema id as four bytes, the Avro binary.
 
-Ids come from the checked-in catalogue. A record is written with the newest version of its schema
-and read with the version that its id names, so a reader of today reads everything ever written.
+Ids come from the checked-in catalogue. A record is read with the version that its id names, so a
+reader of today reads everything ever written. It is written with the newest version of its schema
+that all others read (`write_forms`); by itself, a process writes the newest.
 Writers and readers are made from the schemas (`writers`, `readers`).
 """
 
+import contextlib
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
 from headwater.schemas.avro_types import Annotation
-from headwater.schemas.catalogue import IDS, NEWEST, schema_text
-from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
+from headwater.schemas.catalogue import IDS, schema_text
+from headwater.schemas.errors import NewerSchema, NotYetReadable, UndecodableRecord, UnknownSchema
+from headwater.schemas.forms import NEWEST_FORMS, READS, Form
 from headwater.schemas.newer import is_newer, why_newer
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
@@ -49,13 +53,29 @@ class _OnDemand(dict[K, V]):
         return value
 
 
-def _make_writer(kind: type[msgspec.Struct]) -> Writer:
+@cache
+def _make_writer(kind: type[msgspec.Struct], number: int) -> Writer:
     name = _NAMES[kind]
-    version = NEWEST[name]
+    version = f"{name}.{number}"
     schema, prefix = json.loads(schema_text(version)), _PREFIXES[version]
-    if name in _TABLES:
-        return fields_writer_of(schema, _types(_TABLES[name]), prefix)
-    return writer_of(schema, kind, prefix)
+    if name not in _TABLES:
+        return writer_of(schema, kind, prefix)
+    table = _TABLES[name]
+    write = fields_writer_of(schema, _types(table), prefix)
+    width = len(schema["fields"]) - len(table.key) - len(msgspec.structs.fields(Stamps))
+    return write if width == len(table.columns) else _narrower(write, len(table.key), width)
+
+
+def _narrower(write: Writer, keys: int, width: int) -> Writer:
+    """The writer of rows by an older schema, whose columns are the first ones of today's."""
+
+    def write_first(*fields: Any) -> bytes:  # noqa: ANN401, what a row holds
+        *values, stamps, stamp_of = fields
+        if stamp_of[width:].strip(_UNSET):
+            raise ValueError(f"expected columns behind the first {width} to be unset")
+        return write(*values[: keys + width], stamps, stamp_of[:width])
+
+    return write_first
 
 
 def _make_reader(prefix: bytes) -> tuple[str, Reader]:
@@ -74,20 +94,43 @@ def _types(table: Table) -> dict[str, Annotation]:
     return get_type_hints(table.kind) | get_type_hints(Stamps)
 
 
-_WRITERS: Final = _OnDemand(_make_writer)
+class _Written:
+    """The forms that this process writes, and their writers: replaced as a whole."""
+
+    def __init__(self, forms: Mapping[str, Form]) -> None:
+        self.forms = forms
+        self.writers: Final = _OnDemand[type[msgspec.Struct], Writer](
+            lambda kind: _make_writer(kind, forms[_NAMES[kind]].version)
+        )
+
+
 _READERS: Final = _OnDemand(_make_reader)
+_written = _Written(NEWEST_FORMS)
+
+
+def write_forms(forms: Mapping[str, Form]) -> None:
+    """Says which version of each schema to write from now on; of others, none is."""
+    global _written  # noqa: PLW0603, one for the process, and replaced at once for all threads
+    if forms != _written.forms:
+        _written = _Written(forms)
+
+
+def written_forms() -> Mapping[str, Form]:
+    """The versions that are written now; another object whenever they change."""
+    return _written.forms
 
 
 def encode(record: Record) -> bytes:
     """Encodes a record.
 
     Shape:  any member of `schemas.records.Record` -> bytes in the Confluent wire format.
-    Errors: ValueError for what its schema cannot hold, such as an event that it does not know.
+    Errors: ValueError for what its schema cannot hold, such as an event that it does not know;
+            NotYetReadable for what only the older version cannot that is written for others.
     """
     try:
-        return _WRITERS[type(record)](record)
+        return _written.writers[type(record)](record)
     except _MISFITS as why:
-        raise _misfit(type(record).__name__, why) from why
+        raise _misfit(type(record), (record,), why) from why
 
 
 def decode(data: bytes | None, kind: type[R]) -> R:
@@ -101,7 +144,7 @@ def decode(data: bytes | None, kind: type[R]) -> R:
 def encode_row(table: Table, row: Row) -> bytes:
     """Encodes a row of a projection table, every distinct stamp once.
 
-    Errors: ValueError for what its schema cannot hold.
+    Errors: ValueError for what its schema cannot hold; NotYetReadable as `encode`.
     """
     # By identity: the columns that a delivery set share its stamp, and hashing one is slow.
     identities = tuple(map(id, row.stamps))
@@ -109,11 +152,13 @@ def encode_row(table: Table, row: Row) -> bytes:
     stamps.pop(_NO_STAMP, None)
     places = dict(zip(stamps, range(UNSET), strict=False))
     places[_NO_STAMP] = UNSET
+    fields: tuple[Any, ...] = ()
     try:
         stamp_of = bytes(map(places.__getitem__, identities))
-        return _WRITERS[table.kind](*row.key, *row.values, [*stamps.values()], stamp_of)
+        fields = (*row.key, *row.values, [*stamps.values()], stamp_of)
+        return _written.writers[table.kind](*fields)
     except _MISFITS as why:
-        raise _misfit(f"row of {table.name}", why) from why
+        raise _misfit(table.kind, fields, why) from why
 
 
 def decode_row(table: Table, data: bytes | None) -> Row:
@@ -178,7 +223,20 @@ def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema | NewerSchema:
     )
 
 
-def _misfit(what: str, why: Exception) -> ValueError:
+def _misfit(
+    kind: type[msgspec.Struct], fields: tuple[Any, ...], why: Exception
+) -> ValueError | NotYetReadable:
+    """Says whether no schema can hold a value, or only the one that is written for now."""
+    name = _NAMES.get(kind, "")
+    newest = READS.get(name, 0)
+    form = _written.forms.get(name, Form(0))
+    with contextlib.suppress(*_MISFITS):
+        if form.version < newest:
+            _make_writer(kind, newest)(*fields)
+            return NotYetReadable(
+                f"expected all members to read version {newest} of {name}, found that "
+                f"{form.behind or 'one'} reads {form.version or 'none'}; replace it"
+            )
     return ValueError(
-        f"expected a {what} that its schema can hold, found one that it cannot: {why!r}"
+        f"expected a {kind.__name__} that its schema can hold, found one that it cannot: {why!r}"
     )

@@ -48,6 +48,13 @@ class NewerSchema(HeadwaterError):
     code = "newer_schema"
 
 
+class NotYetReadable(HeadwaterError):
+    """A record that a member of an older release could not read: it is not written yet."""
+
+    disposition = Disposition.RETRY
+    code = "not_yet_readable"
+
+
 class MalformedPayload(HeadwaterError):
     """A body that is not what its producer documents."""
 

@@ -77,11 +77,25 @@ def fields_writer_of(schema: Schema, types: Mapping[str, Annotation], prefix: by
     return made.writer(", ".join(names), repr(prefix), *pieces)
 
 
+def absent(value: object, default: object) -> bytes:
+    """Writes nothing, for a field that an older schema lacks.
+
+    Errors: ValueError for a value that has to be written.
+    """
+    if value != default:
+        raise ValueError(f"expected {default!r} where the schema has no field, found {value!r}")
+    return b""
+
+
 class _Made:
     """What is made of one schema: by its name in expressions, each writer that they call."""
 
     def __init__(self) -> None:
-        self._writers: dict[str, Any] = {"number": number, "double": Struct("<d").pack}
+        self._writers: dict[str, Any] = {
+            "number": number,
+            "double": Struct("<d").pack,
+            "absent": absent,
+        }
         self._numbers = count()
         self._make: Final = {"record": self._record, "array": self._array}
 
@@ -117,6 +131,12 @@ class _Made:
             for field in schema["fields"]
             for piece in self.pieces(field["type"], types[field["name"]], f"v.{field['name']}")
         ]
+        written = {field["name"] for field in schema["fields"]}
+        for field in msgspec.structs.fields(struct):
+            if field.name not in written:
+                default = f"default{next(self._numbers)}"
+                self._writers[default] = field.default
+                pieces.append(f"absent(v.{field.name}, {default})")
         return self.writer("v", "b''", *pieces)
 
     def _array(self, schema: Schema, annotation: Annotation) -> Writer:

@@ -22,6 +22,7 @@ from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
+from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.host_process import HostKilled, declarations_of
 from headwater.streams.workflows.worker import WorkflowWorker
@@ -66,13 +67,15 @@ async def _work(
 ) -> None:
     new_id = ulid_source(clock, os.urandom)
     name = f"{socket.gethostname()}-{os.getpid()}"
+    bootstrap = bootstrap_of(settings)
     async with contextlib.AsyncExitStack() as exits:
         dsn = steps_dsn_of(settings)
         database = await exits.enter_async_context(StepCommits(dsn)) if dsn else None
         if database is None:
             log.info("no Postgres: steps that use tx.execute fail")
+        membership = exits.enter_context(member_of_house(bootstrap, f"workflows {name}"))
         worker = WorkflowWorker(
-            bootstrap=bootstrap_of(settings),
+            bootstrap=bootstrap,
             app=settings.app,
             clock=clock,
             draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
@@ -81,6 +84,7 @@ async def _work(
             member=settings.member or None,
             entries_max=settings.max_steps,
             ticked=ticked,
+            joined=membership.joined,
         )
         if ticked:
             # Brings the web framework, which other workers do without.

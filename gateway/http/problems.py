@@ -43,6 +43,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),
     "store_unavailable": (503, "Postgres did not answer"),
     "overloaded": (503, "The gateway has as much to do as it takes on"),
+    "not_yet_readable": (503, "Members of an older release could not read it yet"),
     # Of the workflow service; in capitals what owners refuse commands with.
     **{code: (refusal.status, refusal.title) for code, refusal in REFUSALS.items()},
     "invalid_body": (400, "The body is not what this route takes"),

@@ -26,7 +26,7 @@ from headwater.gateway.request_ids import usable
 from headwater.processors.providers.envelope import Malformed, event_id
 from headwater.processors.providers.provider import Provider
 from headwater.processors.signatures import Refused, verify
-from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, Overloaded
+from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, NotYetReadable, Overloaded
 from headwater.schemas.records import WebhookReceived
 
 _LOG: Final = logging.getLogger("headwater.gateway")
@@ -165,7 +165,7 @@ class Receiver:
         started = perf_counter()  # a duration for a metric, not a fact of the delivery
         try:
             appended = await self._log.append(delivery)
-        except (BrokerUnavailable, Overloaded) as error:
+        except (BrokerUnavailable, Overloaded, NotYetReadable) as error:
             return Refusal(error.code, error.message)
         if appended.duplicate:
             self._metrics.suppressed(self._source)

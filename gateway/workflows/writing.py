@@ -28,7 +28,7 @@ from headwater.schemas.answers import (
     InstanceStatus,
     Managed,
 )
-from headwater.schemas.errors import BrokerUnavailable, Overloaded, StoreUnavailable
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded, StoreUnavailable
 from headwater.schemas.failures import (
     INSTANCE_EXISTS,
     INSTANCE_NOT_FOUND,
@@ -142,7 +142,7 @@ class Writing:
             raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
         try:
             replies = await self._commands.send_many(commands)
-        except Overloaded as error:
+        except (Overloaded, NotYetReadable) as error:
             raise Problem(error.code, error.message) from error
         except BrokerUnavailable as error:
             raise Problem(

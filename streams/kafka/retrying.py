@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.streams.clock import monotonic as seconds
 
 #: A broker that restarts is away for some seconds: its return is noticed soon after.
@@ -51,7 +51,7 @@ class Retrying:
     async def until_done(
         self,
         action: Callable[[], Awaitable[T]],
-        errors: tuple[type[Exception], ...] = (BrokerUnavailable,),
+        errors: tuple[type[Exception], ...] = (BrokerUnavailable, NotYetReadable),
     ) -> T:
         """Calls an action until it does not fail with one of these errors; returns its result.
 

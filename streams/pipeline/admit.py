@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from headwater.processors.providers.envelope import user_of
 from headwater.processors.providers.provider import NO_USER, Providers
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.errors import UndecodableRecord
+from headwater.schemas.errors import NotYetReadable, UndecodableRecord
 from headwater.schemas.records import (
     DuplicateDropped,
     WebhookAdmitted,
@@ -97,6 +97,8 @@ class Admit:
                     self._drop(delivery, record, first, emission)
                 else:
                     self._admit(delivery, record, emission)
+            except NotYetReadable:
+                raise
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 emission.failed(record, None, error)
         if fresh:

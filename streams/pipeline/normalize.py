@@ -7,7 +7,7 @@ from headwater.processors.columns import RowUpdate, merge
 from headwater.processors.providers.provider import Providers, row_tables
 from headwater.processors.providers.results import Normalized
 from headwater.schemas.codec import decode, decode_row, encode_row
-from headwater.schemas.errors import UnknownSource
+from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import TABLE_BY_TOPIC, Row, Table
 from headwater.schemas.topics import EVENTS
@@ -87,6 +87,8 @@ class Normalize:
             try:
                 event = decode(record.value, WebhookAdmitted)
                 self._normalize(rows, event, record, emission)
+            except NotYetReadable:
+                raise
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 emission.failed(record, event, error)
         return rows.changed(partition) + emission.records

@@ -25,7 +25,7 @@ from headwater.processors.providers.provider import (
 )
 from headwater.processors.providers.results import Normalized
 from headwater.schemas.codec import decode, decode_row, encode
-from headwater.schemas.errors import UnknownSource
+from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import TABLE_BY_TOPIC
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WAITING
@@ -140,6 +140,8 @@ class Resolve:
             try:
                 event = decode(record.value, WebhookAdmitted)
                 self._resolve(known, self._found(event, record), emission)
+            except NotYetReadable:
+                raise
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 emission.failed(record, event, error)
         return known.rows.changed(partition) + emission.records

@@ -3,7 +3,9 @@
 A stage does no I/O, so it is tested as plain code; `worker.py` gives it batches, appends what it
 returns, and only then lets the batch be committed. Its memory of a partition comes from compacted
 topics, record by record, before the first batch. An error in `step` ends the worker: memory that
-may be ahead of the log is thrown away with the process and restored from what is durable.
+may be ahead of the log is thrown away with the process and restored from what is durable. What may
+not be written yet, because members of an older release could not read it, stops one partition until
+all read it; then the worker starts again in the same way.
 """
 
 from collections.abc import Sequence

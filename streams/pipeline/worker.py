@@ -12,14 +12,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Final, NoReturn
 
 import uvloop
 
 from headwater.processors.providers.provider import Providers
-from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.codec import written_forms
+from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
@@ -59,6 +60,13 @@ class LeaseLost(HeadwaterError):
 
     disposition = Disposition.HALT
     code = "lease_lost"
+
+
+class FormsChanged(HeadwaterError):
+    """What was not to be written may be written now, and its partitions are to be read again."""
+
+    disposition = Disposition.HALT
+    code = "forms_changed"
 
 
 class Lease:
@@ -120,6 +128,8 @@ class Agent:
         self._lease = lease
         self._clock = clock
         self._waiting = Waiting()
+        #: The forms that stopped a partition, if any did.
+        self._forms: object = None
         self._owned: set[int] = set()
         self._ready: set[int] = set()
         # A tick and a batch of one stage never overlap: both change its memory.
@@ -136,6 +146,7 @@ class Agent:
         self._owned.clear()
         self._ready.clear()
         self._waiting.clear()
+        self._forms = None
 
     async def process(self, batch: Batch) -> None:
         """Processes a batch; when it returns, everything that it led to is durable.
@@ -152,18 +163,38 @@ class Agent:
             if not known:
                 return
             batch = batch.first(len(known))
-            emitted = self.stage.step(batch.partition, batch.records, self._clock())
-            await self._append(emitted)
-            batch.done()
+            with self._writable(batch.partition):
+                emitted = self.stage.step(batch.partition, batch.records, self._clock())
+                await self._append(emitted)
+                batch.done()
 
     async def tick(self) -> None:
         """Does what is due in the partitions of this worker."""
         for partition in sorted(self._owned):
             async with self._turn:
                 if partition in self._owned and await self._restored(partition):
-                    await self._append(self.stage.tick(partition, self._clock()))
+                    with self._writable(partition):
+                        await self._append(self.stage.tick(partition, self._clock()))
+        self._check_forms()
         for line in self._waiting.due(self._clock()):
             log.warning("%s: %s", self.stage.name, line)
+
+    @contextmanager
+    def _writable(self, partition: int) -> Iterator[None]:
+        """Stops a partition whose memory says what may not be written yet."""
+        try:
+            yield
+        except NotYetReadable as error:
+            self._forms = written_forms()
+            self._waiting.begin(partition, f"{self.stage.source}/{partition} waits: {error}")
+
+    def _check_forms(self) -> None:
+        """Ends the worker when what partitions stopped for may have changed.
+
+        Errors: FormsChanged.
+        """
+        if self._forms is not None and self._forms is not written_forms():
+            raise FormsChanged("expected the forms that some partitions wait for, found others")
 
     async def _append(self, emitted: Sequence[Outgoing]) -> None:
         for phase in phases(emitted):

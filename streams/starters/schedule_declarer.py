@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headwater.processors.runs.state import RunStatus
-from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.failures import INSTANCE_EXISTS, INSTANCE_TERMINAL
 from headwater.schemas.history import Command, ReplySent, RestartRun, SendEvent, StartRun
 from headwater.streams.authoring.values import encode
@@ -47,7 +47,7 @@ async def _declare(
     while True:
         try:
             reply = await _tell(client, declared, new_id)
-        except (OutcomeUnknown, BrokerUnavailable, Overloaded) as error:
+        except (OutcomeUnknown, BrokerUnavailable, NotYetReadable, Overloaded) as error:
             await retrying.failed(error)
             continue
         if not reply.code:

@@ -20,7 +20,13 @@ from typing_extensions import override
 from headwater.processors.triggers.decide import Failed, Send, decide, refused
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import decode
-from headwater.schemas.errors import BrokerUnavailable, HeadwaterError, NewerSchema, Overloaded
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    HeadwaterError,
+    NewerSchema,
+    NotYetReadable,
+    Overloaded,
+)
 from headwater.schemas.history import ReplySent
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
@@ -236,7 +242,9 @@ class Triggers:
             known.update((reply.command_id, reply) for reply in replies)
 
         waiting = Retrying(log, "deliveries have to wait for their workflows", longest_s=_PAUSE_S)
-        await waiting.until_done(send_rest, (OutcomeUnknown, BrokerUnavailable, Overloaded))
+        await waiting.until_done(
+            send_rest, (OutcomeUnknown, BrokerUnavailable, NotYetReadable, Overloaded)
+        )
         return known
 
     def _letter(self, record: Incoming, failed: Failed) -> Outgoing:

@@ -30,6 +30,7 @@ from headwater.schemas.errors import (
     HeadwaterError,
     InvariantViolation,
     NewerSchema,
+    NotYetReadable,
 )
 from headwater.schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed, ReplySent
 from headwater.schemas.newer import is_newer, readable, why_waits
@@ -52,11 +53,16 @@ Placed: TypeAlias = tuple[int, HistoryAppended]
 _STOP_S: Final = 10.0
 
 
+#: How often it is tried again to append what not everybody reads yet.
+_UNWRITABLE_S: Final = 5.0
+
+
 class OwnershipLost(HeadwaterError):
     """Partitions must be claimed before anything can be appended to them.
 
     What was just appended to `partitions` counts for nobody, or it is not known whether it does.
     `kept` has the first offsets in the other partitions of the same append, which do count.
+    `pause_s` is how long to wait before claiming again, because the same would happen at once.
     """
 
     disposition = Disposition.RETRY
@@ -67,8 +73,10 @@ class OwnershipLost(HeadwaterError):
         message: str,
         partitions: Iterable[int] = (),
         kept: Mapping[int, int] | None = None,
+        pause_s: float = 0.0,
     ) -> None:
         super().__init__(message)
+        self.pause_s = pause_s
         self.partitions = frozenset(partitions)
         self.kept = dict(kept or {})
 
@@ -100,6 +108,8 @@ class _Flight:
     before: asyncio.Future[None] | None
     #: First offset and number of records of each Kafka batch, in order.
     batches: list[tuple[int, int]]
+    #: Its records have a form that not everybody reads yet.
+    unwritable: bool = False
 
 
 class WorkflowLog:
@@ -233,7 +243,8 @@ class WorkflowLog:
         lost |= {p: flight.tenure.stopped for p, flight in flights.items() if flight.tenure.stopped}
         kept = {p: flight.batches[0][0] for p, flight in flights.items() if p not in lost}
         if lost:
-            raise _lost(lost, kept)
+            unwritable = any(flight.unwritable for flight in flights.values())
+            raise _lost(lost, kept, pause_s=_UNWRITABLE_S if unwritable else 0.0)
         return kept
 
     async def _send(
@@ -242,15 +253,12 @@ class WorkflowLog:
         flights: Mapping[int, _Flight],
     ) -> list[Sent]:
         outgoing = []
-        for partition in flights:
-            for key, record in records[partition]:
-                value = encode(record)
-                if len(value) > MAX_VALUE_BYTES:
-                    raise InvariantViolation(
-                        f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {len(value)} "
-                        f"for {key.decode()}; usual cause: results that nobody has limited"
-                    )
-                outgoing.append(Outgoing(WORKFLOW_HISTORY, partition, key, value))
+        for partition, flight in flights.items():
+            try:
+                outgoing += [_outgoing(partition, key, each) for key, each in records[partition]]
+            except NotYetReadable as error:
+                flight.tenure.stop(error.message)
+                flight.unwritable = True
         return await self._history.send(outgoing) if outgoing else []
 
     async def _check(self, partition: int, flight: _Flight) -> None:
@@ -360,6 +368,16 @@ class WorkflowLog:
             )
 
 
+def _outgoing(partition: int, key: bytes, record: HistoryAppended) -> Outgoing:
+    value = encode(record)
+    if len(value) > MAX_VALUE_BYTES:
+        raise InvariantViolation(
+            f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {len(value)} for "
+            f"{key.decode()}; usual cause: results that nobody has limited"
+        )
+    return Outgoing(WORKFLOW_HISTORY, partition, key, value)
+
+
 def _refusal(tenure: Tenure | None, group: Sequence[tuple[bytes, HistoryAppended]] = ()) -> str:
     """Says why a partition takes nothing, or not these records; empty if it takes them."""
     if tenure is None:
@@ -372,7 +390,7 @@ def _refusal(tenure: Tenure | None, group: Sequence[tuple[bytes, HistoryAppended
     return ""
 
 
-def _lost(lost: Mapping[int, str], kept: Mapping[int, int]) -> OwnershipLost:
+def _lost(lost: Mapping[int, str], kept: Mapping[int, int], pause_s: float = 0.0) -> OwnershipLost:
     found = "; ".join(f"{partition}: {why}" for partition, why in sorted(lost.items()))
     message = f"expected to own the partitions {sorted(lost)}, found {found}"
     return OwnershipLost(message, lost, kept)

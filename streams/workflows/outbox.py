@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.codec import encode
-from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
+from headwater.schemas.errors import BrokerUnavailable, HeadwaterError, NotYetReadable
 from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import Command, CommandSent, Post, instance_key
 from headwater.schemas.topics import MAX_VALUE_BYTES, WORKFLOW_COMMANDS
@@ -121,14 +121,14 @@ class Outbox:
     async def _send_waiting(self) -> None:
         """Sends all that waits.
 
-        Errors: BrokerUnavailable; then it still waits.
+        Errors: BrokerUnavailable, NotYetReadable; then it still waits.
         """
         dead_letters, self._dead_letters = self._dead_letters, []
         waiting, self._waiting = self._waiting, []
         try:
             commands = await self._records([self._command(each) for each in waiting])
             await self._appender.append_or_stop(dead_letters + commands)
-        except BrokerUnavailable:
+        except (BrokerUnavailable, NotYetReadable):
             self._dead_letters = dead_letters + self._dead_letters
             # Those of partitions that were given up meanwhile are sent twice, which does no harm.
             self._waiting = waiting + self._waiting

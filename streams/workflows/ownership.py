@@ -21,6 +21,7 @@ from headwater.schemas.errors import (
     BrokerUnavailable,
     HeadwaterError,
     NewerSchema,
+    NotYetReadable,
     StoreUnavailable,
     UndecodableRecord,
     UnknownSchema,
@@ -234,12 +235,12 @@ class Ownership:
 
     # -- coming and going
 
-    def assigned(self, numbers: Iterable[int]) -> None:
-        """Takes partitions over, in the background."""
+    def assigned(self, numbers: Iterable[int], pause_s: float = 0.0) -> None:
+        """Takes partitions over, in the background, after a pause."""
         for number in numbers:
             if number not in self.partitions and number not in self._takeovers:
                 self._consumer.pause(_commands(number))
-                self._takeovers[number] = asyncio.create_task(self._take_over(number))
+                self._takeovers[number] = asyncio.create_task(self._take_over(number, pause_s))
 
     async def revoked(self, numbers: Iterable[int]) -> None:
         """Gives partitions up, when what is under way has ended."""
@@ -252,7 +253,7 @@ class Ownership:
         for number in gone:
             self._drop(number)
 
-    def lose(self, numbers: Iterable[int], why: str) -> None:
+    def lose(self, numbers: Iterable[int], why: str, pause_s: float = 0.0) -> None:
         """Drops partitions, and takes over again those that are still assigned."""
         lost = [number for number in numbers if number in self.partitions]
         if not lost:
@@ -261,7 +262,7 @@ class Ownership:
         for number in lost:
             self._drop(number)
         still = {where.partition for where in self._consumer.assignment()}
-        self.assigned(number for number in lost if number in still)
+        self.assigned((number for number in lost if number in still), pause_s)
 
     def _drop(self, number: int) -> None:
         self._waiting.end(number)
@@ -270,8 +271,9 @@ class Ownership:
         if owned is not None:
             self._dropped(owned)
 
-    async def _take_over(self, number: int) -> None:
+    async def _take_over(self, number: int, pause_s: float) -> None:
         where = _commands(number)
+        await asyncio.sleep(pause_s)
         while True:
             try:
                 committed = await self._consumer.committed(where)
@@ -282,7 +284,13 @@ class Ownership:
                 # Until this process is replaced, or the partition is somebody else's.
                 self._waiting.begin(number, error.message)
                 await asyncio.get_running_loop().create_future()
-            except (BrokerUnavailable, StoreUnavailable, KafkaError, OSError) as error:
+            except (
+                BrokerUnavailable,
+                StoreUnavailable,
+                NotYetReadable,
+                KafkaError,
+                OSError,
+            ) as error:
                 log.warning("partition %s cannot be taken over yet: %s", number, error)
                 await asyncio.sleep(_RETRY_S)
             except asyncio.CancelledError as error:

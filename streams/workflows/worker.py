@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ class WorkflowWorker:
 
     Shape:  app is `package.module` or `package.module:attribute`; name tells workers apart in the
             log and is not kept; member is a name that a worker keeps over restarts; one that is
-            ticked runs code only then.
+            ticked runs code only then; joined returns when it is known what others read.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
@@ -91,8 +91,10 @@ class WorkflowWorker:
         pace: Pace | None = None,
         entries_max: int = ENTRIES_MAX,
         ticked: bool = False,
+        joined: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._app = app
+        self._joined = joined
         self._clock = clock
         self._draw_seed = draw_seed
         self._name = name
@@ -143,6 +145,8 @@ class WorkflowWorker:
         await self._hosting.start()
         try:
             await self._connect()
+            if self._joined is not None:
+                await self._joined()
             await self._ownership.start()
             parts = (self._ownership, self._replies, self._outbox)
             tasks = [asyncio.create_task(part.run()) for part in parts]
@@ -310,7 +314,7 @@ class WorkflowWorker:
         try:
             return await self._log.append(records)
         except OwnershipLost as error:
-            self._ownership.lose(error.partitions, error.message)
+            self._ownership.lose(error.partitions, error.message, error.pause_s)
             return error.kept
         except BrokerUnavailable as error:
             self._ownership.lose(list(self._ownership.partitions), error.message)
