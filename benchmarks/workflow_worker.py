@@ -13,6 +13,7 @@ from typing import Final
 
 import uvloop
 
+from headwater.processors.replay.engine import ReplayEngine
 from headwater.streams.clock import now_ms
 from headwater.streams.workflows.worker import Pace, WorkflowWorker
 
@@ -26,6 +27,7 @@ async def _main(bootstrap: str, app: str, member: str, checkpoints: str) -> None
     worker = WorkflowWorker(
         bootstrap=bootstrap,
         app=app,
+        engines={ReplayEngine.kind: ReplayEngine()},
         clock=now_ms,
         draw_seed=lambda: secrets.token_hex(8),
         name="bench-worker",

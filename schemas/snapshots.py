@@ -13,8 +13,13 @@ class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold what is before its position.
     """
 
-    #: Version of the encoding of state; a reader that does not know it folds the history instead.
+    #: The engine whose runs these are; empty in a checkpoint.
+    kind: str
+    #: Version of that engine's encoding of state; a reader that does not know it folds the history
+    #: instead.
     format: int
+    #: Whether the state is compressed, by zlib.
+    compressed: bool
     #: Epoch of the partition at that position.
     epoch: int
     #: Offset in the history from which on events are not yet in the state.
@@ -23,5 +28,5 @@ class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cause: int
     #: When time moves the instance again, Unix milliseconds; 0 at once, -1 never.
     wake_at_ms: int
-    #: The state, in the engine's own encoding.
+    #: The state, in that encoding.
     state: bytes

@@ -18,6 +18,7 @@ from headwater.gateway.commands.options import bootstrap_of, dsn_of
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings
+from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
@@ -77,12 +78,12 @@ async def _work(
         worker = WorkflowWorker(
             bootstrap=bootstrap,
             app=settings.app,
+            engines={ReplayEngine.kind: ReplayEngine(settings.max_steps)},
             clock=clock,
             draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
             name=name,
             database=database,
             member=settings.member or None,
-            entries_max=settings.max_steps,
             ticked=ticked,
             joined=membership.joined,
         )

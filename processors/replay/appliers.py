@@ -1,4 +1,4 @@
-"""Folds a history: `apply(run, event, at_ms)` is the one path for live runs and for readers.
+"""Applies events: `apply(run, event, at_ms)` is the one path for live runs and for readers.
 
 The state is changed in place and returned. An event that its state cannot meet is a bug of ours,
 because `decide` wrote it: InvariantViolation.
@@ -51,13 +51,13 @@ from headwater.schemas.history import (
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 
 
-def begin(
-    before: CodeRun | None, record: HistoryAppended, event: RunStarted, at_ms: int
-) -> CodeRun:
+def begin(before: CodeRun | None, record: HistoryAppended) -> CodeRun:
     """The state of a new run; of the run before it the outbox remains, and what was heard.
 
     If the new run retries that one, what it keeps remains too, and the time that the code sees.
     """
+    event, at_ms = record.events[0], record.at_ms
+    assert isinstance(event, RunStarted)  # noqa: S101, the caller saw it
     retries = before is not None and event.kept is not None
     run = CodeRun(
         workflow=record.workflow,
@@ -74,6 +74,9 @@ def begin(
         unsent=before.unsent if before else [],
         posted=before.posted if before else 0,
         heard=before.heard if before else {},
+        kind=event.kind,
+        definition=event.definition,
+        deployment=event.deployment,
     )
     if before is not None and event.kept is not None:
         _take_over(run, before, event.kept, event.reopened)
@@ -127,41 +130,6 @@ def _open_again(entry: Entry, reopened: Reopened, at_ms: int) -> Entry:
         iteration=max(commits, default=0),
         commits=commits,
     )
-
-
-def fold(run: CodeRun | None, record: HistoryAppended) -> CodeRun | None:
-    """Applies a record that counts (see `processors.runs.claims`).
-
-    Errors: InvariantViolation for a gap in the runs or in the sequence, and for what cannot follow
-            the state.
-    """
-    expected = record.sequence
-    for event in record.events:
-        if isinstance(event, RunStarted):
-            number = 0 if run is None else run.run_number + 1
-            _expect(record, "run", number, record.run_number)
-            _expect(record, "sequence", 0, record.sequence)
-            run = begin(run, record, event, record.at_ms)
-            expected = 1
-        elif type(event) in _APPLIERS:
-            if run is None:
-                raise InvariantViolation(
-                    f"expected RunStarted first, found {type(event).__name__} in the history of "
-                    f"{record.workflow}/{record.instance_id}"
-                )
-            if not isinstance(event, PostsSent):
-                _expect(record, "sequence", run.sequence, expected)
-                expected += 1
-            apply(run, event, record.at_ms)
-    return run
-
-
-def _expect(record: HistoryAppended, what: str, expected: int, found: int) -> None:
-    if found != expected:
-        raise InvariantViolation(
-            f"expected {what} {expected} next in the history of "
-            f"{record.workflow}/{record.instance_id}, found {found}"
-        )
 
 
 def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:

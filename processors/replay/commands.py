@@ -1,68 +1,24 @@
 """What the code of a run asks for, as its host tells the owner; each has a decision.
 
 They are not durable: after a crash the code runs again and asks again. Every one names the entry it
-is about by its key. The owner's own `Wake` is here too, because time asks in the same way.
+is about by its key.
 """
 
 from typing import TypeAlias
 
 import msgspec
 
-from headwater.schemas.history import EntryKind, Failure, Json, Post
+from headwater.processors.runs.requests import (
+    Reached,
+    Request,
+    RollbackRaised,
+    StepRaised,
+    StepReturned,
+)
+from headwater.schemas.history import EntryKind, Failure, Json
 
 
-class Asked(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=True, gc=False):
-    """Base of what code asks for."""
-
-
-class RetryPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How a failed step is tried again.
-
-    Shape:  limit is the number of retries, -1 any; backoff is constant, linear or exponential.
-    """
-
-    limit: int
-    delay_ms: int
-    backoff: str
-
-
-class Reached(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A step that code has come to."""
-
-    key: str
-    name: str
-    ordinal: int
-    at_ms: int
-    max_attempts: int
-    timeout_ms: int
-
-
-class StepReturned(Asked, frozen=True):
-    """An attempt has its result, and its transaction what it wants done with it.
-
-    Shape:  posts have no numbers yet; statements are pairs of SQL and its parameters as JSON text.
-    """
-
-    step: Reached
-    attempt: int
-    policy: RetryPolicy
-    result: Json
-    rollback: bool = False
-    posts: tuple[Post, ...] = ()
-    statements: tuple[tuple[str, Json], ...] = ()
-
-
-class StepRaised(Asked, frozen=True):
-    """An attempt failed."""
-
-    step: Reached
-    attempt: int
-    failure: Failure
-    policy: RetryPolicy
-    retryable: bool = True
-
-
-class Open(Asked, frozen=True):
+class Open(Request, frozen=True):
     """An entry begins.
 
     Units:  wait_ms is the length of a sleep or the timeout of a wait or child; wake_at_ms the end
@@ -83,7 +39,7 @@ class Open(Asked, frozen=True):
     value: Json | None = None
 
 
-class Mark(Asked, frozen=True):
+class Mark(Request, frozen=True):
     """An entry that is done as soon as it is there: a checkpoint, a removal, the time."""
 
     key: str
@@ -99,7 +55,7 @@ class Losers(msgspec.Struct, frozen=True, array_like=True, gc=False):
     steps: tuple[Reached, ...] = ()
 
 
-class Close(Asked, frozen=True):
+class Close(Request, frozen=True):
     """A loop, join or race has its result; a race has losers."""
 
     key: str
@@ -107,7 +63,7 @@ class Close(Asked, frozen=True):
     losers: Losers | None = None
 
 
-class Fail(Asked, frozen=True):
+class Fail(Request, frozen=True):
     """A loop, join or race ends with an error; a race may have losers all the same."""
 
     key: str
@@ -115,7 +71,7 @@ class Fail(Asked, frozen=True):
     losers: Losers | None = None
 
 
-class Cancel(Asked, frozen=True):
+class Cancel(Request, frozen=True):
     """Nobody awaits an entry any more, nor what is beneath it.
 
     Shape:  steps are those of them that nothing is recorded of.
@@ -125,7 +81,7 @@ class Cancel(Asked, frozen=True):
     steps: tuple[Reached, ...] = ()
 
 
-class Advance(Asked, frozen=True):
+class Advance(Request, frozen=True):
     """A loop has come to an iteration, or only forgets those before `trim_before`."""
 
     key: str
@@ -134,7 +90,7 @@ class Advance(Asked, frozen=True):
     trim_before: int = 0
 
 
-class Log(Asked, frozen=True):
+class Log(Request, frozen=True):
     """A line of `step.log`."""
 
     level: str
@@ -146,57 +102,34 @@ class Log(Asked, frozen=True):
     is_replay: bool
 
 
-class Suspend(Asked, frozen=True):
+class Suspend(Request, frozen=True):
     """Nothing moves in the code; `seen` is the sequence of the latest event it was told of."""
 
     seen: int
 
 
-class BeginRollback(Asked, frozen=True):
+class BeginRollback(Request, frozen=True):
     """The code failed and handlers are there to be run."""
 
     failure: Failure
 
 
-class RolledBack(Asked, frozen=True):
+class RolledBack(Request, frozen=True):
     """A rollback handler returned."""
 
     key: str
 
 
-class RollbackRaised(Asked, frozen=True):
-    """A rollback handler failed."""
-
-    key: str
-    failure: Failure
-
-
-class Return(Asked, frozen=True):
+class Return(Request, frozen=True):
     """The author's function returned."""
 
     output: Json
 
 
-class Raise(Asked, frozen=True):
+class Raise(Request, frozen=True):
     """The author's function raised, and nothing is left to be rolled back."""
 
     failure: Failure
-
-
-class HostGone(Asked, frozen=True):
-    """The owner's: the host ended or stood still while the run's code had its turn."""
-
-    reason: str
-
-
-class Wake(Asked, frozen=True):
-    """The owner's: what is due until this time is due.
-
-    Shape:  heard if all that others have sent until then is known, that moment included.
-    """
-
-    until_ms: int
-    heard: bool = False
 
 
 CodeCommand: TypeAlias = (

@@ -13,33 +13,35 @@ from headwater.processors.replay.commands import (
     BeginRollback,
     Cancel,
     Close,
-    CodeCommand,
     Fail,
-    HostGone,
     Log,
     Losers,
     Mark,
     Open,
     Raise,
-    Reached,
     Return,
-    RollbackRaised,
     RolledBack,
-    StepRaised,
-    StepReturned,
     Suspend,
-    Wake,
 )
-from headwater.processors.replay.ends import ending, started_again
+from headwater.processors.replay.ends import end_children, ending, started_again
 from headwater.processors.replay.entry_keys import keys_at_or_beneath
-from headwater.processors.replay.outbox import end_children, queue
-from headwater.processors.replay.retries import retry_at_ms
 from headwater.processors.replay.retrying import retry
 from headwater.processors.replay.state import OPEN, CodeRun
 from headwater.processors.replay.waits import caught_up, due, met, settle, slept, too_long
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
+from headwater.processors.runs.outbox import queue
+from headwater.processors.runs.requests import (
+    HostGone,
+    Reached,
+    Request,
+    RollbackRaised,
+    StepRaised,
+    StepReturned,
+    Wake,
+)
+from headwater.processors.runs.retries import retry_at_ms
 from headwater.processors.runs.state import RunStatus
 from headwater.schemas import failures
 from headwater.schemas.history import (
@@ -85,6 +87,9 @@ _HOST_LOST_DELAY_MS: Final = 1_000
 ROLLBACK_RETRIES: Final = 5
 _ROLLBACK_DELAY_MS: Final = 10_000
 
+#: The kind of runs that are decided here.
+KIND: Final = "replay"
+
 STALE: Final = Rejection(failures.STALE, "what this is about is over")
 
 
@@ -99,12 +104,12 @@ def decide_command(
 ) -> Decision:
     """Decides a command from outside; `seed` is used if a run begins."""
     if isinstance(command, StartRun):
-        started = runs.start(run, instance_id, command, seed)
+        started = runs.start(run, instance_id, command, seed, KIND)
         return started_again(run, started)
     if run is not None:
         return _decide_of(run, command, sent_at_ms, min(sent_at_ms, now_ms), seed)
     if isinstance(command, SendEvent) and command.start is not None:
-        return runs.signal(instance_id, command, command.start, sent_at_ms, seed)
+        return runs.signal(instance_id, command, command.start, sent_at_ms, seed, KIND)
     return runs.not_found(instance_id)
 
 
@@ -145,11 +150,8 @@ def _decide_of(  # noqa: PLR0911, one for each command
             return runs.note_refusal(run, command)
 
 
-def decide_asked(
-    run: CodeRun,
-    asked: CodeCommand | HostGone | Wake,
-    now_ms: int,
-    entries_max: int = ENTRIES_MAX,
+def decide_request(
+    run: CodeRun, asked: Request, now_ms: int, entries_max: int = ENTRIES_MAX
 ) -> Decision:
     """Decides what the run's code, its host or the clock asks for."""
     if run.ended:
@@ -241,7 +243,7 @@ def _step_raised(run: CodeRun, asked: StepRaised, now_ms: int) -> Decision:
     ]
 
 
-def _one_more(run: CodeRun, asked: CodeCommand | HostGone | Wake) -> str | None:
+def _one_more(run: CodeRun, asked: Request) -> str | None:
     """The key of the entry that comes to those that count, if one does."""
     match asked:
         case StepReturned():
@@ -425,7 +427,7 @@ def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
 def _wake(run: CodeRun, asked: Wake, _: int) -> Decision:
     if run.status is RunStatus.PAUSED:
         return STALE
-    events, late_children = due(run, asked.until_ms, heard=asked.heard)
+    events, late_children = due(run, asked.until_ms, complete=asked.complete)
     if not events:
         return STALE
     return [*queue(run, end_children(run, late_children, "it took too long")), *events]

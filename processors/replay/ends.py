@@ -1,17 +1,19 @@
-"""How runs end and begin again: their children end with them, and their parent is told."""
+"""How the runs of code end and begin again: their children end with them."""
 
-from headwater.processors.replay.outbox import end_children, queue
+from collections.abc import Iterable
+
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.ends import ended_by
+from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
-    Failure,
-    FinishChild,
     Parent,
     Post,
     RunCompleted,
     RunErrored,
     RunEvent,
     RunTerminated,
+    TerminateRun,
 )
 
 
@@ -21,25 +23,9 @@ def ending(
     *,
     with_children: bool = True,
 ) -> list[RunEvent]:
-    """The end of a run, behind what it leads to: nothing of a run follows its end."""
-    posts = end_children(run, run.open if with_children else (), "its parent has ended")
-    if run.parent is not None:
-        posts.append(_told(run.parent, run, end))
-    return [*queue(run, posts), end]
-
-
-def _told(parent: Parent, run: CodeRun, end: RunCompleted | RunErrored | RunTerminated) -> Post:
-    output, failure = None, None
-    match end:
-        case RunCompleted():
-            output = end.output
-        case RunErrored():
-            failure = end.failure
-        case RunTerminated():
-            reason = f": {end.reason}" if end.reason else ""
-            failure = Failure("Terminated", f"{run.workflow}/{run.instance_id} was ended{reason}")
-    finish = FinishChild(parent.run_number, parent.key, output, failure)
-    return Post(0, parent.workflow, parent.instance_id, finish)
+    """The end of a run, after what it leads to: nothing of a run follows its end."""
+    children = end_children(run, run.open if with_children else (), "its parent has ended")
+    return ended_by(run, end, children)
 
 
 def started_again(run: CodeRun | None, started: Decision) -> Decision:
@@ -47,3 +33,18 @@ def started_again(run: CodeRun | None, started: Decision) -> Decision:
     if isinstance(started, Rejection) or run is None or run.ended:
         return started
     return [*started, *queue(run, end_children(run, run.open, "its parent was restarted"))]
+
+
+def end_children(run: CodeRun, keys: Iterable[str], reason: str) -> list[Post]:
+    """Posts that end the children of those of these entries that have one."""
+    found = ((key, run.entries[key].child) for key in keys)
+    return [
+        Post(
+            0,
+            child.workflow,
+            child.instance_id,
+            TerminateRun(reason, Parent(run.workflow, run.instance_id, run.run_number, key)),
+        )
+        for key, child in found
+        if child is not None
+    ]

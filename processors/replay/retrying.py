@@ -64,6 +64,9 @@ def _retried(run: CodeRun, command: RetryRun, again: "_Again") -> Decision:
             key for key in run.entries if key not in again.anew and key not in again.reopened
         ),
         reopened=reopened,
+        kind=run.kind,
+        definition=run.definition,
+        deployment=run.deployment,
     )
     told = {"from": command.from_key, "again": anew, "reopened": [each.key for each in reopened]}
     message = (

@@ -89,16 +89,16 @@ def _taken(fitting: list[Received], limit: int) -> list[Received]:
     return taken
 
 
-def due(run: CodeRun, until_ms: int, *, heard: bool = False) -> tuple[list[RunEvent], list[str]]:
+def due(run: CodeRun, until_ms: int, *, complete: bool = False) -> tuple[list[RunEvent], list[str]]:
     """What time has ended, and what it begins.
 
-    Shape:  heard if all that was sent at `until_ms` is known. Gives events in the order of their
+    Shape:  complete if all that was sent at `until_ms` is known. Gives events in the order of their
             times, retries last, and the keys of children that took too long.
     """
     events: list[RunEvent] = []
     late: list[str] = []
     retried: list[str] = []
-    until_over_ms = until_ms if heard else until_ms - 1
+    until_over_ms = until_ms if complete else until_ms - 1
     passed = [
         (entry.wake_at_ms, entry.kind in _OTHERS_END, entry.ordinal, key, entry)
         for key, entry in ((key, run.entries[key]) for key in run.open)

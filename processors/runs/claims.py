@@ -9,9 +9,15 @@ same order. A new owner reads up to its own claim before it writes, so nothing c
 not seen. The argument in full is ADR 0006.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headwater.schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed
+from headwater.schemas.history import (
+    NO_CAUSE,
+    ClaimedWorkflow,
+    HistoryAppended,
+    PartitionClaimed,
+)
 
 #: The epoch of a partition that nobody has claimed yet.
 UNCLAIMED = -1
@@ -43,3 +49,21 @@ class Claims:
             return False
         self.cause = max(self.cause, record.cause)
         return True
+
+
+def claim_of(owner: str, workflows: Mapping[str, str], at_ms: int) -> HistoryAppended:
+    """The record by which an owner claims a partition.
+
+    Shape:  workflows are the kinds of those that it can run, by name.
+    """
+    claimed = tuple(ClaimedWorkflow(name, kind) for name, kind in sorted(workflows.items()))
+    return HistoryAppended(
+        workflow="",
+        instance_id="",
+        run_number=0,
+        sequence=0,
+        epoch=UNCLAIMED,
+        cause=NO_CAUSE,
+        at_ms=at_ms,
+        events=(PartitionClaimed(owner, claimed),),
+    )

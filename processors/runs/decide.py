@@ -56,7 +56,7 @@ def not_found(instance_id: str) -> Rejection:
     )
 
 
-def start(run: Run | None, instance_id: str, command: StartRun, seed: str) -> Decision:
+def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind: str) -> Decision:
     """Creates an instance, or restarts a child for its parent's new run."""
     fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
     if fault:
@@ -70,7 +70,8 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str) -> De
             f"expected no instance {instance_id} of {run.workflow}, found one that is "
             f"{run.status}; restart runs it again",
         )
-    return [RunStarted(command.params, seed, command.parent)]
+    made_from = (command.definition, command.deployment)
+    return [RunStarted(command.params, seed, command.parent, None, (), kind, *made_from)]
 
 
 def _is_own_child_of_an_older_run(run: Run, parent: Parent | None) -> bool:
@@ -127,14 +128,15 @@ def terminate(run: Run, command: TerminateRun) -> Rejection | None:
 
 def restart(run: Run, _: RestartRun, seed: str) -> Decision:
     """Begins a new run with the same params, from any status."""
-    return [RunStarted(run.params, seed, run.parent)]
+    made_from = (run.definition, run.deployment)
+    return [RunStarted(run.params, seed, run.parent, None, (), run.kind, *made_from)]
 
 
 def signal(
-    instance_id: str, command: SendEvent, params: Json, sent_at_ms: int, seed: str
+    instance_id: str, command: SendEvent, params: Json, sent_at_ms: int, seed: str, kind: str
 ) -> Decision:
     """Creates the instance that an event is for, with the event in its mailbox."""
-    started = start(None, instance_id, StartRun(params), seed)
+    started = start(None, instance_id, StartRun(params), seed, kind)
     if isinstance(started, Rejection):
         return started
     received = _received(command, sent_at_ms)

@@ -4,12 +4,14 @@ States are changed in place, by appliers alone: a state belongs to one owner, an
 each event would make a step cost as much as its history is long.
 """
 
+from typing import Final
+
 import msgspec
 
-from headwater.schemas.history import Failure, Json, Parent, Post
-from headwater.schemas.statuses import ENDED, RunStatus
+from headwater.schemas.history import Artifact, Child, EntryKind, Failure, Json, Parent, Post
+from headwater.schemas.statuses import ENDED, EntryStatus, RunStatus
 
-__all__ = ["ENDED", "Received", "Run", "RunStatus"]
+__all__ = ["ENDED", "UNRESOLVED", "Entry", "EntryStatus", "Received", "Run", "RunStatus"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -24,8 +26,9 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Run(msgspec.Struct, kw_only=True, array_like=True):
     """An instance in its current run.
 
-    Shape:  sequence is the number of the next event; `posted` that of the next post; `unsent` the
-            outbox; `heard` the highest post number taken from each instance that sends events here.
+    Shape:  kind names its engine; sequence is the number of the next event, `posted` that of the
+            next post; `unsent` is the outbox; `heard` the highest post number taken from each
+            instance that sends events here.
     """
 
     workflow: str
@@ -45,8 +48,52 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     unsent: list[Post] = []
     posted: int = 0
     heard: dict[str, int] = {}
+    kind: str = ""
+    definition: Artifact | None = None
+    deployment: Artifact | None = None
 
     @property
     def ended(self) -> bool:
         """Whether the run is over."""
         return self.status in ENDED
+
+
+#: The sequence of an entry without a result. What a retry has kept has one below it.
+UNRESOLVED: Final = -1
+
+
+class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
+    """An entry.
+
+    Shape:  ordinal counts entries in the order in which they were first reached; sequence is that
+            of the event that resolved it, by which results are given; that of a loop which is open
+            is of its latest commit. wake_at_ms is the end of a
+            sleep, the deadline of a wait or of a child, or the time of a step's next attempt.
+            max_attempts 0 is any number. `iteration` and `commits` (state by iteration) belong to a
+            loop, which replays from its latest commit and rolls back from its earliest; what lies
+            before its iteration `trimmed` is forgotten (see `processors.replay.trimming`).
+    """
+
+    name: str
+    kind: EntryKind
+    status: EntryStatus
+    ordinal: int
+    created_at_ms: int
+    updated_at_ms: int
+    sequence: int = UNRESOLVED
+    attempts: int = 0
+    max_attempts: int = 1
+    timeout_ms: int = 0
+    result: Json | None = None
+    failure: Failure | None = None
+    wake_at_ms: int | None = None
+    event_types: tuple[str, ...] | None = None
+    limit: int | None = None
+    child: Child | None = None
+    iteration: int = 0
+    commits: dict[int, Json] = {}
+    rollback: bool = False
+    rolled_back: bool = False
+    rollback_attempts: int = 0
+    rollback_at_ms: int = 0
+    trimmed: int = 0

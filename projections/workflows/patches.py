@@ -33,7 +33,7 @@ from headwater.projections.workflows.rows import (
     Trim,
 )
 
-__all__ = ["Patches", "Told"]
+__all__ = ["EventContext", "Patches"]
 
 _Key: TypeAlias = tuple[str, str]
 _Run: TypeAlias = tuple[str, str, int]
@@ -41,7 +41,7 @@ _Instance: TypeAlias = InstanceRow | InstanceChange
 _Step: TypeAlias = StepRow | StepChange
 
 
-class Told(msgspec.Struct, gc=False):
+class EventContext(msgspec.Struct, gc=False):
     """Where in the history we are.
 
     Shape:  sequence is the number of the event in hand within its run, index its place in its
@@ -89,7 +89,7 @@ class Patches:
     """The patches of one batch, while it is told event by event."""
 
     def __init__(self) -> None:
-        #: Run after run of each instance; only of the last something is still told.
+        #: Run after run of each instance; only of the last something is still context.
         self._instances: dict[_Key, list[_Instance]] = {}
         self._stages: list[_Stage] = [_Stage()]
         #: In which stage an instance is, if not in the first.
@@ -112,10 +112,10 @@ class Patches:
             self._stages.append(_Stage())
         self._stages[number].retries.append(row)
 
-    def _stage(self, told: Told) -> _Stage:
+    def _stage(self, context: EventContext) -> _Stage:
         if not self._stage_of:
             return self._stages[0]
-        number = self._stage_of.get((told.workflow_name, told.instance_id), 0)
+        number = self._stage_of.get((context.workflow_name, context.instance_id), 0)
         return self._stages[number]
 
     # --- instances ----------------------------------------------------------------------------
@@ -125,91 +125,91 @@ class Patches:
         key = (row.workflow_name, row.instance_id)
         self._instances.setdefault(key, []).append(row)
 
-    def instance(self, told: Told) -> _Instance:
+    def instance(self, context: EventContext) -> _Instance:
         """The instance, to be told what happens to it; the event in hand is its latest."""
-        runs = self._instances.setdefault((told.workflow_name, told.instance_id), [])
-        if runs and runs[-1].run_number == told.run_number:
+        runs = self._instances.setdefault((context.workflow_name, context.instance_id), [])
+        if runs and runs[-1].run_number == context.run_number:
             instance = runs[-1]
-            instance.updated_at_ms = told.at_ms
-            instance.partition, instance.offset = told.partition, told.offset
+            instance.updated_at_ms = context.at_ms
+            instance.partition, instance.offset = context.partition, context.offset
             return instance
         change = InstanceChange(
-            workflow_name=told.workflow_name,
-            instance_id=told.instance_id,
-            run_number=told.run_number,
-            updated_at_ms=told.at_ms,
-            partition=told.partition,
-            offset=told.offset,
+            workflow_name=context.workflow_name,
+            instance_id=context.instance_id,
+            run_number=context.run_number,
+            updated_at_ms=context.at_ms,
+            partition=context.partition,
+            offset=context.offset,
         )
         runs.append(change)
         return change
 
     # --- steps --------------------------------------------------------------------------------
 
-    def put_step(self, told: Told, row: StepRow) -> None:
+    def put_step(self, context: EventContext, row: StepRow) -> None:
         """A step is now this, whatever it was; the first that showed it gives it its sequence."""
-        steps = self._stage(told).steps.setdefault(told.run, {})
+        steps = self._stage(context).steps.setdefault(context.run, {})
         before = steps.get(row.step_key)
         if isinstance(before, StepRow):
             row.sequence = before.sequence
         steps[row.step_key] = row
 
-    def hide_step(self, told: Told, step_key: str) -> None:
+    def hide_step(self, context: EventContext, step_key: str) -> None:
         """What follows of this entry is not shown."""
-        self._hidden.add((told.run, step_key))
+        self._hidden.add((context.run, step_key))
 
-    def step(self, told: Told, step_key: str) -> _Step | None:
+    def step(self, context: EventContext, step_key: str) -> _Step | None:
         """A step, to be told what happens to it; None for one that is not shown."""
-        steps = self._stage(told).steps.setdefault(told.run, {})
+        steps = self._stage(context).steps.setdefault(context.run, {})
         found = steps.get(step_key)
-        if found is None and (told.run, step_key) not in self._hidden:
+        if found is None and (context.run, step_key) not in self._hidden:
             found = steps[step_key] = StepChange(
-                workflow_name=told.workflow_name,
-                instance_id=told.instance_id,
-                run_number=told.run_number,
+                workflow_name=context.workflow_name,
+                instance_id=context.instance_id,
+                run_number=context.run_number,
                 step_key=step_key,
-                updated_at_ms=told.at_ms,
-                offset=told.offset,
+                updated_at_ms=context.at_ms,
+                offset=context.offset,
             )
         if found is not None:
-            found.offset = told.offset
+            found.offset = context.offset
         return found
 
-    def trim(self, told: Told, step_key: str, before: int) -> None:
+    def trim(self, context: EventContext, step_key: str, before: int) -> None:
         """A loop forgets the steps of its iterations before one."""
-        trim = Trim(*told.run, step_key, before)
-        stage = self._stage(told)
-        steps = stage.steps.get(told.run, {})
+        trim = Trim(*context.run, step_key, before)
+        stage = self._stage(context)
+        steps = stage.steps.get(context.run, {})
         for key in [key for key in steps if trim.covers(key)]:
             del steps[key]
-        furthest = stage.trims.get((told.run, step_key))
+        furthest = stage.trims.get((context.run, step_key))
         if furthest is None or furthest.trim_before < before:
-            stage.trims[told.run, step_key] = trim
+            stage.trims[context.run, step_key] = trim
 
     # --- events and lines ---------------------------------------------------------------------
 
-    def put_event(self, told: Told, row: EventRow) -> None:
+    def put_event(self, context: EventContext, row: EventRow) -> None:
         """An event has arrived."""
-        self._stage(told).events[told.run, row.id] = row
+        self._stage(context).events[context.run, row.id] = row
 
-    def deliver(self, told: Told, event_id: str, step_key: str) -> None:
+    def deliver(self, context: EventContext, event_id: str, step_key: str) -> None:
         """A step takes an event."""
-        events = self._stage(told).events
-        found = events.get((told.run, event_id))
+        events = self._stage(context).events
+        found = events.get((context.run, event_id))
         if found is None:
-            events[told.run, event_id] = Delivery(
-                workflow_name=told.workflow_name,
-                instance_id=told.instance_id,
-                run_number=told.run_number,
+            events[context.run, event_id] = Delivery(
+                workflow_name=context.workflow_name,
+                instance_id=context.instance_id,
+                run_number=context.run_number,
                 id=event_id,
-                delivered_at_ms=told.at_ms,
+                delivered_at_ms=context.at_ms,
                 consumed_by_step_key=step_key,
-                offset=told.offset,
+                offset=context.offset,
             )
         else:
-            found.delivered_at_ms = told.at_ms
+            found.delivered_at_ms = context.at_ms
             found.consumed_by_step_key = step_key
-            found.offset = told.offset
+            found.offset = context.offset
 
     def log(self, row: LogRow) -> None:
         """A line was written."""

@@ -1,8 +1,8 @@
 """What the events of workflow histories say of rows, decided without Postgres.
 
-Theory of operation: most events change a row that only Postgres knows. So they are told, one after
-the other, to the batch's patches, and what they say of the same row is merged there. Batches may be
-cut anywhere: whatever the cut, the rows are those that come of all events one by one.
+Theory of operation: most events change a row that only Postgres knows. So they go, one after the
+other, to the batch's patches, where those of the same row are merged. Batches may be cut anywhere:
+whatever the cut, the rows are those that come of all events one by one.
 
 What the log holds for its writer alone (rejections) leads to no row, and `step.now()` to none that
 is shown.
@@ -17,7 +17,7 @@ from headwater.projections.projector.plan import Plan, works
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, SqlRow, refusal
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
-from headwater.projections.workflows.patches import Patches, Told
+from headwater.projections.workflows.patches import EventContext, Patches
 from headwater.projections.workflows.rows import (
     EventRow,
     InstanceRow,
@@ -36,10 +36,14 @@ from headwater.schemas.history import (
     EntryRolledBack,
     EventReceived,
     HistoryAppended,
+    HostLost,
     LogWritten,
     LoopAdvanced,
     PartitionClaimed,
+    PostsQueued,
     PostsSent,
+    RollbackFailed,
+    RollbackStarted,
     RunCompleted,
     RunErrored,
     RunPaused,
@@ -73,13 +77,13 @@ def plan_history(records: Iterable[LogRecord]) -> Plan:
         if record.appended is None:
             refused.append(refusal(record, record.error))
         else:
-            _tell(patches, record, record.appended)
+            _plan(patches, record, record.appended)
     statements = (*patches.works(), *works("projection_errors", refused))
     return Plan(works=statements, unreadable=len(refused))
 
 
-def _tell(patches: Patches, record: HistoryRecord, appended: HistoryAppended) -> None:
-    told = Told(
+def _plan(patches: Patches, record: HistoryRecord, appended: HistoryAppended) -> None:
+    context = EventContext(
         appended.workflow,
         appended.instance_id,
         appended.run_number,
@@ -88,27 +92,25 @@ def _tell(patches: Patches, record: HistoryRecord, appended: HistoryAppended) ->
         record.offset,
         appended.sequence,
     )
-    for told.index, event in enumerate(appended.events):
+    for context.index, event in enumerate(appended.events):
         kind = type(event)
         if kind not in _APART:
-            patches.instance(told)
-        tell = _TELL.get(kind)
-        if tell is not None:
-            tell(patches, told, event)
+            patches.instance(context)
+        _PLANNERS[kind](patches, context, event)
         if kind not in _UNNUMBERED:
-            told.sequence += 1
+            context.sequence += 1
 
 
 # --- owners -------------------------------------------------------------------------------------
 
 
-def _partition_claimed(patches: Patches, told: Told, event: PartitionClaimed) -> None:
+def _partition_claimed(patches: Patches, context: EventContext, event: PartitionClaimed) -> None:
     row = OwnerRow(
-        partition=told.partition,
-        epoch=told.offset,
+        partition=context.partition,
+        epoch=context.offset,
         owner=event.owner,
-        workflows=event.workflows,
-        claimed_at_ms=told.at_ms,
+        workflows=tuple(each.name for each in event.workflows),
+        claimed_at_ms=context.at_ms,
     )
     patches.own(row)
 
@@ -116,69 +118,69 @@ def _partition_claimed(patches: Patches, told: Told, event: PartitionClaimed) ->
 # --- runs ---------------------------------------------------------------------------------------
 
 
-def _run_started(patches: Patches, told: Told, event: RunStarted) -> None:
+def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> None:
     row = InstanceRow(
-        workflow_name=told.workflow_name,
-        instance_id=told.instance_id,
-        run_number=told.run_number,
+        workflow_name=context.workflow_name,
+        instance_id=context.instance_id,
+        run_number=context.run_number,
         params=event.params,
-        started_at_ms=told.at_ms,
-        updated_at_ms=told.at_ms,
-        partition=told.partition,
-        offset=told.offset,
+        started_at_ms=context.at_ms,
+        updated_at_ms=context.at_ms,
+        partition=context.partition,
+        offset=context.offset,
         retries=event.kept is not None,
     )
     row.force(RunStatus.ACTIVE)
     row.belong(event.parent)
     patches.begin(row)
     if event.kept is not None:
-        patches.retry(_retry(told, event, event.kept))
+        patches.retry(_retry(context, event, event.kept))
 
 
-def _retry(told: Told, event: RunStarted, kept: tuple[str, ...]) -> Retry:
+def _retry(context: EventContext, event: RunStarted, kept: tuple[str, ...]) -> Retry:
     return Retry(
-        workflow_name=told.workflow_name,
-        instance_id=told.instance_id,
-        run_number=told.run_number,
+        workflow_name=context.workflow_name,
+        instance_id=context.instance_id,
+        run_number=context.run_number,
         kept=kept,
         reopened=tuple(each.key for each in event.reopened),
-        started_at_ms=told.at_ms,
-        offset=told.offset,
+        started_at_ms=context.at_ms,
+        offset=context.offset,
     )
 
 
-def _run_suspended(patches: Patches, told: Told, _: RunSuspended) -> None:
-    patches.instance(told).move(RunStatus.WAITING)
+def _run_suspended(patches: Patches, context: EventContext, _: RunSuspended) -> None:
+    patches.instance(context).move(RunStatus.WAITING)
 
 
-def _run_paused(patches: Patches, told: Told, _: RunPaused) -> None:
-    patches.instance(told).force(RunStatus.PAUSED)
+def _run_paused(patches: Patches, context: EventContext, _: RunPaused) -> None:
+    patches.instance(context).force(RunStatus.PAUSED)
 
 
-def _run_resumed(patches: Patches, told: Told, _: RunResumed) -> None:
-    patches.instance(told).force(RunStatus.ACTIVE)
+def _run_resumed(patches: Patches, context: EventContext, _: RunResumed) -> None:
+    patches.instance(context).force(RunStatus.ACTIVE)
 
 
-def _run_terminated(patches: Patches, told: Told, _: RunTerminated) -> None:
-    patches.instance(told).end(RunStatus.TERMINATED, None, None, told.at_ms)
+def _run_terminated(patches: Patches, context: EventContext, _: RunTerminated) -> None:
+    patches.instance(context).end(RunStatus.TERMINATED, None, None, context.at_ms)
 
 
-def _run_completed(patches: Patches, told: Told, event: RunCompleted) -> None:
-    patches.instance(told).end(RunStatus.COMPLETE, event.output, None, told.at_ms)
+def _run_completed(patches: Patches, context: EventContext, event: RunCompleted) -> None:
+    patches.instance(context).end(RunStatus.COMPLETE, event.output, None, context.at_ms)
 
 
-def _run_errored(patches: Patches, told: Told, event: RunErrored) -> None:
-    patches.instance(told).end(RunStatus.ERRORED, None, event.failure, told.at_ms)
+def _run_errored(patches: Patches, context: EventContext, event: RunErrored) -> None:
+    patches.instance(context).end(RunStatus.ERRORED, None, event.failure, context.at_ms)
 
 
 # --- steps --------------------------------------------------------------------------------------
 
 
-def _step(told: Told, event: StepCompleted | StepFailed, status: str) -> StepRow:
+def _step(context: EventContext, event: StepCompleted | StepFailed, status: str) -> StepRow:
     return StepRow(
-        workflow_name=told.workflow_name,
-        instance_id=told.instance_id,
-        run_number=told.run_number,
+        workflow_name=context.workflow_name,
+        instance_id=context.instance_id,
+        run_number=context.run_number,
         step_key=event.key,
         name=event.name,
         type=EntryKind.DO.value,
@@ -187,46 +189,46 @@ def _step(told: Told, event: StepCompleted | StepFailed, status: str) -> StepRow
         max_attempts=event.max_attempts or None,
         timeout_ms=event.timeout_ms or None,
         ordinal=event.ordinal,
-        sequence=told.sequence,
+        sequence=context.sequence,
         created_at_ms=event.reached_at_ms,
-        updated_at_ms=told.at_ms,
-        offset=told.offset,
+        updated_at_ms=context.at_ms,
+        offset=context.offset,
     )
 
 
-def _step_completed(patches: Patches, told: Told, event: StepCompleted) -> None:
-    row = _step(told, event, EntryStatus.COMPLETED)
+def _step_completed(patches: Patches, context: EventContext, event: StepCompleted) -> None:
+    row = _step(context, event, EntryStatus.COMPLETED)
     row.result = event.result
-    patches.put_step(told, row)
-    patches.instance(told).move(RunStatus.ACTIVE)
+    patches.put_step(context, row)
+    patches.instance(context).move(RunStatus.ACTIVE)
 
 
-def _step_failed(patches: Patches, told: Told, event: StepFailed) -> None:
+def _step_failed(patches: Patches, context: EventContext, event: StepFailed) -> None:
     last = event.retry_at_ms is None
-    row = _step(told, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
+    row = _step(context, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
     row.next_retry_at_ms = event.retry_at_ms
     row.fail(event.failure)
-    patches.put_step(told, row)
+    patches.put_step(context, row)
     if last:
-        patches.instance(told).move(RunStatus.ACTIVE)
+        patches.instance(context).move(RunStatus.ACTIVE)
 
 
-def _steps_retried(patches: Patches, told: Told, event: StepsRetried) -> None:
+def _steps_retried(patches: Patches, context: EventContext, event: StepsRetried) -> None:
     for key in event.keys:
-        step = patches.step(told, key)
+        step = patches.step(context, key)
         if step is not None:
-            step.become(EntryStatus.PENDING, told.at_ms)
-    patches.instance(told).move(RunStatus.ACTIVE)
+            step.become(EntryStatus.PENDING, context.at_ms)
+    patches.instance(context).move(RunStatus.ACTIVE)
 
 
-def _entry_opened(patches: Patches, told: Told, event: EntryOpened) -> None:
+def _entry_opened(patches: Patches, context: EventContext, event: EntryOpened) -> None:
     if event.kind is EntryKind.NOW:
-        patches.hide_step(told, event.key)
+        patches.hide_step(context, event.key)
         return
     row = StepRow(
-        workflow_name=told.workflow_name,
-        instance_id=told.instance_id,
-        run_number=told.run_number,
+        workflow_name=context.workflow_name,
+        instance_id=context.instance_id,
+        run_number=context.run_number,
         step_key=event.key,
         name=event.name,
         type=event.kind.value,
@@ -237,12 +239,12 @@ def _entry_opened(patches: Patches, told: Told, event: EntryOpened) -> None:
         child_workflow_name=event.child.workflow if event.child else None,
         child_instance_id=event.child.instance_id if event.child else None,
         ordinal=event.ordinal,
-        sequence=told.sequence,
-        created_at_ms=told.at_ms,
-        updated_at_ms=told.at_ms,
-        offset=told.offset,
+        sequence=context.sequence,
+        created_at_ms=context.at_ms,
+        updated_at_ms=context.at_ms,
+        offset=context.offset,
     )
-    patches.put_step(told, row)
+    patches.put_step(context, row)
 
 
 def _wait_event_type(event: EntryOpened) -> str | None:
@@ -255,68 +257,68 @@ def _wait_event_type(event: EntryOpened) -> str | None:
     return msgspec.json.encode(types).decode()
 
 
-def _entry_completed(patches: Patches, told: Told, event: EntryCompleted) -> None:
-    step = patches.step(told, event.key)
+def _entry_completed(patches: Patches, context: EventContext, event: EntryCompleted) -> None:
+    step = patches.step(context, event.key)
     if step is not None:
-        step.settle(EntryStatus.COMPLETED, event.result, None, told.at_ms)
+        step.settle(EntryStatus.COMPLETED, event.result, None, context.at_ms)
     for event_id in event.consumed:
-        patches.deliver(told, event_id, event.key)
-    patches.instance(told).move(RunStatus.ACTIVE)
+        patches.deliver(context, event_id, event.key)
+    patches.instance(context).move(RunStatus.ACTIVE)
 
 
-def _entry_errored(patches: Patches, told: Told, event: EntryErrored) -> None:
-    step = patches.step(told, event.key)
+def _entry_errored(patches: Patches, context: EventContext, event: EntryErrored) -> None:
+    step = patches.step(context, event.key)
     if step is not None:
-        step.settle(EntryStatus.ERRORED, None, event.failure, told.at_ms)
-    patches.instance(told).move(RunStatus.ACTIVE)
+        step.settle(EntryStatus.ERRORED, None, event.failure, context.at_ms)
+    patches.instance(context).move(RunStatus.ACTIVE)
 
 
-def _entries_cancelled(patches: Patches, told: Told, event: EntriesCancelled) -> None:
+def _entries_cancelled(patches: Patches, context: EventContext, event: EntriesCancelled) -> None:
     for key in event.keys:
-        step = patches.step(told, key)
+        step = patches.step(context, key)
         if step is not None:
-            step.become(EntryStatus.CANCELLED, told.at_ms)
+            step.become(EntryStatus.CANCELLED, context.at_ms)
 
 
-def _loop_advanced(patches: Patches, told: Told, event: LoopAdvanced) -> None:
+def _loop_advanced(patches: Patches, context: EventContext, event: LoopAdvanced) -> None:
     if event.trim_before > 0:
-        patches.trim(told, event.key, event.trim_before)
-        step = patches.step(told, event.key)
+        patches.trim(context, event.key, event.trim_before)
+        step = patches.step(context, event.key)
         if step is not None:
-            step.trim(event.trim_before, told.at_ms)
+            step.trim(event.trim_before, context.at_ms)
 
 
-def _entry_rolled_back(patches: Patches, told: Told, event: EntryRolledBack) -> None:
-    step = patches.step(told, event.key)
+def _entry_rolled_back(patches: Patches, context: EventContext, event: EntryRolledBack) -> None:
+    step = patches.step(context, event.key)
     if step is not None:
-        step.roll_back(told.at_ms)
+        step.roll_back(context.at_ms)
 
 
 # --- events and lines ---------------------------------------------------------------------------
 
 
-def _event_received(patches: Patches, told: Told, event: EventReceived) -> None:
+def _event_received(patches: Patches, context: EventContext, event: EventReceived) -> None:
     row = EventRow(
-        workflow_name=told.workflow_name,
-        instance_id=told.instance_id,
-        run_number=told.run_number,
+        workflow_name=context.workflow_name,
+        instance_id=context.instance_id,
+        run_number=context.run_number,
         id=event.event_id,
         type=event.type,
         payload=event.payload,
-        sequence=told.sequence,
+        sequence=context.sequence,
         created_at_ms=event.sent_at_ms,
-        offset=told.offset,
+        offset=context.offset,
     )
-    patches.put_event(told, row)
+    patches.put_event(context, row)
 
 
-def _log_written(patches: Patches, told: Told, event: LogWritten) -> None:
+def _log_written(patches: Patches, context: EventContext, event: LogWritten) -> None:
     row = LogRow(
-        workflow_name=told.workflow_name,
-        instance_id=told.instance_id,
-        run_number=told.run_number,
+        workflow_name=context.workflow_name,
+        instance_id=context.instance_id,
+        run_number=context.run_number,
         # So wide that texts compare as numbers, for as long as anybody will write.
-        id=f"{told.partition:05}-{told.offset:015}-{told.index:06}",
+        id=f"{context.partition:05}-{context.offset:015}-{context.index:06}",
         step_key=event.step_key,
         attempt=event.attempt,
         level=event.level,
@@ -324,13 +326,16 @@ def _log_written(patches: Patches, told: Told, event: LogWritten) -> None:
         message=event.message,
         data=event.data,
         is_replay=event.is_replay,
-        created_at_ms=told.at_ms,
+        created_at_ms=context.at_ms,
     )
     patches.log(row)
 
 
-#: Events that are not named say of rows only that something happened to the instance.
-_TELL: Final[dict[type, Callable[[Patches, Told, Any], None]]] = {
+def _only_that_it_happened(patches: Patches, context: EventContext, event: object) -> None:
+    """What leads to no row of its own."""
+
+
+_PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     PartitionClaimed: _partition_claimed,
     RunStarted: _run_started,
     RunSuspended: _run_suspended,
@@ -350,6 +355,12 @@ _TELL: Final[dict[type, Callable[[Patches, Told, Any], None]]] = {
     EntryRolledBack: _entry_rolled_back,
     EventReceived: _event_received,
     LogWritten: _log_written,
+    CommandRejected: _only_that_it_happened,
+    PostsQueued: _only_that_it_happened,
+    PostsSent: _only_that_it_happened,
+    RollbackStarted: _only_that_it_happened,
+    RollbackFailed: _only_that_it_happened,
+    HostLost: _only_that_it_happened,
 }
 
 #: Instances, steps, events and lines of workflows.

@@ -24,8 +24,8 @@ from psycopg import AsyncConnection, errors
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
-from headwater.processors.replay.commands import StepReturned
-from headwater.processors.replay.step_commits import StepCommit, StepId, refusal, settled
+from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.step_commits import StepCommit, StepId, refusal, settled
 from headwater.projections.errors import RecordRefused, store_edge
 from headwater.projections.postgres.pooled import Pooled
 from headwater.projections.postgres.statements import statement

@@ -27,6 +27,7 @@ from headwater.schemas.history.commands import (
     TerminateRun,
 )
 from headwater.schemas.history.notes import (
+    ClaimedWorkflow,
     CommandRejected,
     PartitionClaimed,
 )
@@ -55,6 +56,7 @@ from headwater.schemas.history.runs import (
     RunTerminated,
 )
 from headwater.schemas.history.values import (
+    Artifact,
     Child,
     Failure,
     Json,
@@ -65,7 +67,9 @@ from headwater.schemas.statuses import EntryKind
 
 __all__ = [
     "NO_CAUSE",
+    "Artifact",
     "Child",
+    "ClaimedWorkflow",
     "Command",
     "CommandRejected",
     "CommandSent",

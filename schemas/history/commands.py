@@ -5,7 +5,7 @@ They travel on `workflow-commands`, and wait in the outboxes of instances that s
 
 from typing import TypeAlias
 
-from headwater.schemas.history.values import Failure, Json, Parent, Sender, Tagged
+from headwater.schemas.history.values import Artifact, Failure, Json, Parent, Sender, Tagged
 
 
 class StartRun(Tagged, frozen=True):
@@ -17,6 +17,12 @@ class StartRun(Tagged, frozen=True):
     parent: Parent | None = None
     #: The instance whose step has asked for it, and does not wait for its end.
     sender: Sender | None = None
+    #: The engine that is to decide for it; empty when that is for the owner to know.
+    kind: str = ""
+    #: The definition that it is to be made from.
+    definition: Artifact | None = None
+    #: The deployment that it is to belong to.
+    deployment: Artifact | None = None
 
 
 class SendEvent(Tagged, frozen=True):

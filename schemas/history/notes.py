@@ -1,6 +1,19 @@
 """Events of the log that belong to no run: who owns the partition, and what was refused."""
 
-from headwater.schemas.history.values import Tagged
+from headwater.schemas.history.values import Artifact, Part, Tagged
+
+
+class ClaimedWorkflow(Part, frozen=True):
+    """A workflow that an owner can run."""
+
+    #: Its name.
+    name: str
+    #: The engine that decides for its runs.
+    kind: str
+    #: Its definition.
+    definition: Artifact | None = None
+    #: Its deployment.
+    deployment: Artifact | None = None
 
 
 class PartitionClaimed(Tagged, frozen=True):
@@ -8,8 +21,8 @@ class PartitionClaimed(Tagged, frozen=True):
 
     #: The owner, for people.
     owner: str
-    #: Names of the workflows whose code it has.
-    workflows: tuple[str, ...] = ()
+    #: The workflows that it can run.
+    workflows: tuple[ClaimedWorkflow, ...] = ()
 
 
 class CommandRejected(Tagged, frozen=True):

@@ -1,7 +1,7 @@
 """The events of a run, whatever decides it: how it begins and ends, its mailbox, log and outbox."""
 
 from headwater.schemas.history.commands import Command
-from headwater.schemas.history.values import Failure, Json, Parent, Part, Tagged
+from headwater.schemas.history.values import Artifact, Failure, Json, Parent, Part, Tagged
 
 
 class Post(Part, frozen=True):
@@ -52,6 +52,12 @@ class RunStarted(Tagged, frozen=True):
     kept: tuple[str, ...] | None = None
     #: Entries that a retry takes over and that go on.
     reopened: tuple[Reopened, ...] = ()
+    #: The engine that decides for the run.
+    kind: str = ""
+    #: The definition that it was made from.
+    definition: Artifact | None = None
+    #: The deployment that it belongs to.
+    deployment: Artifact | None = None
 
 
 class RunSuspended(Tagged, frozen=True):

@@ -64,3 +64,14 @@ class Sender(Part, frozen=True):
     run_number: int
     #: The post's number in the sender's outbox.
     number: int
+
+
+class Artifact(Part, frozen=True):
+    """What runs were made from: a definition, or a deployment."""
+
+    #: Its name.
+    name: str
+    #: Its version.
+    version: str
+    #: The digest of its content.
+    digest: str

@@ -9,7 +9,6 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, TypeGuard, cast
 
-from headwater.processors.replay.commands import RetryPolicy
 from headwater.processors.replay.errors import RollbackError, StepFailedError, UniqueConstraintError
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.durations import Duration, milliseconds_of
@@ -23,6 +22,7 @@ from headwater.processors.runs.limits import (
     WAIT_MIN_MS,
     name_fault,
 )
+from headwater.processors.runs.requests import RetryPolicy
 from headwater.schemas.failures import ROLLBACK, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.read_only import frozen

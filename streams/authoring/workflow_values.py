@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from headwater.processors.replay.commands import RetryPolicy
-from headwater.processors.replay.retries import ANY_NUMBER
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import RETRIES_MAX
+from headwater.processors.runs.requests import RetryPolicy
+from headwater.processors.runs.retries import ANY_NUMBER
 
 T = TypeVar("T")
 

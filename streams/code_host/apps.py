@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from headwater.processors.replay.decide import KIND
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.schedule_runner import RUNNER, ScheduleRunner
 from headwater.streams.code_host.schedules import MODULE_LIST, Declared, Schedule
@@ -45,6 +46,11 @@ class Declarations(msgspec.Struct, frozen=True):
     def names(self) -> frozenset[str]:
         """The workflows that there is code for: with the one that runs schedules."""
         return frozenset((*self.workflows, RUNNER) if self.schedules else self.workflows)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of the runs of each of them."""
+        return dict.fromkeys(self.names, KIND)
 
 
 def declarations_in(workflows: Mapping[str, Workflow]) -> Declarations:

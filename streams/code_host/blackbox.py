@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.runs.host_messages import Started
 from headwater.streams.code_host.frames import UNSENDABLE
-from headwater.streams.engine.host_protocol import Started
 
 #: EX_SOFTWARE of sysexits.h: an error of our own, whose traceback is in the log.
 EXIT_BROKEN: Final = 70

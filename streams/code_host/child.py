@@ -25,6 +25,8 @@ import msgspec
 import uvloop
 
 from headwater.processors.replay.commands import Raise
+from headwater.processors.replay.host_messages import FromHost, ToHost
+from headwater.processors.runs.host_messages import Requested
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
@@ -33,7 +35,6 @@ from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, B
 from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
 from headwater.streams.code_host.host import Host
 from headwater.streams.code_host.threads import Threads
-from headwater.streams.engine.host_protocol import FromHost, Said, ToHost
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow
 from headwater.streams.scheduling import run_as_batch
@@ -152,7 +153,7 @@ def _sendable(message: FromHost) -> FromHost:
     except UNSENDABLE as why:
         log.exception("a run sends what cannot be encoded")
         failure = Failure(UNSERIALISABLE, f"expected what can be sent, found {why!r}")
-        return Said(message.activation, Raise(failure))
+        return Requested(message.activation, Raise(failure))
     return message
 
 

@@ -12,24 +12,20 @@ from typing import Any
 import msgspec
 
 from headwater.processors.replay.commands import Raise
-from headwater.schemas.failures import WORKFLOW_NOT_FOUND, WORKFLOW_PARAMS_INVALID
-from headwater.schemas.history import Failure
-from headwater.streams.code_host.hosted_run import CallSync, HostedRun, HostServices
-from headwater.streams.engine.host_protocol import (
+from headwater.processors.replay.host_messages import (
     Activate,
     Advanced,
     Again,
-    Ask,
-    Drop,
-    Forget,
     FromHost,
     HandlerAgain,
     HandlerDone,
     Resolved,
-    Said,
-    Started,
     ToHost,
 )
+from headwater.processors.runs.host_messages import Ask, Drop, Forget, Requested, Started
+from headwater.schemas.failures import WORKFLOW_NOT_FOUND, WORKFLOW_PARAMS_INVALID
+from headwater.schemas.history import Failure
+from headwater.streams.code_host.hosted_run import CallSync, HostedRun, HostServices
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow, read_params
 
@@ -98,7 +94,7 @@ class Host:
         run.activation.proceed()
 
     def _refuse(self, message: Activate, code: str, why: str) -> None:
-        self._emit(Said(message.activation, Raise(Failure(code, why))))
+        self._emit(Requested(message.activation, Raise(Failure(code, why))))
 
     def _pass_on(self, run: HostedRun, message: ToHost) -> None:
         activation = run.activation

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from headwater.processors.replay.commands import (
-    BeginRollback,
-    CodeCommand,
-    Raise,
+from headwater.processors.replay.commands import BeginRollback, CodeCommand, Raise
+from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
+from headwater.processors.replay.host_messages import Activate, FromHost
+from headwater.processors.runs.host_messages import Requested, Started
+from headwater.processors.runs.requests import (
     Reached,
     RetryPolicy,
     RollbackRaised,
     StepRaised,
     StepReturned,
 )
-from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import encode
-from headwater.streams.engine.host_protocol import Activate, FromHost, Said, Started
 from headwater.streams.replay.activation import Activation
 from headwater.streams.replay.host_port import Call
 from headwater.streams.replay.workflow import Workflow
@@ -128,7 +127,7 @@ class HostedRun:
         """Sends a command to the owner; a failure also goes to the process's log."""
         if isinstance(command, _FAILED):
             self._log(command)
-        self._services.emit(Said(self.number, command))
+        self._services.emit(Requested(self.number, command))
 
     def _log(self, command: Failed) -> None:
         failure = command.failure

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import TypeAlias
 
-from headwater.processors.replay.waits import next_wake_ms
-from headwater.streams.engine.host_protocol import Started
-from headwater.streams.engine.live_instances import Hand
+from headwater.processors.runs.host_messages import Started
+from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.timers import Timers
 
 #: An attempt under way: its activation, the key of its step, its number.
@@ -18,10 +17,8 @@ Place: TypeAlias = tuple[int, str, int]
 class Priority(IntEnum):
     """What a tick takes first: what goes on before what begins."""
 
-    WAKE = 0
-    RETRY = 1
-    RESUME = 2
-    RUN = 3
+    CONTINUE = 0
+    BEGIN = 1
 
 
 class Agenda:
@@ -44,13 +41,13 @@ class Agenda:
         """Whether anybody is ready."""
         return bool(self._ready)
 
-    def make_ready(self, hand: Hand, priority: Priority, at_ms: int) -> None:
+    def make_ready(self, live: LiveInstance, priority: Priority, at_ms: int) -> None:
         """Lets an instance go on, unless its code is at work already."""
-        if hand.ready or (hand.activation is not None and not hand.resting):
+        if live.ready or (live.activation is not None and not live.resting):
             return
-        hand.ready = True
+        live.ready = True
         self._count += 1
-        heapq.heappush(self._ready, (priority, at_ms, self._count, hand.key))
+        heapq.heappush(self._ready, (priority, at_ms, self._count, live.key))
 
     @property
     def first_ready(self) -> tuple[Priority, int] | None:
@@ -68,13 +65,13 @@ class Agenda:
         times = (self._wakes.next_ms(), self._deadlines.next_ms())
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
-    def mind(self, hand: Hand, after_ms: int = 0) -> None:
+    def reschedule(self, live: LiveInstance, after_ms: int = 0) -> None:
         """Notes when time next moves an instance, if it does."""
-        wake_at_ms = next_wake_ms(hand.run, after_ms)
+        wake_at_ms = live.engine.next_wake_ms(live.run, after_ms)
         if wake_at_ms is None:
-            self._wakes.drop(hand.key)
+            self._wakes.drop(live.key)
         else:
-            self._wakes.put(hand.key, wake_at_ms)
+            self._wakes.put(live.key, wake_at_ms)
 
     def woken(self, now_ms: int) -> Iterator[str]:
         """Takes out the keys of the instances whose time has come."""
@@ -95,9 +92,9 @@ class Agenda:
 
     # -- who rests
 
-    def rest(self, hand: Hand) -> None:
+    def rest(self, live: LiveInstance) -> None:
         """Notes that nothing happens to an instance for now."""
-        self._rests.append((hand.run.updated_at_ms, hand.key))
+        self._rests.append((live.run.updated_at_ms, live.key))
 
     def rested(self, before_ms: int) -> Iterator[tuple[int, str]]:
         """Takes out the instances that have begun to rest before a time, with that time."""

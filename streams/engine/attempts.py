@@ -1,9 +1,9 @@
 """Attempts that did not end by themselves: they took too long, or lost their host."""
 
-from headwater.processors.replay.commands import RollbackRaised, StepRaised
+from headwater.processors.runs.host_messages import Started
+from headwater.processors.runs.requests import RollbackRaised, StepRaised
 from headwater.schemas.failures import HOST_LOST, STEP_TIMEOUT
 from headwater.schemas.history import Failure
-from headwater.streams.engine.host_protocol import Started
 
 
 def timed_out(started: Started) -> StepRaised:

@@ -5,25 +5,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.limits import bounded
+from headwater.processors.runs.state import Run
 from headwater.schemas.failures import WORKFLOW_NOT_FOUND
 from headwater.schemas.history import (
     CommandRejected,
     CommandSent,
-    EntryCompleted,
-    EntryErrored,
-    EntryRolledBack,
     HistoryAppended,
-    LoopAdvanced,
     Post,
     ReplySent,
-    RunEvent,
-    StepCompleted,
-    StepFailed,
-    StepsRetried,
 )
-from headwater.streams.engine.host_protocol import Advanced, Again, HandlerDone, Resolved, ToHost
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 #: What follows from records that are durable.
-Effect: TypeAlias = ToHost | Answer | Queued | CommandSent
+Effect: TypeAlias = HostMessage | Answer | Queued | CommandSent
 
 
 class Batch:
@@ -66,7 +59,8 @@ class Batch:
 def unknown_workflow(name: str, known: Collection[str]) -> Rejection:
     """The refusal to create an instance of a workflow that nobody has code for."""
     names = ", ".join(sorted(known)) or "none"
-    return Rejection(WORKFLOW_NOT_FOUND, f"expected one of the workflows {names}, found {name}")
+    fault = f"expected one of the workflows {names}, found {name}"
+    return Rejection(WORKFLOW_NOT_FOUND, bounded(fault))
 
 
 def refused(
@@ -74,7 +68,7 @@ def refused(
     cause: int,
     sent: CommandSent,
     rejection: Rejection,
-    run: CodeRun | None,
+    run: Run | None,
     now_ms: int,
 ) -> HistoryAppended:
     """The record of a refusal; it takes no sequence."""
@@ -91,7 +85,7 @@ def refused(
 
 
 def replied(
-    sent: CommandSent, rejection: Rejection | None, run: CodeRun | None, partition: int
+    sent: CommandSent, rejection: Rejection | None, run: Run | None, partition: int
 ) -> ReplySent:
     """What the sender of a command is told; where its outcome lies is known when it is durable."""
     return ReplySent(
@@ -105,25 +99,17 @@ def replied(
     )
 
 
-def news(  # noqa: PLR0911, one for each event
-    event: RunEvent, run: CodeRun, activation: int, sequence: int
-) -> ToHost | None:
-    """What the code of a run is told of an event that was applied, if it has to see it."""
-    match event:
-        case StepCompleted(key, attempt=attempt, result=result, rollback=rollback):
-            return Resolved(activation, key, sequence, attempt, result, rollback=rollback)
-        case StepFailed(key, attempt=attempt, failure=failure, retry_at_ms=None):
-            return Resolved(activation, key, sequence, attempt, None, failure)
-        case StepsRetried(keys):
-            attempts = {key: run.entries[key].attempts + 1 for key in keys}
-            return Again(activation, attempts, sequence)
-        case EntryCompleted(key, result):
-            return Resolved(activation, key, sequence, 0, result)
-        case EntryErrored(key, failure):
-            return Resolved(activation, key, sequence, 0, None, failure)
-        case LoopAdvanced(key):
-            return Advanced(activation, key, sequence)
-        case EntryRolledBack(key):
-            return HandlerDone(activation, key, sequence)
-        case _:
-            return None
+def command_of(key: str, post: Post, now_ms: int) -> CommandSent:
+    """The command that a post of an instance is; sent twice, it has the same id.
+
+    Shape:  (key of the instance, a post with a command, when it is sent).
+    """
+    assert post.command is not None  # noqa: S101, the caller saw it
+    return CommandSent(
+        command_id=f"{key}#{post.number}",
+        workflow=post.workflow or "",
+        instance_id=post.instance_id or "",
+        sent_at_ms=now_ms,
+        reply_to=-1,
+        command=post.command,
+    )

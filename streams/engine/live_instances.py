@@ -1,37 +1,28 @@
-"""The instances of a partition in memory: those at work as objects, the others as bytes.
+"""The instances of a partition: those at work as objects in memory, the others as bytes in a store.
 
 An instance that sleeps for a month, or has ended, costs its bytes and a timer. The same bytes are
 its snapshot.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from headwater.processors.replay.state import CodeRun
-from headwater.processors.replay.waits import next_wake_ms
-from headwater.processors.runs.state import RunStatus
+from headwater.processors.runs.engine import Engine, Engines, engine_of
+from headwater.processors.runs.state import Run, RunStatus
+from headwater.streams.engine.instance_store import InstanceStore, MemoryStore, StoredState
 
 if TYPE_CHECKING:
-    from headwater.streams.engine.host_protocol import Started, ToHost
-
-#: Version of the encoding of states: a change of CodeRun, Run, Entry or their parts is a new one.
-FORMAT: Final = 9
-#: The same, compressed by zlib: what would be too large for a record otherwise.
-COMPRESSED: Final = 10
-
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(CodeRun)
+    from headwater.processors.runs.host_messages import HostMessage, Started
 
 
-class Hand:
+class LiveInstance:
     """What the owner holds of an instance at work, besides its state."""
 
     __slots__ = (
         "activation",
         "attempts",
         "batch",
+        "engine",
         "held",
         "key",
         "ready",
@@ -42,14 +33,15 @@ class Hand:
         "tail_bytes",
     )
 
-    def __init__(self, key: str, run: CodeRun) -> None:
+    def __init__(self, key: str, engine: Engine[Any], run: Run) -> None:
         self.key = key
+        self.engine = engine
         self.run = run
         self.activation: int | None = None
         #: Attempts under way, by the key of their step; None until their host says they take long.
         self.attempts: dict[str, Started | None] = {}
-        #: What a run that is paused, or rests, will be told when it goes on.
-        self.held: list[ToHost] = []
+        #: What the code of a run that is paused, or rests, sees when it goes on.
+        self.held: list[HostMessage] = []
         self.resting = False
         self.ready = False
         #: The place in the batch of the record that more events may join.
@@ -60,84 +52,92 @@ class Hand:
         #: Since when nothing has happened to it.
         self.since_ms = 0
 
-    def may_cool(self) -> bool:
+    def may_be_evicted(self) -> bool:
         """Whether its bytes are all there is to keep of it."""
         run = self.run
         if self.ready or self.held or self.attempts or run.unsent:
             return False
         return run.ended or run.status is not RunStatus.ACTIVE
 
+    def stored(self) -> StoredState:
+        """Its bytes. Of a run that is over, only what a restart or a retry needs is kept."""
+        run, engine = self.run, self.engine
+        if run.ended:
+            engine.drop_finished(run)
+        if run.unsent or engine.is_runnable(run, 0):
+            wake_at_ms = 0
+        else:
+            wake = engine.next_wake_ms(run)
+            wake_at_ms = -1 if wake is None else wake
+        return StoredState(engine.kind, engine.format, wake_at_ms, engine.encode(run))
 
-class Instances:
+
+class LiveInstances:
     """The instances of a partition, by key."""
 
-    def __init__(self) -> None:
-        self._hot: dict[str, Hand] = {}
-        self._cold: dict[str, bytes] = {}
-        self._warmed: list[Hand] = []
+    def __init__(self, engines: Engines, store: InstanceStore | None = None) -> None:
+        self.engines = engines
+        self._live: dict[str, LiveInstance] = {}
+        self._store = MemoryStore() if store is None else store
+        self._loaded: list[LiveInstance] = []
+        #: Instances that have changed since their snapshot.
+        self.changed: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._hot) + len(self._cold)
+        return len(self._live) + len(self._store)
 
     def counts(self) -> tuple[int, int]:
         """How many are at work, and how many are bytes."""
-        return len(self._hot), len(self._cold)
+        return len(self._live), len(self._store)
 
-    def find(self, key: str) -> Hand | None:
-        """The instance of a key, taken out of its bytes if need be."""
-        hand = self._hot.get(key)
-        if hand is None and key in self._cold:
-            hand = self._hot[key] = Hand(key, _DECODER.decode(self._cold.pop(key)))
-            self._warmed.append(hand)
-        return hand
+    def find(self, key: str) -> LiveInstance | None:
+        """The instance of a key, loaded from its bytes if need be."""
+        live = self._live.get(key)
+        if live is None:
+            stored = self._store.take(key)
+            if stored is not None:
+                engine = engine_of(self.engines, stored.kind)
+                live = self._live[key] = LiveInstance(key, engine, engine.decode(stored.state))
+                self._loaded.append(live)
+        return live
 
-    def at_hand(self, key: str) -> Hand | None:
+    def at_work(self, key: str) -> LiveInstance | None:
         """The instance of a key, if it is at work."""
-        return self._hot.get(key)
+        return self._live.get(key)
 
-    def take_warmed(self) -> list[Hand]:
-        """The instances that were taken out of their bytes since the last call."""
-        warmed, self._warmed = self._warmed, []
-        return warmed
+    def all_at_work(self) -> Iterator[LiveInstance]:
+        """The instances that are at work."""
+        return iter(list(self._live.values()))
 
-    def add(self, key: str, run: CodeRun) -> Hand:
+    def take_loaded(self) -> list[LiveInstance]:
+        """The instances that were loaded from their bytes since the last call."""
+        loaded, self._loaded = self._loaded, []
+        return loaded
+
+    def take_changed(self) -> set[str]:
+        """The keys of the instances that have changed since the last call."""
+        changed, self.changed = self.changed, set()
+        return changed
+
+    def add(self, key: str, run: Run) -> LiveInstance:
         """Takes an instance in."""
-        hand = self._hot[key] = Hand(key, run)
-        return hand
+        live = self._live[key] = LiveInstance(key, engine_of(self.engines, run.kind), run)
+        return live
 
-    def add_cold(self, key: str, state: bytes) -> None:
+    def add_stored(self, key: str, state: StoredState) -> None:
         """Takes an instance in as its bytes."""
-        self._hot.pop(key, None)
-        self._cold[key] = state
+        self._live.pop(key, None)
+        self._store.put(key, state)
 
-    def cool(self, hand: Hand) -> None:
+    def evict(self, live: LiveInstance) -> None:
         """Keeps only the bytes of an instance."""
-        del self._hot[hand.key]
-        self._cold[hand.key] = encoded(hand.run)
+        del self._live[live.key]
+        self._store.put(live.key, live.stored())
 
-    def state(self, key: str) -> bytes:
-        """The bytes of an instance."""
-        cold = self._cold.get(key)
-        return cold if cold is not None else encoded(self._hot[key].run)
+    def stored(self, key: str) -> StoredState:
+        """The bytes of an instance.
 
-    def at_work(self) -> Iterator[Hand]:
-        """The instances that are not bytes."""
-        return iter(list(self._hot.values()))
-
-
-def encoded(run: CodeRun) -> bytes:
-    """The bytes of a state. Of a run that is over, only what a restart or a retry needs is kept."""
-    if run.ended and run.status is not RunStatus.ERRORED and run.entries:
-        run.entries.clear()
-        run.open.clear()
-        run.mailbox.clear()
-    return _ENCODER.encode(run)
-
-
-def wake_at_ms(state: bytes) -> int:
-    """When time moves an instance again: 0 is at once, -1 never."""
-    run = _DECODER.decode(state)
-    if run.unsent or (run.status is RunStatus.ACTIVE and not run.back_at_ms):
-        return 0
-    wake = next_wake_ms(run)
-    return -1 if wake is None else wake
+        Errors: KeyError, if there is none.
+        """
+        live = self._live.get(key)
+        return self._store.get(key) if live is None else live.stored()

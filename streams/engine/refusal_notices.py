@@ -1,8 +1,8 @@
-"""What a workflow is told whose command was refused elsewhere."""
+"""What a workflow gets whose command was refused elsewhere: a notice, as a command."""
 
-from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, PROGRAM, bounded
+from headwater.processors.runs.state import Run
 from headwater.schemas.failures import CHILD_WORKFLOW, INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import (
     CommandSent,
@@ -14,22 +14,22 @@ from headwater.schemas.history import (
 )
 
 
-def back_to_sender(
-    sent: CommandSent, rejection: Rejection, run: CodeRun | None, now_ms: int
+def refusal_notice(
+    sent: CommandSent, rejection: Rejection, run: Run | None, now_ms: int
 ) -> CommandSent | None:
-    """The command that tells the sender, if the sender is a workflow that has to know.
+    """The command for the sender, if the sender is a workflow that has to know.
 
     Shape:  run is what the refused command was about.
     """
     command = sent.command
     what = f"{sent.workflow}/{sent.instance_id}"
-    back: FinishChild | NoteRefusal
+    notice: FinishChild | NoteRefusal
     if isinstance(command, StartRun) and command.parent is not None:
         parent = command.parent
         if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
             return None  # Sent twice: it runs already.
         failure = Failure(CHILD_WORKFLOW, bounded(f"{what}: {rejection.message}"))
-        back = FinishChild(parent.run_number, parent.key, None, failure)
+        notice = FinishChild(parent.run_number, parent.key, None, failure)
         workflow, instance_id = parent.workflow, parent.instance_id
     elif isinstance(command, SendEvent | StartRun) and command.sender is not None:
         sender = command.sender
@@ -43,7 +43,7 @@ def back_to_sender(
             else f"{what} was not created"
         )
         message = bounded(f"{lost}: {rejection.message}", LOG_MESSAGE_MAX)
-        back = NoteRefusal(sender.run_number, message)
+        notice = NoteRefusal(sender.run_number, message)
         workflow, instance_id = sender.workflow, sender.instance_id
     else:
         return None
@@ -53,5 +53,5 @@ def back_to_sender(
         instance_id=instance_id,
         sent_at_ms=now_ms,
         reply_to=-1,
-        command=back,
+        command=notice,
     )

@@ -7,11 +7,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from headwater.processors.replay.appliers import fold
 from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.engine import Engines
+from headwater.processors.runs.folding import fold
 from headwater.schemas.history import CommandRejected, HistoryAppended, instance_key
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.live_instances import COMPRESSED, FORMAT, Instances
+from headwater.streams.engine.instance_store import StoredState
+from headwater.streams.engine.live_instances import LiveInstances
 
 #: The key of a partition's checkpoint among its snapshots.
 CHECKPOINT: Final = b""
@@ -28,15 +30,15 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class Taken:
+class Restored:
     """A partition as its log says it is, up to one's own claim.
 
     Shape:  wakes are times and keys of the instances that are bytes; outcomes are by cause, of
             the commands whose replies may not have been sent.
     """
 
+    instances: LiveInstances
     claims: Claims = field(default_factory=Claims)
-    instances: Instances = field(default_factory=Instances)
     wakes: list[tuple[int, str]] = field(default_factory=list)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     #: Offset of the history from which on it has to be read.
@@ -58,7 +60,7 @@ class HistoryReader(Protocol):
 def restore(
     claims: Claims,
     records: Iterable[tuple[int, HistoryAppended]],
-    instances: Instances,
+    instances: LiveInstances,
     read_from: Mapping[str, int] | None = None,
 ) -> None:
     """Folds records, in the order of their offsets, into the instances.
@@ -72,32 +74,39 @@ def restore(
             key = instance_key(record.workflow, record.instance_id)
             if offset < read_from.get(key, 0):
                 continue
-            hand = instances.find(key)
-            state = fold(hand.run if hand else None, record)
-            if hand is not None and state is not None:
-                hand.run = state
-            elif state is not None:
-                instances.add(key, state)
+            _apply(instances, key, record)
 
 
-async def take_over(log: HistoryReader, partition: int, epoch: int, committed: int) -> Taken:
+def _apply(instances: LiveInstances, key: str, record: HistoryAppended) -> None:
+    live = instances.find(key)
+    run = live.run if live else None
+    state = fold(instances.engines, run, record)
+    if live is not None:
+        live.run = state
+    elif state is not None:
+        instances.add(key, state)
+
+
+async def take_over(
+    log: HistoryReader, engines: Engines, partition: int, epoch: int, committed: int
+) -> Restored:
     """Reads a partition up to the own claim.
 
     Shape:  epoch is the offset of that claim; committed the offset up to which all commands have
             been replied to.
     Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema, InvariantViolation.
     """
-    taken = Taken()
-    read_from = await _read_snapshots(log, partition, taken)
-    async for records in log.read(partition, taken.start, epoch + 1):
+    restored = Restored(LiveInstances(engines))
+    read_from = await _read_snapshots(log, partition, restored)
+    async for records in log.read(partition, restored.start, epoch + 1):
         for offset, record in records:
-            restore(taken.claims, [(offset, record)], taken.instances, read_from)
-            if record.cause >= committed and record.epoch == taken.claims.epoch:
-                taken.outcomes[record.cause] = _outcome(taken.instances, offset, record)
-    return taken
+            restore(restored.claims, [(offset, record)], restored.instances, read_from)
+            if record.cause >= committed and record.epoch == restored.claims.epoch:
+                restored.outcomes[record.cause] = _outcome(restored.instances, offset, record)
+    return restored
 
 
-async def _read_snapshots(log: HistoryReader, partition: int, taken: Taken) -> dict[str, int]:
+async def _read_snapshots(log: HistoryReader, partition: int, restored: Restored) -> dict[str, int]:
     """Takes in snapshots and the checkpoint; gives from where on each instance's events are new.
 
     A snapshot of an older epoch than one before it comes from a superseded owner: it is true as of
@@ -106,7 +115,7 @@ async def _read_snapshots(log: HistoryReader, partition: int, taken: Taken) -> d
     found: dict[bytes, SnapshotTaken] = {}
     newest, late = -1, None
     async for name, snapshot in log.read_snapshots(partition):
-        if snapshot is None or snapshot.format not in (FORMAT, COMPRESSED):
+        if snapshot is None or not _is_readable(snapshot, restored.instances.engines):
             return {}
         if snapshot.epoch < newest and (late is None or snapshot.position < late.position):
             late = snapshot
@@ -117,23 +126,30 @@ async def _read_snapshots(log: HistoryReader, partition: int, taken: Taken) -> d
         return {}
     if late is not None and late.position < checkpoint.position:
         checkpoint = late
-    taken.start = checkpoint.position
-    taken.claims = Claims(epoch=checkpoint.epoch, cause=checkpoint.cause)
+    restored.start = checkpoint.position
+    restored.claims = Claims(epoch=checkpoint.epoch, cause=checkpoint.cause)
     read_from: dict[str, int] = {}
     for name, snapshot in found.items():
         key = name.decode()
-        packed = snapshot.format == COMPRESSED
-        state = zlib.decompress(snapshot.state) if packed else snapshot.state
-        taken.instances.add_cold(key, state)
+        state = zlib.decompress(snapshot.state) if snapshot.compressed else snapshot.state
+        at_ms = snapshot.wake_at_ms
+        stored = StoredState(snapshot.kind, snapshot.format, at_ms, state)
+        restored.instances.add_stored(key, stored)
         read_from[key] = snapshot.position
-        if snapshot.wake_at_ms >= 0:
-            taken.wakes.append((snapshot.wake_at_ms, key))
+        if at_ms >= 0:
+            restored.wakes.append((at_ms, key))
     return read_from
 
 
-def _outcome(instances: Instances, offset: int, record: HistoryAppended) -> Outcome:
-    hand = instances.find(instance_key(record.workflow, record.instance_id))
-    status = hand.run.status.value if hand else ""
+def _is_readable(snapshot: SnapshotTaken, engines: Engines) -> bool:
+    """Whether the state is of a form that its engine has now; a checkpoint has no state."""
+    engine = engines.get(snapshot.kind)
+    return not snapshot.state or (engine is not None and engine.format == snapshot.format)
+
+
+def _outcome(instances: LiveInstances, offset: int, record: HistoryAppended) -> Outcome:
+    live = instances.find(instance_key(record.workflow, record.instance_id))
+    status = live.run.status.value if live else ""
     first = record.events[0]
     if isinstance(first, CommandRejected):
         return Outcome(first.code, first.message, status, record.run_number, offset)

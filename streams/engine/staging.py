@@ -4,12 +4,12 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.replay.sizes import bytes_max
-from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.sizes import bytes_max
+from headwater.processors.runs.state import Run
 from headwater.schemas.history import NO_CAUSE, CommandSent, HistoryAppended
 from headwater.streams.engine.effects import Answer, Batch, Effect, refused, replied
-from headwater.streams.engine.live_instances import Hand
+from headwater.streams.engine.live_instances import LiveInstance
 
 #: Bytes of a record that several decisions share: it saves appends, which large ones cost anyway.
 #: One decision may have more, `sizes.fitting` says how many.
@@ -24,7 +24,7 @@ class Staging:
         #: Records of the batches that were given out.
         self.taken = 0
         #: Instances that may have a record which more events can join.
-        self._open: list[Hand] = []
+        self._open: list[LiveInstance] = []
 
     def __bool__(self) -> bool:
         return bool(self._batch)
@@ -43,8 +43,8 @@ class Staging:
         """Gives the batch, and begins the next."""
         batch, self._batch = self._batch, Batch(self._batch.number + 1)
         self.taken += len(batch.records)
-        for hand in self._open:
-            hand.tail = None
+        for live in self._open:
+            live.tail = None
         self._open.clear()
         return batch
 
@@ -52,22 +52,22 @@ class Staging:
         """Adds what follows once the records so far are durable."""
         self._batch.effects.extend(effects)
 
-    def append(self, hand: Hand, record: HistoryAppended) -> None:
+    def append(self, live: LiveInstance, record: HistoryAppended) -> None:
         """Adds a record of an instance; what it did without a command shares one record."""
         records = self._batch.records
-        hand.batch, hand.since_ms = self._batch.number, record.at_ms
-        tail = None if hand.tail is None else records[hand.tail]
+        live.batch, live.since_ms = self._batch.number, record.at_ms
+        tail = None if live.tail is None else records[live.tail]
         size = bytes_max(record.events)
-        small = hand.tail_bytes + size <= _JOINED_BYTES_MAX
+        small = live.tail_bytes + size <= _JOINED_BYTES_MAX
         if tail is not None and small and record.cause == NO_CAUSE and record.at_ms == tail.at_ms:
-            hand.tail_bytes += size
+            live.tail_bytes += size
             events = tail.events + record.events
-            records[hand.tail or 0] = msgspec.structs.replace(tail, events=events)
+            records[live.tail or 0] = msgspec.structs.replace(tail, events=events)
             return
-        if hand.tail is None:
-            self._open.append(hand)
-        hand.tail = len(records) if record.cause == NO_CAUSE else None
-        hand.tail_bytes = size
+        if live.tail is None:
+            self._open.append(live)
+        live.tail = len(records) if record.cause == NO_CAUSE else None
+        live.tail_bytes = size
         records.append(record)
 
     def refuse(
@@ -76,7 +76,7 @@ class Staging:
         offset: int,
         sent: CommandSent,
         rejection: Rejection,
-        run: CodeRun | None,
+        run: Run | None,
         now_ms: int,
     ) -> None:
         """Adds the refusal of a command."""
@@ -88,7 +88,7 @@ class Staging:
         offset: int,
         sent: CommandSent,
         rejection: Rejection | None,
-        run: CodeRun | None,
+        run: Run | None,
     ) -> None:
         """Adds the answer to a command; the latest record has its outcome."""
         reply = replied(sent, rejection, run, partition)

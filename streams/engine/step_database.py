@@ -10,9 +10,9 @@ transaction of an older epoch is refused there.
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from headwater.processors.replay.commands import StepRaised, StepReturned
-from headwater.processors.replay.step_commits import StepCommit, StepId
 from headwater.processors.runs.limits import bounded
+from headwater.processors.runs.requests import StepRaised, StepReturned
+from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.schemas.failures import STATEMENT_REFUSED, STEP_TX_UNAVAILABLE, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from headwater.processors.replay.state import Entry
-from headwater.processors.replay.views import RunView
+from headwater.processors.runs.views import RunView
 from headwater.schemas import history
 from headwater.schemas.answers import Event, Failure, History, LogLine, Step
 from headwater.schemas.history import EntryKind, Json

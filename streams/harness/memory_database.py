@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
-from headwater.processors.replay.commands import StepReturned
-from headwater.processors.replay.step_commits import refusal
+from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.step_commits import refusal
 from headwater.schemas.failures import UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 

@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
-from headwater.processors.replay.views import RunView
 from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
+from headwater.processors.runs.views import RunView
 from headwater.schemas.answers import History, StatusOfRun
 from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,

@@ -8,7 +8,7 @@ the test's process holds in memory is lost by `crash()`, as it would be by kill 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from random import Random  # noqa: TID251, the harness draws from its seed
 from types import SimpleNamespace, TracebackType
@@ -16,20 +16,20 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from headwater.processors.replay.commands import StepReturned
-from headwater.processors.replay.views import RunView, runs
-from headwater.processors.runs.claims import Claims
+from headwater.processors.replay.engine import ReplayEngine
+from headwater.processors.replay.host_messages import FromHost, ToHost
+from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.engine import Engine, Engines
 from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.views import RunView, runs
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
 from headwater.schemas.failures import INSTANCE_EXISTS, InstanceNotFoundError, is_refused, refused
 from headwater.schemas.history import (
-    NO_CAUSE,
     Command,
     CommandSent,
     HistoryAppended,
-    PartitionClaimed,
     ReplySent,
     StartRun,
     instance_key,
@@ -37,12 +37,13 @@ from headwater.schemas.history import (
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.code_host.host import Host
-from headwater.streams.engine.effects import Answer, Batch, Queued
-from headwater.streams.engine.host_protocol import FromHost, Said, ToHost
-from headwater.streams.engine.live_instances import Instances
+from headwater.streams.engine.driver import Driver
+from headwater.streams.engine.effects import Queued, command_of
+from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import restore
 from headwater.streams.engine.step_database import failed
+from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.harness.memory_database import MemoryDatabase
 from headwater.streams.harness.test_instance import TestInstance, instance_id_of
 from headwater.streams.replay.workflow import Workflow
@@ -80,7 +81,10 @@ class Listed(list[Any]):
 
 
 class WorkflowTest:
-    """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`."""
+    """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`.
+
+    Shape:  kinds are workflows without code, by name, whose kinds are those of more engines.
+    """
 
     __test__ = False
 
@@ -91,8 +95,11 @@ class WorkflowTest:
         seed: int = 0,
         start: str | datetime | float = "2026-01-01T00:00:00Z",
         max_steps: int = ENTRIES_MAX,
+        engines: Sequence[Engine[Any]] = (),
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
-        self._entries_max = max_steps
+        replay = ReplayEngine(max_steps)
+        self._engines: Engines = {each.kind: each for each in (replay, *engines)}
         self._workflows: dict[str, Workflow] = {}
         given: object = workflows
         if not isinstance(given, Iterable) or isinstance(given, str):
@@ -104,6 +111,7 @@ class WorkflowTest:
             if each.name in self._workflows:
                 raise ValueError(f"expected each name once, found two workflows {each.name!r}")
             self._workflows[each.name] = each
+        self._kinds = dict.fromkeys(self._workflows, replay.kind) | dict(kinds or {})
         self._random = Random(seed)  # noqa: S311, no secrets are made here
         self.now_ms = _when(start)
         self._history: list[bytes] = []
@@ -115,9 +123,9 @@ class WorkflowTest:
         self._topic_posts: set[tuple[str, int]] = set()
         self._database = MemoryDatabase()
         self._numbers = itertools.count(1)
-        self._said: list[FromHost] = []
+        self._sent_by_host: list[FromHost] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._stirred = asyncio.Event()
+        self._something_came = asyncio.Event()
         self._owner: Owner
         self._host: Host
 
@@ -187,7 +195,7 @@ class WorkflowTest:
         if records is None:
             message = f"expected an instance {instance_id} of {workflow}, found none"
             raise InstanceNotFoundError(message)
-        return runs(records)
+        return runs(self._engines, records)
 
     # -- time
 
@@ -210,7 +218,7 @@ class WorkflowTest:
             if due_ms > self.now_ms:
                 # Deadlines end when their moment is over: before the next, behind all else in it.
                 self.now_ms = due_ms - 1
-                await self._run(None, heard=True)
+                await self._run(None, complete=True)
                 if self._next_due_ms() != due_ms:
                     continue
                 if due_ms > end_ms:
@@ -226,7 +234,7 @@ class WorkflowTest:
         due_ms = self.now_ms + milliseconds(duration)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (due_ms, next(self._numbers), future))
-        self._stirred.set()
+        self._something_came.set()
         await future
 
     def _next_due_ms(self) -> int | None:
@@ -286,37 +294,33 @@ class WorkflowTest:
         self._commands.append(write(command))
 
     def _boot(self) -> None:
-        claim = HistoryAppended(
-            workflow="",
-            instance_id="",
-            run_number=0,
-            sequence=0,
-            epoch=-1,
-            cause=NO_CAUSE,
-            at_ms=self.now_ms,
-            events=(PartitionClaimed(self.new_id("owner"), tuple(sorted(self._workflows))),),
-        )
+        claim = claim_of(self.new_id("owner"), self._kinds, self.now_ms)
         self._history.append(write(claim))
         claims = Claims()
         records = [(i, read(each, HistoryAppended)) for i, each in enumerate(self._history)]
-        instances = Instances()
+        instances = LiveInstances(self._engines)
         restore(claims, records, instances)
         self._read = claims.cause + 1
-        self._said = []
+        self._sent_by_host = []
         self._host = Host(
             self._workflows,
-            emit=self._heard,
+            emit=self._host_sent,
             now_ms=lambda: self.now_ms,
         )
+        self._driver = Driver(partitions=1)
         self._owner = Owner(
             0,
             claims,
             instances,
-            workflows=frozenset(self._workflows),
-            entries_max=self._entries_max,
-            number_activations=lambda: next(self._numbers),
+            workflows=self._kinds,
+            number_activations=lambda: self._driver.number_activation(0),
             draw_seed=lambda: self.new_id("seed"),
         )
+        end = len(self._history)
+        self._partition = Partition(
+            0, self._owner, claims.epoch, {}, start=0, position=end, replied=self._read
+        )
+        self._driver.take_on(self._partition)
         self._turn()
 
     def _stop(self) -> None:
@@ -324,100 +328,84 @@ class WorkflowTest:
         for _, _, future in self._sleepers:
             future.cancel()
         self._sleepers.clear()
-        self._said.clear()
+        self._sent_by_host.clear()
 
-    def _heard(self, message: FromHost) -> None:
-        self._said.append(message)
-        self._stirred.set()
+    def _host_sent(self, message: FromHost) -> None:
+        self._sent_by_host.append(message)
+        self._something_came.set()
 
-    def _turn(self, limit: int | None = 0, *, heard: bool = False) -> int:
-        """Takes what came, decides, appends, and lets what follows happen."""
-        owner = self._owner
+    def _turn(self, limit: int | None = 0, *, complete: bool = False) -> int:
+        """Gives the driver what came, appends, and lets what follows happen."""
+        driver, partition = self._driver, self._partition
         while self._read < len(self._commands):
-            offset, self._read = self._read, self._read + 1
-            owner.receive(offset, read(self._commands[offset], CommandSent), self.now_ms)
-        owner.wake(self.now_ms, heard=heard)
-        encoder, decoder = _FROM_HOST
-        said = [*self._said, *self._host.still_running()]
-        self._said = []
-        if said:
-            messages = decoder.decode(encoder.encode(said))
-            owner.hear([self._committed(each) for each in messages], self.now_ms)
-        count = owner.dispatch(self.now_ms, limit)
-        batch = owner.take()
-        self._append(batch)
-        self._follow(batch)
-        return count
+            sent = read(self._commands[self._read], CommandSent)
+            partition.commands.append((self._read, sent))
+            self._read += 1
+        # All commands are here, whatever the time is.
+        partition.reached_ms = self.now_ms
+        sent_by_host = [*self._sent_by_host, *self._host.still_running()]
+        self._sent_by_host = []
+        if sent_by_host:
+            encoder, decoder = _FROM_HOST
+            driver.host_sent(decoder.decode(encoder.encode(sent_by_host)))
+        turn = driver.turn(self.now_ms, limit, complete=complete)
+        for step in turn.steps:
+            returned = step.commit.returned
+            failure = self._database.commit(returned)
+            driver.step_settled(step, failed(returned, failure) if failure else returned)
+        if turn.flight is not None:
+            driver.appended(turn.flight, {0: self._append(turn.flight)})
+        self._let_go()
+        return turn.started
 
-    def _committed(self, message: FromHost) -> FromHost:
-        """Runs the SQL of a step that has some; a step whose SQL fails has failed itself."""
-        if not isinstance(message, Said) or not isinstance(message.asked, StepReturned):
-            return message
-        failure = self._database.commit(message.asked) if message.asked.statements else None
-        if failure is None:
-            return message
-        return Said(message.activation, failed(message.asked, failure))
-
-    def _append(self, batch: Batch) -> None:
-        for record in batch.records:
-            self._history.append(write(record))
-            key = instance_key(record.workflow, record.instance_id)
-            self._remember(key, record)
+    def _append(self, flight: Flight) -> int:
+        first = len(self._history)
+        for records in flight.records().values():
+            for key, record in records:
+                self._history.append(write(record))
+                self._remember(key.decode(), record)
+        return first
 
     def _remember(self, key: str, record: HistoryAppended) -> None:
         kept = self._records.setdefault(key, [])
         kept.append(record)
-        if not runs(kept[:1]):
+        if not runs(self._engines, kept[:1]):
             # A refusal to create leaves no instance.
             del self._records[key]
 
-    def _follow(self, batch: Batch) -> None:
-        to_host: list[ToHost] = []
-        for effect in batch.effects:
-            match effect:
-                case Answer():
-                    self._replies[effect.reply.command_id] = effect.reply
-                case CommandSent():
-                    self._append_command(effect)
-                case Queued():
-                    self._send_posts(effect)
-                case _:
-                    to_host.append(effect)
-        if to_host:
+    def _let_go(self) -> None:
+        """Sends what the driver releases to where it belongs."""
+        released = self._driver.take_released()
+        for answers in released.answers:
+            for _, reply in answers.replies:
+                self._replies[reply.command_id] = reply
+            for notice in answers.notices:
+                self._append_command(notice)
+        for _, queued in released.posts:
+            self._send_posts(queued)
+        if released.to_host:
             encoder, decoder = _TO_HOST
-            self._host.hear(decoder.decode(encoder.encode(to_host)))
+            self._host.hear(decoder.decode(encoder.encode(released.to_host)))
 
     def _send_posts(self, queued: Queued) -> None:
         for post in queued.posts:
-            if post.topic is not None:
-                if (queued.key, post.number) not in self._topic_posts:
-                    self._topic_posts.add((queued.key, post.number))
-                    value = decode(post.value or "null")
-                    self._published.append(
-                        SimpleNamespace(topic=post.topic, key=post.key, value=value)
-                    )
-            elif post.command is not None:
-                self._append_command(
-                    CommandSent(
-                        command_id=f"{queued.key}#{post.number}",
-                        workflow=post.workflow or "",
-                        instance_id=post.instance_id or "",
-                        sent_at_ms=self.now_ms,
-                        reply_to=-1,
-                        command=post.command,
-                    )
-                )
-        self._owner.posts_sent(queued.key, queued.posts[-1].number, self.now_ms)
+            if post.command is not None:
+                self._append_command(command_of(queued.key, post, self.now_ms))
+            elif (queued.key, post.number) not in self._topic_posts:
+                self._topic_posts.add((queued.key, post.number))
+                value = decode(post.value or "null")
+                self._published.append(SimpleNamespace(topic=post.topic, key=post.key, value=value))
+        self._driver.posts_sent(0, queued.key, queued.posts[-1].number)
 
-    async def _run(self, limit: int | None, *, once: bool = False, heard: bool = False) -> int:
+    async def _run(self, limit: int | None, *, once: bool = False, complete: bool = False) -> int:
         """Turns until nothing moves; callbacks that wait for virtual time do not count.
 
-        Shape:  heard if all that happens at this time has happened.
+        Shape:  complete if all that happens at this time has happened.
         """
         host = self._host
-        count = self._turn(limit, heard=heard)
+        count = self._turn(limit, complete=complete)
         while self._host is host:
-            self._stirred.clear()
+            self._something_came.clear()
             if self._moves(ready=not once):
                 count += self._turn(0 if once else None)
                 continue
@@ -429,7 +417,8 @@ class WorkflowTest:
         owner = self._owner
         due_ms = owner.next_due_ms()
         return (
-            bool(self._said)
+            bool(self._sent_by_host)
+            or self._driver.has_input()
             or self._read < len(self._commands)
             or owner.has_work(ready=ready)
             or (due_ms is not None and due_ms <= self.now_ms)
@@ -443,9 +432,9 @@ class WorkflowTest:
         while host is self._host and host.busy() > self._asleep():
             await asyncio.sleep(0 if turns < _TURNS else _REAL_WAIT_S)
             turns += 1
-            if self._said:
+            if self._sent_by_host:
                 return True
-        return bool(self._said)
+        return bool(self._sent_by_host)
 
     def _asleep(self) -> int:
         return sum(not future.done() for _, _, future in self._sleepers)

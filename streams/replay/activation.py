@@ -10,20 +10,14 @@ run is over.
 from enum import Enum, auto
 from typing import Any, Final
 
-from headwater.processors.replay.commands import (
-    BeginRollback,
-    Raise,
-    Return,
-    StepRaised,
-    StepReturned,
-    Suspend,
-)
+from headwater.processors.replay.commands import BeginRollback, Raise, Return, Suspend
 from headwater.processors.replay.errors import HistoryDivergedError, UnserialisableError
+from headwater.processors.replay.host_messages import Activate, Resolved
 from headwater.processors.replay.state import Entry, EntryStatus
+from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import EntryKind, Failure
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import encode
-from headwater.streams.engine.host_protocol import Activate, Resolved
 from headwater.streams.replay.execution import Execution
 from headwater.streams.replay.host_port import Call, HostPort
 from headwater.streams.replay.rollback import Rollback, to_roll_back

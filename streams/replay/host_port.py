@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from headwater.processors.replay.commands import CodeCommand, Reached, RetryPolicy
+from headwater.processors.replay.commands import CodeCommand
+from headwater.processors.runs.requests import Reached, RetryPolicy
 
 
 class Call:

@@ -7,8 +7,9 @@ When it rests, every handler that belongs to a completed step is known.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headwater.processors.replay.commands import RollbackRaised, RolledBack
+from headwater.processors.replay.commands import RolledBack
 from headwater.processors.replay.state import Entry, EntryStatus
+from headwater.processors.runs.requests import RollbackRaised
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode
 from headwater.streams.replay.host_port import HostPort

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from headwater.processors.replay.commands import CodeCommand, Log, Reached
+from headwater.processors.replay.commands import CodeCommand, Log
+from headwater.processors.replay.host_messages import Activate
 from headwater.processors.replay.state import Entry
 from headwater.processors.replay.trimming import trim
-from headwater.streams.engine.host_protocol import Activate
+from headwater.processors.runs.requests import Reached
 from headwater.streams.replay.host_port import HostPort
 from headwater.streams.replay.journal import Journal
 from headwater.streams.replay.logged_lines import LoggedLines

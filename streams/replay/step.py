@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from headwater.processors.replay.commands import Reached
 from headwater.processors.replay.errors import (
     ChildWorkflowError,
     EventTimeoutError,
@@ -13,6 +12,7 @@ from headwater.processors.replay.errors import (
 from headwater.processors.replay.state import OPEN, Entry, EntryStatus
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, name_fault
+from headwater.processors.runs.requests import Reached
 from headwater.schemas.history import EntryKind
 from headwater.streams.authoring.arguments import (
     awaited,

@@ -2,23 +2,23 @@
 
 A checkpoint of a partition says: all that its history holds before this position is in snapshots.
 Snapshots have no epoch that makes them void; a late one, of a superseded owner, is noticed by the
-next takeover, which then reads the history from where that snapshot is true (`takeover.py`).
+next takeover, which then reads the history from where that snapshot is true (`restore.py`).
 """
 
 import logging
 import zlib
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import MAX_VALUE_BYTES
-from headwater.streams.engine.live_instances import COMPRESSED, FORMAT, wake_at_ms
+from headwater.streams.engine.instance_store import StoredState
 from headwater.streams.engine.restore import CHECKPOINT
+from headwater.streams.engine.turns import Partition
 from headwater.streams.workflows.log import WorkflowLog
-from headwater.streams.workflows.ownership import OwnedPartition
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,13 @@ CHECKPOINT_RECORDS: Final = 20_000
 CHECKPOINT_S: Final = 60.0
 #: States from this size on are compressed.
 _COMPRESSED_FROM: Final = 256 * 1024
+
+
+class _Latest(NamedTuple):
+    """The latest checkpoint of a partition: up to which offset it goes, and when it was written."""
+
+    position: int
+    at_s: float
 
 
 class Checkpoints:
@@ -45,47 +52,60 @@ class Checkpoints:
         self._commit = commit
         self._records = records
         self._seconds = seconds
+        self._latest: dict[Partition, _Latest] = {}
 
-    def is_due(self, owned: OwnedPartition, now_s: float) -> bool:
-        """Whether a partition has enough news, and all its commands have their replies."""
-        owner = owned.owner
-        if owned.replied <= owner.claims.cause or owner.has_staged() or not owned.records:
+    def begin(self, partition: Partition, now_s: float) -> None:
+        """Takes note of a partition that was taken over, from its latest checkpoint on."""
+        self._latest[partition] = _Latest(partition.start, now_s)
+
+    def forget(self, partition: Partition) -> None:
+        """Forgets a partition that was given up."""
+        self._latest.pop(partition, None)
+
+    def is_due(self, partition: Partition, now_s: float) -> bool:
+        """Whether enough happened in a partition, and all its commands have their replies."""
+        owner, latest = partition.owner, self._latest[partition]
+        records = partition.position - latest.position
+        if partition.replied <= owner.claims.cause or owner.has_staged() or not records:
             return False
-        return owned.records >= self._records or now_s - owned.checkpoint_at_s >= self._seconds
+        return records >= self._records or now_s - latest.at_s >= self._seconds
 
-    async def write(self, owned: OwnedPartition, now_s: float) -> None:
+    async def write(self, partition: Partition, now_s: float) -> None:
         """Writes a checkpoint as of now, when all that the owner has given out is durable."""
-        owner = owned.owner
-        cause, position = owner.claims.cause, owned.position
-        dirty, owner.dirty = owner.dirty, set()
-        owned.records, owned.checkpoint_at_s = 0, now_s
-
-        def taken(state: bytes) -> SnapshotTaken:
-            large = len(state) > _COMPRESSED_FROM
-            return SnapshotTaken(
-                format=COMPRESSED if large else FORMAT,
-                epoch=owned.epoch,
-                position=position,
-                cause=cause,
-                wake_at_ms=wake_at_ms(state) if state else -1,
-                state=zlib.compress(state, level=1) if large else state,
-            )
-
+        self._latest[partition] = _Latest(partition.position, now_s)
+        checkpoint = _snapshot(partition, StoredState("", 0, -1, b""))
         # All states are of one moment: nothing is awaited before the last is taken.
-        snapshots = [(key.encode(), taken(owner.instances.state(key))) for key in dirty]
+        instances = partition.owner.instances
+        changed = instances.take_changed()
+        snapshots = [(key.encode(), _snapshot(partition, instances.stored(key))) for key in changed]
         large = [key.decode() for key, each in snapshots if len(each.state) > MAX_VALUE_BYTES]
         if large:
-            owner.dirty |= dirty
+            instances.changed |= changed
             log.warning(
                 "no checkpoint of partition %s: the states of %s are larger than %s bytes, so a "
                 "takeover reads the history from the checkpoint before; keep results small",
-                *(owned.number, ", ".join(large), MAX_VALUE_BYTES),
+                *(partition.number, ", ".join(large), MAX_VALUE_BYTES),
             )
             return
         try:
             await self._commit()
-            await self._log.write_snapshots({owned.number: snapshots})
-            await self._log.write_snapshots({owned.number: [(CHECKPOINT, taken(b""))]})
+            await self._log.write_snapshots({partition.number: snapshots})
+            await self._log.write_snapshots({partition.number: [(CHECKPOINT, checkpoint)]})
         except (HeadwaterError, KafkaError, IllegalStateError) as error:
-            owner.dirty |= dirty
-            log.warning("states of partition %s are not written down: %s", owned.number, error)
+            instances.changed |= changed
+            log.warning("states of partition %s are not written down: %s", partition.number, error)
+
+
+def _snapshot(partition: Partition, stored: StoredState) -> SnapshotTaken:
+    """A state as of what is durable of the partition."""
+    compressed = len(stored.state) > _COMPRESSED_FROM
+    return SnapshotTaken(
+        kind=stored.kind,
+        format=stored.format,
+        compressed=compressed,
+        epoch=partition.epoch,
+        position=partition.position,
+        cause=partition.owner.claims.cause,
+        wake_at_ms=stored.wake_at_ms,
+        state=zlib.compress(stored.state, level=1) if compressed else stored.state,
+    )

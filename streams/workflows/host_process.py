@@ -17,12 +17,13 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.replay.host_messages import FromHost
+from headwater.processors.runs.host_messages import HostMessage
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
 from headwater.streams.code_host.frames import Pipe
 from headwater.streams.code_host.threads import THREADS_MAX
-from headwater.streams.engine.host_protocol import FromHost, ToHost
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class HostProcess:
 
     # -- talking
 
-    def send(self, messages: Sequence[ToHost]) -> None:
+    def send(self, messages: Sequence[HostMessage]) -> None:
         """Sends messages, without waiting; those to a host that is gone concern nobody."""
         self._pipe.send(messages)
 

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from headwater.processors.runs.claims import UNCLAIMED
+from headwater.processors.runs.claims import claim_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -32,7 +32,7 @@ from headwater.schemas.errors import (
     NewerSchema,
     NotYetReadable,
 )
-from headwater.schemas.history import NO_CAUSE, HistoryAppended, PartitionClaimed, ReplySent
+from headwater.schemas.history import HistoryAppended, PartitionClaimed, ReplySent
 from headwater.schemas.newer import is_newer, readable, why_waits
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import (
@@ -147,25 +147,18 @@ class WorkflowLog:
         """
         return await self._history.partitions(WORKFLOW_HISTORY)
 
-    async def claim(self, partition: int, owner: str, workflows: Iterable[str] = ()) -> int:
+    async def claim(
+        self, partition: int, owner: str, workflows: Mapping[str, str] | None = None
+    ) -> int:
         """Claims a partition; returns the epoch, which is the offset of the claim.
 
         The caller reads the partition up to and including its claim before it appends anything.
 
-        Shape:  workflows are the names of those whose code the owner has.
+        Shape:  workflows are the kinds of those that the owner can run, by name.
         Errors: BrokerUnavailable; the claim may then be in the log, or come there later, and is
                 then one more claim that is not ours.
         """
-        record = HistoryAppended(
-            workflow="",
-            instance_id="",
-            run_number=0,
-            sequence=0,
-            epoch=UNCLAIMED,
-            cause=NO_CAUSE,
-            at_ms=self._clock(),
-            events=(PartitionClaimed(owner, tuple(sorted(workflows))),),
-        )
+        record = claim_of(owner, workflows or {}, self._clock())
         async with self._turn:
             self.release(partition)
             if self._broken:

@@ -19,11 +19,11 @@ _ALL: Final = 1_000_000_000
 class Ticks:
     """What the ticks of a worker have left to give out.
 
-    Shape:  `stir` makes the worker take a turn; `owners` are those of its partitions.
+    Shape:  `wake_up` makes the worker take a turn; `owners` are those of its partitions.
     """
 
-    def __init__(self, stir: Callable[[], None], owners: Callable[[], Iterable[Owner]]) -> None:
-        self._stir = stir
+    def __init__(self, wake_up: Callable[[], None], owners: Callable[[], Iterable[Owner]]) -> None:
+        self._wake_up = wake_up
         self._owners = owners
         self._left = 0
         self._given = 0
@@ -31,23 +31,16 @@ class Ticks:
         self._turned = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
 
-    def dispatch(self, now_ms: int) -> None:
-        """Gives out as much as the tick allows, of all owners the most urgent first."""
-        while self._left:
-            ready = [
-                (urgency, number, owner)
-                for number, owner in enumerate(self._owners())
-                if (urgency := owner.first_ready()) is not None
-            ]
-            if not ready:
-                return
-            given = min(ready)[2].dispatch(now_ms, 1)
-            self._left -= given
-            self._given += given
+    @property
+    def left(self) -> int:
+        """How many instances the tick may still begin."""
+        return self._left
 
-    def turned(self, steps: int) -> None:
-        """Takes note that a turn is over, in which so many attempts of steps ended."""
-        self._steps += steps
+    def turned(self, started: int, attempts_ended: int) -> None:
+        """Takes note of a turn: how many instances were begun, how many attempts have ended."""
+        self._left -= started
+        self._given += started
+        self._steps += attempts_ended
         self._turned.set()
 
     async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
@@ -80,5 +73,5 @@ class Ticks:
 
     async def _turn(self) -> None:
         self._turned.clear()
-        self._stir()
+        self._wake_up()
         await self._turned.wait()

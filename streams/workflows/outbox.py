@@ -15,10 +15,10 @@ from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError, NotYetReadable
 from headwater.schemas.failures import RECORD_TOO_LARGE
-from headwater.schemas.history import Command, CommandSent, Post, instance_key
+from headwater.schemas.history import CommandSent, Post, instance_key
 from headwater.schemas.topics import MAX_VALUE_BYTES, WORKFLOW_COMMANDS
-from headwater.streams.engine.effects import Queued
-from headwater.streams.engine.refusal_notices import back_to_sender
+from headwater.streams.engine.effects import Queued, command_of
+from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.dead_letters import dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
@@ -32,19 +32,18 @@ _STOP_S: Final = 2.0
 
 
 class _Waiting(NamedTuple):
-    """A command that is to be sent, the partition of its sender, and its number there."""
+    """A post that is a command, and the partition and key of its sender."""
 
     partition: int
     sender: str
     post: Post
-    command: Command
 
 
 class Outbox:
     """Sends the posts of a worker's instances.
 
-    Shape:  `sent` is called with (instance key, number of a post) when that one and those before it
-            are durable.
+    Shape:  `sent` is called with (partition, instance key, number of a post) when that one and
+            those before it are durable.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Outbox:
         bootstrap: str,
         client_id: str,
         clock: Callable[[], int],
-        sent: Callable[[str, int], None],
+        sent: Callable[[int, str, int], None],
     ) -> None:
         self._appender = Appender(bootstrap=bootstrap, client_id=client_id)
         self._publishing = Publishing(bootstrap=bootstrap, sent=self._done)
@@ -74,7 +73,7 @@ class Outbox:
         if records:
             self._publishing.queue(partition, queued.key, records)
         self._waiting += [
-            _Waiting(partition, queued.key, post, post.command)
+            _Waiting(partition, queued.key, post)
             for post in queued.posts
             if post.command is not None
         ]
@@ -126,7 +125,9 @@ class Outbox:
         dead_letters, self._dead_letters = self._dead_letters, []
         waiting, self._waiting = self._waiting, []
         try:
-            commands = await self._records([self._command(each) for each in waiting])
+            now_ms = self._clock()
+            sent = [command_of(each.sender, each.post, now_ms) for each in waiting]
+            commands = await self._records(sent)
             await self._appender.append_or_stop(dead_letters + commands)
         except (BrokerUnavailable, NotYetReadable):
             self._dead_letters = dead_letters + self._dead_letters
@@ -150,18 +151,7 @@ class Outbox:
         if not posts:
             self._open[partition].pop(key, None)
         if through is not None:
-            self._sent(key, through)
-
-    def _command(self, waiting: _Waiting) -> CommandSent:
-        post = waiting.post
-        return CommandSent(
-            command_id=f"{waiting.sender}#{post.number}",
-            workflow=post.workflow or "",
-            instance_id=post.instance_id or "",
-            sent_at_ms=self._clock(),
-            reply_to=-1,
-            command=waiting.command,
-        )
+            self._sent(partition, key, through)
 
     async def _records(self, commands: Sequence[CommandSent]) -> list[Outgoing]:
         count = await self._appender.partitions(WORKFLOW_COMMANDS)
@@ -185,5 +175,5 @@ class Outbox:
         fault = f"expected a command of at most {MAX_VALUE_BYTES} bytes, found {len(value)}"
         log.error("what %s sends to %s is dropped: %s", command.command_id, what, fault)
         refused = Rejection(RECORD_TOO_LARGE, fault)
-        back = back_to_sender(command, refused, None, self._clock())
+        back = refusal_notice(command, refused, None, self._clock())
         return back, b"" if back is None else encode(back)

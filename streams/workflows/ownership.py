@@ -8,14 +8,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from typing_extensions import override
 
-from headwater.processors.replay.step_commits import StepId
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -29,8 +28,8 @@ from headwater.schemas.errors import (
 from headwater.schemas.history import CommandSent
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WORKFLOW_COMMANDS
-from headwater.streams.engine.owner import Owner
-from headwater.streams.engine.restore import Outcome
+from headwater.streams.engine.driver import Driver
+from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.workflows.log import WorkflowLog
 
@@ -48,43 +47,25 @@ _RETRY_S: Final = 1.0
 _RETRY_AFTER_FAULT_S: Final = 30.0
 
 
-@dataclass(slots=True, eq=False)
-class OwnedPartition:
-    """A partition that was taken over.
+@dataclass(slots=True)
+class _Reading:
+    """How far the commands of a partition were read.
 
-    Shape:  outcomes are by cause, of commands whose replies may not have been sent; fetched is the
-            offset up to which commands were read, replied that up to which they have their replies;
-            position is the offset in the history behind our last acknowledged record.
+    Shape:  fetched is the offset up to which they were; ahead a time, and where they ended then or
+            later, or None when nobody has to know.
     """
 
-    number: int
-    owner: Owner
-    epoch: int
-    outcomes: dict[int, Outcome]
-    position: int
-    replied: int
-    checkpoint_at_s: float
-    commands: list[tuple[int, CommandSent]] = field(default_factory=list)
     fetched: int = 0
-    #: A time, and the end of the commands then or later; None when nobody has to know.
     ahead: tuple[int, int] | None = None
-    #: Up to when all commands are known to have been read.
-    reached_ms: int = 0
-    #: The latest batch that is durable.
-    acknowledged: int = 0
-    #: Records since the last checkpoint.
-    records: int = 0
-    #: Rows of committed steps in Postgres, and the batch after which the log knows of them.
-    step_rows: list[tuple[int, StepId]] = field(default_factory=list)
 
 
 class Ownership:
     """The partitions of one worker.
 
-    Shape:  `taken` makes an OwnedPartition of (partition, offset up to which commands have their
-            replies); `dropping` is awaited before partitions are given up in order, and `dropped`
-            called for each that is gone; `parked` gets commands that cannot be read; `stirred` is
-            called when something has come.
+    Shape:  `take_over` makes a Partition of (number, offset up to which commands have their
+            replies); `before_giving_up` is awaited before partitions are given up in order, and
+            `given_up` called for each that is; `parked` gets commands that cannot be read;
+            `wake_up` is called when something has come.
     """
 
     def __init__(  # noqa: PLR0913, what a worker does with its partitions
@@ -93,22 +74,24 @@ class Ownership:
         bootstrap: str,
         name: str,
         member: str | None,
+        driver: Driver,
         workflow_log: WorkflowLog,
         clock: Callable[[], int],
-        taken: Callable[[int, int], Awaitable[OwnedPartition]],
-        dropping: Callable[[], Awaitable[None]],
-        dropped: Callable[[OwnedPartition], None],
+        take_over: Callable[[int, int], Awaitable[Partition]],
+        before_giving_up: Callable[[], Awaitable[None]],
+        given_up: Callable[[Partition], None],
         parked: Callable[[Incoming, HeadwaterError], None],
-        stirred: Callable[[], None],
+        wake_up: Callable[[], None],
     ) -> None:
-        self.partitions: dict[int, OwnedPartition] = {}
+        self._driver = driver
         self._log = workflow_log
         self._clock = clock
-        self._taken = taken
-        self._dropping = dropping
-        self._dropped = dropped
+        self._take = take_over
+        self._before_giving_up = before_giving_up
+        self._given_up = given_up
         self._parked = parked
-        self._stirred = stirred
+        self._wake_up = wake_up
+        self._readings: dict[int, _Reading] = {}
         self._waiting = Waiting()
         self._takeovers: dict[int, asyncio.Task[None]] = {}
         self._options = {
@@ -160,39 +143,40 @@ class Ownership:
                 await asyncio.sleep(_RETRY_S)
                 continue
             for where, records in fetched.items():
-                owned = self.partitions.get(where.partition)
-                if owned is not None:
-                    self._read(owned, records)
+                partition = self._driver.partitions.get(where.partition)
+                if partition is not None:
+                    self._read(partition, records)
             for line in self._waiting.due(self._clock()):
                 log.warning("%s", line)
             await self._note_positions()
             await self._look_ahead()
-            self._stirred()
+            self._wake_up()
 
-    def _read(self, owned: OwnedPartition, records: Sequence[Incoming]) -> None:
-        if owned.number in self._waiting:
+    def _read(self, partition: Partition, records: Sequence[Incoming]) -> None:
+        if partition.number in self._waiting:
             return
         known, newer = readable(records)
         if newer is not None:
             # Instances go on with what they have; time stands still for them, as behind every
             # command that was not read (see `_look_ahead`).
-            self._waiting.begin(owned.number, why_waits(newer))
-            self._consumer.pause(_commands(owned.number))
-            self._consumer.seek(_commands(owned.number), newer.offset)
+            self._waiting.begin(partition.number, why_waits(newer))
+            self._consumer.pause(_commands(partition.number))
+            self._consumer.seek(_commands(partition.number), newer.offset)
         for record in known:
             try:
-                owned.commands.append((record.offset, decode(record.value, CommandSent)))
+                partition.commands.append((record.offset, decode(record.value, CommandSent)))
             except (UndecodableRecord, UnknownSchema) as error:
                 log.error("a command is parked as a dead letter: %s", error)  # noqa: TRY400
                 self._parked(record, error)
 
     async def _note_positions(self) -> None:
         """Takes note of how far each partition was read: past its last record, if it has any."""
-        for owned in list(self.partitions.values()):
+        for number, partition in list(self._driver.partitions.items()):
+            reading = self._readings[number]
             with contextlib.suppress(IllegalStateError):
-                owned.fetched = await self._consumer.position(_commands(owned.number))
-            if owned.ahead is not None and owned.fetched >= owned.ahead[1]:
-                owned.reached_ms, owned.ahead = owned.ahead[0], None
+                reading.fetched = await self._consumer.position(_commands(number))
+            if reading.ahead is not None and reading.fetched >= reading.ahead[1]:
+                partition.reached_ms, reading.ahead = reading.ahead[0], None
 
     async def _look_ahead(self) -> None:
         """Asks where the commands end, for partitions in which something is due.
@@ -204,9 +188,10 @@ class Ownership:
         """
         now_ms = self._clock()
         due = [
-            owned
-            for owned in self.partitions.values()
-            if owned.ahead is None and (owned.owner.next_due_ms() or now_ms + 1) <= now_ms
+            partition
+            for number, partition in self._driver.partitions.items()
+            if self._readings[number].ahead is None
+            and (partition.owner.next_due_ms() or now_ms + 1) <= now_ms
         ]
         if not due:
             return
@@ -215,19 +200,19 @@ class Ownership:
         except (KafkaError, OSError) as error:
             log.warning("the end of the commands cannot be read: %r", error)
             return
-        for owned in due:
-            end = ends[_commands(owned.number)]
-            if owned.fetched >= end:
-                owned.reached_ms = now_ms
+        for partition in due:
+            reading, end = self._readings[partition.number], ends[_commands(partition.number)]
+            if reading.fetched >= end:
+                partition.reached_ms = now_ms
             else:
-                owned.ahead = now_ms, end
+                reading.ahead = now_ms, end
 
     async def commit(self) -> None:
         """Tells the group up to where commands have their replies; only takeovers go by it."""
         offsets = {
-            _commands(owned.number): owned.replied
-            for owned in self.partitions.values()
-            if owned.replied > 0
+            _commands(number): partition.replied
+            for number, partition in self._driver.partitions.items()
+            if partition.replied > 0
         }
         if offsets:
             with contextlib.suppress(CommitFailedError):
@@ -238,7 +223,7 @@ class Ownership:
     def assigned(self, numbers: Iterable[int], pause_s: float = 0.0) -> None:
         """Takes partitions over, in the background, after a pause."""
         for number in numbers:
-            if number not in self.partitions and number not in self._takeovers:
+            if number not in self._driver.partitions and number not in self._takeovers:
                 self._consumer.pause(_commands(number))
                 self._takeovers[number] = asyncio.create_task(self._take_over(number, pause_s))
 
@@ -247,7 +232,7 @@ class Ownership:
         gone = set(numbers)
         for number in gone & self._takeovers.keys():
             self._takeovers.pop(number).cancel()
-        await self._dropping()
+        await self._before_giving_up()
         with contextlib.suppress(KafkaError, IllegalStateError):
             await self.commit()
         for number in gone:
@@ -255,7 +240,7 @@ class Ownership:
 
     def lose(self, numbers: Iterable[int], why: str, pause_s: float = 0.0) -> None:
         """Drops partitions, and takes over again those that are still assigned."""
-        lost = [number for number in numbers if number in self.partitions]
+        lost = [number for number in numbers if number in self._driver.partitions]
         if not lost:
             return
         log.warning("partitions %s are taken over again: %s", lost, why)
@@ -267,9 +252,9 @@ class Ownership:
     def _drop(self, number: int) -> None:
         self._waiting.end(number)
         self._log.release(number)
-        owned = self.partitions.pop(number, None)
-        if owned is not None:
-            self._dropped(owned)
+        partition = self._driver.give_up(number)
+        if partition is not None:
+            self._given_up(partition)
 
     async def _take_over(self, number: int, pause_s: float) -> None:
         where = _commands(number)
@@ -277,8 +262,8 @@ class Ownership:
         while True:
             try:
                 committed = await self._consumer.committed(where)
-                owned = await self._taken(number, committed or 0)
-                self._consumer.seek(where, owned.replied)
+                partition = await self._take(number, committed or 0)
+                self._consumer.seek(where, partition.replied)
                 self._consumer.resume(where)
             except NewerSchema as error:
                 # Until this process is replaced, or the partition is somebody else's.
@@ -306,8 +291,9 @@ class Ownership:
                 await asyncio.sleep(_RETRY_AFTER_FAULT_S)
             else:
                 self._takeovers.pop(number, None)
-                self.partitions[number] = owned
-                self._stirred()
+                self._readings[number] = _Reading()
+                self._driver.take_on(partition)
+                self._wake_up()
                 return
 
 

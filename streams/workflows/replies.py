@@ -1,69 +1,48 @@
-"""Tells those who sent commands what became of them: clients, and workflows that have to know."""
+"""Sends the outcomes of commands: to clients, and to workflows whose commands were refused."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from headwater.schemas.history import CommandSent, ReplySent
+from headwater.streams.engine.turns import Answers
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.outbox import Outbox
-from headwater.streams.workflows.ownership import OwnedPartition
 
 log = logging.getLogger(__name__)
-
-
-class _Outcomes(NamedTuple):
-    """The outcomes of some commands of a partition, the last of which is at `through`."""
-
-    partition: OwnedPartition
-    through: int
-    replies: Sequence[tuple[int, ReplySent]]
-    backs: Sequence[CommandSent]
 
 
 class Replies:
     """Sends outcomes, in the order of the commands of each partition.
 
-    A partition's `replied` moves when they are acknowledged: an owner that takes it over replies
+    When they are acknowledged the partition takes note of it: an owner that takes it over replies
     again from there on.
     """
 
     def __init__(self, workflow_log: WorkflowLog, outbox: Outbox) -> None:
         self._log = workflow_log
         self._outbox = outbox
-        self._queue: asyncio.Queue[_Outcomes] = asyncio.Queue()
+        self._queue: asyncio.Queue[Answers] = asyncio.Queue()
 
-    def send(
-        self,
-        partition: OwnedPartition,
-        through: int,
-        replies: Sequence[tuple[int, ReplySent]],
-        backs: Sequence[CommandSent] = (),
-    ) -> None:
-        """Takes outcomes.
-
-        Shape:  (partition, offset of the last command among them, (reply_to, reply) each, what is
-                sent back to workflows whose commands were refused).
-        """
-        self._queue.put_nowait(_Outcomes(partition, through, replies, backs))
+    def send(self, answers: Answers) -> None:
+        """Takes outcomes."""
+        self._queue.put_nowait(answers)
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
         while True:
-            batch = [await self._queue.get()]
+            waiting = [await self._queue.get()]
             while not self._queue.empty():
-                batch.append(self._queue.get_nowait())
+                waiting.append(self._queue.get_nowait())
             await self._send(
-                [reply for each in batch for reply in each.replies],
-                [back for each in batch for back in each.backs],
+                [reply for each in waiting for reply in each.replies],
+                [notice for each in waiting for notice in each.notices],
             )
-            for each in batch:
-                each.partition.replied = max(each.partition.replied, each.through + 1)
+            for each in waiting:
+                each.partition.replied_to(each.through)
 
-    async def _send(self, replies: list[tuple[int, ReplySent]], backs: list[CommandSent]) -> None:
+    async def _send(self, replies: list[tuple[int, ReplySent]], notices: list[CommandSent]) -> None:
         retrying = Retrying(log, "replies have to wait")
         await retrying.until_done(lambda: self._log.reply(replies))
-        if backs:
-            await retrying.until_done(lambda: self._outbox.deliver(backs))
+        if notices:
+            await retrying.until_done(lambda: self._outbox.deliver(notices))

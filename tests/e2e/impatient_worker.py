@@ -1,7 +1,8 @@
 """A worker that keeps house often: `python -m tests.e2e.impatient_worker APP`.
 
 So a short test has what otherwise takes minutes and many records: checkpoints and instances that
-are only bytes. Steps may have SQL if HEADWATER_POSTGRES says where.
+are only bytes. Beside its app it has counters, which need no code. Steps may have SQL if
+HEADWATER_POSTGRES says where.
 """
 
 import contextlib
@@ -16,6 +17,8 @@ from headwater.projections.workflows.step_commits import StepCommits
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.workflows.worker import Pace, WorkflowWorker
+from tests.fakes.counter import CounterEngine
+from tests.fakes.engines import ENGINES
 
 
 def _told(name: str, otherwise: float) -> float:
@@ -37,6 +40,8 @@ async def main() -> None:
         worker = WorkflowWorker(
             bootstrap=os.environ["HEADWATER_KAFKA"],
             app=sys.argv[1],
+            engines=ENGINES,
+            workflows={"count": CounterEngine.kind},
             clock=now_ms,
             draw_seed=lambda: secrets.token_hex(8),
             name=f"impatient-{os.getpid()}",

@@ -24,9 +24,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headwater.processors.replay.state import CodeRun
-from headwater.processors.replay.views import RunView, runs
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.state import RunStatus
+from headwater.processors.runs.views import RunView
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.history import (
@@ -50,6 +50,7 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.e2e.workflow_app import PUBLISHED, TRAIL
+from tests.fakes.engines import ENGINES, runs
 
 PARTITIONS = 4
 ROOT = Path(__file__).parents[2]
@@ -104,7 +105,7 @@ class Story:
         first = record.events[0]
         if isinstance(first, RunStarted):
             before = views.get(record.run_number - 1)
-            view = views[record.run_number] = RunView(before.state if before else None)
+            view = views[record.run_number] = RunView(ENGINES, before.state if before else None)
             if before is not None and first.kept is not None:
                 view.events = before.untaken()
         return views.get(record.run_number)

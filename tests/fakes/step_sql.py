@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
-from headwater.processors.replay.commands import Reached, RetryPolicy, StepReturned
+from headwater.processors.runs.requests import Reached, RetryPolicy, StepReturned
 from headwater.schemas.history import Failure
 
 TABLE = "CREATE TABLE charges (id TEXT PRIMARY KEY, amount BIGINT, note TEXT, CHECK (amount < 900))"

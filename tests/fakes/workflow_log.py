@@ -286,7 +286,14 @@ class WorkflowLogContract:
         async def scenario(place: Place) -> None:
             log, partition = place.log(), place.partition
             taken = SnapshotTaken(
-                format=1, epoch=2, position=7, cause=3, wake_at_ms=-1, state=b"state"
+                kind="replay",
+                format=1,
+                compressed=False,
+                epoch=2,
+                position=7,
+                cause=3,
+                wake_at_ms=-1,
+                state=b"state",
             )
             refused = await lost(log.write_snapshots({partition: [(b"a", taken)]}))
             assert refused.partitions == {partition}

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 import uvloop
 
+from headwater.processors.replay.host_messages import FromHost, ToHost
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.state import RunStatus
@@ -22,10 +23,10 @@ from headwater.schemas.history import (
 )
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.clock import now_ms
-from headwater.streams.engine.host_protocol import FromHost, ToHost
-from headwater.streams.engine.live_instances import Instances
+from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner, Queued
 from headwater.streams.workflows.host_process import Gone, HostProcess
+from tests.fakes.engines import ENGINES
 
 APPS: Final = Path(__file__).resolve().parents[1] / "apps"
 PATIENCE_S: Final = 60
@@ -57,7 +58,7 @@ class World:
         self.owner = Owner(
             0,
             Claims(),
-            Instances(),
+            LiveInstances(ENGINES),
             workflows=names,
             number_activations=lambda: next(self._numbers),
             draw_seed=lambda: "seed",
@@ -74,7 +75,7 @@ class World:
     def now_ms(self) -> int:
         return now_ms() + round((time.monotonic() - self._began) * 1_000 * HASTE)
 
-    async def _begin_host(self) -> frozenset[str]:
+    async def _begin_host(self) -> dict[str, str]:
         host = HostProcess(
             self._app,
             received=self._heard,
@@ -82,7 +83,7 @@ class World:
             stall_s=self._stall_s,
             directory=APPS,
         )
-        names = (await host.start()).names
+        names = (await host.start()).kinds
         self.hosts.append(host)
         return names
 

@@ -156,7 +156,7 @@ def test_the_work_of_a_loser_holds_nobody_in_memory():
         assert hand is not None
         await world.run_until(lambda: "first/slow/work" in hand.attempts)
         await world.run_until(lambda: hand.run.status is RunStatus.WAITING)
-        assert hand.may_cool()
+        assert hand.may_be_evicted()
 
     drive(scenario)
 
@@ -270,7 +270,7 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from headwater.streams.workflows.host_process import HostProcess
-from headwater.streams.engine.host_protocol import Activate
+from headwater.processors.replay.host_messages import Activate
 
 async def main():
     host = HostProcess("misbehaving", received=print, gone=print, directory=Path(sys.argv[1]))

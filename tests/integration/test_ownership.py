@@ -6,24 +6,30 @@ from types import SimpleNamespace
 from typing import cast
 
 from headwater.streams.clock import now_ms
+from headwater.streams.engine.driver import Driver
+from headwater.streams.engine.turns import Partition
 from headwater.streams.workflows.log import WorkflowLog
-from headwater.streams.workflows.ownership import OwnedPartition, Ownership
+from headwater.streams.workflows.ownership import Ownership
 
 
 def ownership(
-    kafka: str, taken: Callable[[int, int], Awaitable[OwnedPartition]], stirred: asyncio.Event
+    kafka: str,
+    driver: Driver,
+    take_over: Callable[[int, int], Awaitable[Partition]],
+    wake_up: asyncio.Event,
 ) -> Ownership:
     return Ownership(
         bootstrap=kafka,
         name="tests",
         member=None,
+        driver=driver,
         workflow_log=WorkflowLog(bootstrap=kafka, client_id="tests", clock=now_ms),
         clock=now_ms,
-        taken=taken,
-        dropping=lambda: asyncio.sleep(0),
-        dropped=lambda _: None,
+        take_over=take_over,
+        before_giving_up=lambda: asyncio.sleep(0),
+        given_up=lambda _: None,
         parked=lambda *_: None,
-        stirred=stirred.set,
+        wake_up=wake_up.set,
     )
 
 
@@ -37,21 +43,21 @@ async def cancelled_from_within() -> None:
 def test_a_takeover_that_is_cancelled_from_within_is_tried_again(topics: str):
     attempts: list[int] = []
 
-    async def taken(number: int, replied: int) -> OwnedPartition:
+    async def take_over(number: int, replied: int) -> Partition:
         attempts.append(number)
         if attempts == [number]:
             await cancelled_from_within()
-        return cast("OwnedPartition", SimpleNamespace(number=number, replied=replied))
+        return cast("Partition", SimpleNamespace(number=number, replied=replied))
 
     async def scenario() -> None:
-        stirred = asyncio.Event()
-        subject = ownership(topics, taken, stirred)
+        wake_up, driver = asyncio.Event(), Driver(partitions=1)
+        subject = ownership(topics, driver, take_over, wake_up)
         await subject.start()
         try:
             async with asyncio.timeout(20):
-                while not attempts or attempts[0] not in subject.partitions:
-                    stirred.clear()
-                    await stirred.wait()
+                while not attempts or attempts[0] not in driver.partitions:
+                    wake_up.clear()
+                    await wake_up.wait()
             assert attempts.count(attempts[0]) == 2
         finally:
             await subject.stop()
@@ -62,13 +68,13 @@ def test_a_takeover_that_is_cancelled_from_within_is_tried_again(topics: str):
 def test_a_takeover_that_is_given_up_ends(topics: str):
     begun = asyncio.Event()
 
-    async def taken(_number: int, _replied: int) -> OwnedPartition:
+    async def take_over(_number: int, _replied: int) -> Partition:
         begun.set()
         await asyncio.sleep(60)
         raise AssertionError("expected to be cancelled before")
 
     async def scenario() -> None:
-        subject = ownership(topics, taken, asyncio.Event())
+        subject = ownership(topics, Driver(partitions=1), take_over, asyncio.Event())
         await subject.start()
         async with asyncio.timeout(20):
             await begun.wait()

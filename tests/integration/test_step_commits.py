@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from headwater.processors.replay.commands import StepReturned
-from headwater.processors.replay.step_commits import StepCommit, StepId
+from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRecord

@@ -12,10 +12,11 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
-from headwater.processors.replay.views import RunView
+from headwater.processors.runs.views import RunView
 from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import decode
 from headwater.schemas.history import HistoryAppended
+from tests.fakes.counter import CounterEngine
 from tests.integration.test_workflow_projection import project, rows_of
 from tests.unit.projections.histories import Log
 from tests.unit.projections.workflow_fold import Row
@@ -126,4 +127,25 @@ def test_the_rows_of_retried_runs_are_what_the_engine_shows(fresh_database: str)
     rows = rows_of(fresh_database)
     for number, view in views.items():
         check(rows, number, view)
+    assert rows == log.fold().rows()
+
+
+def test_the_rows_of_a_run_of_another_kind_are_what_its_engine_shows(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    log, views = Log(), {}
+
+    async def run() -> None:
+        kinds = {"order": CounterEngine.kind}
+        async with WorkflowTest([], engines=[CounterEngine()], kinds=kinds) as test:
+            counter = await test.create("order", id="x", params={"to": 2})
+            await counter.send_event("add", 1)
+            await counter.send_event("add", 1)
+            log.partitions[0] += [decode(each, HistoryAppended) for each in test._history]
+            views.update(test.views("order", "x"))
+
+    asyncio.run(run())
+    project(fresh_database, log, 3)
+    rows = rows_of(fresh_database)
+    assert [row["output"] for row in rows["workflow_instance"]] == ["2"]
+    check(rows, 0, views[0])
     assert rows == log.fold().rows()

@@ -35,6 +35,7 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.workflows.log import WorkflowLog
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
+from tests.fakes.engines import ENGINES
 
 HOUR = "3600000"
 GARBAGE = b"no command"
@@ -282,7 +283,7 @@ def _outcome(epoch: int, offset: int, command: CommandSent, exists: bool) -> His
         epoch=epoch,
         cause=offset,
         at_ms=now_ms(),
-        events=(event if exists else RunStarted(HOUR, "seed"),),
+        events=(event if exists else RunStarted(HOUR, "seed", kind="replay"),),
     )
 
 
@@ -342,6 +343,25 @@ def test_what_is_at_work_as_bytes_goes_on(house: WorkflowHouse):
     play(house, act)
 
 
+def test_a_run_of_another_kind_rests_is_written_down_and_taken_over(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        async def add(number: int) -> None:
+            event = SendEvent(f"add-{number}", "add", "1")
+            assert (await scene.client.send("count", "to-three", event)).code == ""
+
+        counter = await scene.create("count", "to-three", '{"to": 3}')
+        await add(1)
+        await scene.written_down(counter)
+        await _replace_worker(scene, counter)
+        await add(2)
+        await add(3)
+        await scene.status(counter, RunStatus.COMPLETE)
+        assert scene.story.output(counter) == 3
+
+    work(house)
+    play(house, act)
+
+
 async def _replace_worker(scene: Scene, *keys: str) -> None:
     """Kills the worker once instances are written down; the next one has them as bytes."""
     await scene.written_down(*keys)
@@ -365,7 +385,7 @@ async def _compare_takeover(scene: Scene, keys: tuple[str, ...]) -> None:
     for key in keys:
         partition = partition_of(key.encode(), PARTITIONS)
         epoch = await log.claim(partition, "compares")
-        taken = await take_over(log, partition, epoch, 0)
+        taken = await take_over(log, ENGINES, partition, epoch, 0)
         assert taken.start > scene.story.by_instance[key][0].offset
         hand = taken.instances.find(key)
         state = scene.story.state(key)
@@ -390,6 +410,8 @@ def test_snapshots_of_an_unknown_format_are_passed_over(house: WorkflowHouse):
         for key in (waiting.encode(), b"waiting/of-the-future"):
             old = found[waiting.encode()]
             new = SnapshotTaken(
+                kind="replay",
+                compressed=False,
                 format=99,
                 epoch=old.epoch,
                 position=old.position,

@@ -15,7 +15,6 @@ from headwater.processors.runs.state import RunStatus
 from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import PauseRun, ResumeRun, RetryRun
 from headwater.schemas.topics import MAX_RECORD_BYTES
-from headwater.streams.engine.live_instances import COMPRESSED
 from headwater.streams.kafka.records import partition_of
 from tests.e2e.workflow_house import PARTITIONS, WorkflowHouse, opened
 from tests.integration.test_workflow_worker import Scene, play, snapshots, work
@@ -78,7 +77,7 @@ def test_a_state_that_is_larger_than_a_record_is_compressed_and_spoils_no_checkp
         await scene.written_down(key)
         taken = await snapshots(house, partition_of(key.encode(), PARTITIONS))
         state = taken[key.encode()]
-        assert state.format == COMPRESSED
+        assert state.compressed
         assert len(state.state) < MAX_RECORD_BYTES < len(zlib.decompress(state.state))
 
     work(house)

@@ -8,36 +8,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.processors.replay.appliers import apply, fold
+from headwater.processors.replay.appliers import apply
 from headwater.processors.replay.commands import (
     Advance,
-    Asked,
     BeginRollback,
     Cancel,
     Close,
     Fail,
-    HostGone,
     Log,
     Losers,
     Mark,
     Open,
     Raise,
-    Reached,
-    RetryPolicy,
     Return,
-    RollbackRaised,
     RolledBack,
-    StepRaised,
-    StepReturned,
     Suspend,
-    Wake,
 )
-from headwater.processors.replay.decide import decide_asked, decide_command
-from headwater.processors.replay.retries import delay_ms
+from headwater.processors.replay.decide import decide_command, decide_request
 from headwater.processors.replay.state import OPEN, UNRESOLVED, CodeRun, EntryStatus
 from headwater.processors.replay.waits import next_wake_ms
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds
+from headwater.processors.runs.requests import (
+    HostGone,
+    Reached,
+    Request,
+    RetryPolicy,
+    RollbackRaised,
+    StepRaised,
+    StepReturned,
+    Wake,
+)
+from headwater.processors.runs.retries import delay_ms
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -59,6 +61,7 @@ from headwater.schemas.history import (
     StartRun,
     TerminateRun,
 )
+from tests.fakes.engines import fold
 
 KEYS = st.sampled_from(["a", "b", "race", "race/x", "race/y/z", "loop", "loop/~0/a", "loop/~3/a"])
 FAILURES = st.builds(Failure, st.just("Error"), st.just("no"))
@@ -73,7 +76,7 @@ POLICIES = st.builds(
 )
 ATTEMPTS = st.integers(1, 4)
 POSTS = st.builds(Post, st.just(0), st.just("w"), st.just("i"), st.just(SendEvent("", "e", "1")))
-ASKED: st.SearchStrategy[Asked] = st.one_of(
+ASKED: st.SearchStrategy[Request] = st.one_of(
     st.builds(
         StepReturned, STEPS, ATTEMPTS, POLICIES, st.just("1"), st.booleans(), st.tuples(POSTS)
     ),
@@ -140,9 +143,9 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 STORIES = st.lists(st.tuples(ASKED | ASKED | COMMANDS, st.integers(0, 60)), max_size=40)
 
 
-def _decide(run: CodeRun | None, what: Asked | Command, now_ms: int) -> Decision:
-    if isinstance(what, Asked):
-        return Rejection("NO", "no") if run is None else decide_asked(run, what, now_ms)
+def _decide(run: CodeRun | None, what: Request | Command, now_ms: int) -> Decision:
+    if isinstance(what, Request):
+        return Rejection("NO", "no") if run is None else decide_request(run, what, now_ms)
     return decide_command(run, "i", what, sent_at_ms=now_ms, now_ms=now_ms, seed="seed")
 
 
@@ -156,7 +159,7 @@ def _live(run: CodeRun | None, record: HistoryAppended) -> CodeRun | None:
 
 
 def _records(
-    story: Iterable[tuple[Asked | Command, int]],
+    story: Iterable[tuple[Request | Command, int]],
 ) -> Iterable[tuple[CodeRun, HistoryAppended]]:
     run, now_ms = None, 0
     for what, later_ms in [(StartRun("1"), 0), *story]:
@@ -186,7 +189,7 @@ def _records(
 @given(story=STORIES)
 @settings(max_examples=300, deadline=None)
 def test_every_decision_can_be_applied_and_the_fold_of_its_bytes_is_the_live_state(
-    story: list[tuple[Asked | Command, int]],
+    story: list[tuple[Request | Command, int]],
 ):
     folded: CodeRun | None = None
     for run, record in _records(story):
@@ -199,7 +202,7 @@ def test_every_decision_can_be_applied_and_the_fold_of_its_bytes_is_the_live_sta
 @given(story=STORIES)
 @settings(max_examples=300, deadline=None)
 def test_what_is_open_has_no_result_and_what_is_not_has_one(
-    story: list[tuple[Asked | Command, int]],
+    story: list[tuple[Request | Command, int]],
 ):
     for run, _ in _records(story):
         assert run.open.keys() == {k for k, e in run.entries.items() if e.status in OPEN}
@@ -212,7 +215,7 @@ def test_what_is_open_has_no_result_and_what_is_not_has_one(
 @given(story=STORIES, from_key=st.none() | KEYS)
 @settings(max_examples=300, deadline=None)
 def test_a_run_that_errors_can_be_retried_and_the_code_comes_to_no_end_that_it_cannot_leave(
-    story: list[tuple[Asked | Command, int]], from_key: str | None
+    story: list[tuple[Request | Command, int]], from_key: str | None
 ):
     again = [*story, (ResumeRun(), 1), (Raise(Failure("Error", "no")), 1), (RetryRun(from_key), 1)]
     before: CodeRun | None = None

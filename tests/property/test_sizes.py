@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.processors.replay.sizes import _exactly, bytes_max
 from headwater.processors.runs.limits import DECISION_BYTES_MAX
+from headwater.processors.runs.sizes import _exactly, bytes_max
 from headwater.schemas.codec import encode
 from headwater.schemas.history import HistoryAppended, LogEvent, Post, PostsQueued, StartRun
 from headwater.schemas.topics import MAX_VALUE_BYTES

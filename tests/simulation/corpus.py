@@ -16,7 +16,8 @@ from headwater import (
     StepFailedError,
     StepTx,
 )
-from tests.simulation.shapes import EVER, ONCE, SHAPES, SOON, Work, shape
+from tests.fakes.counter import CounterEngine
+from tests.simulation.shapes import EVER, ONCE, SHAPES, SOON, Shape, Work, shape
 
 #: Longer than the clock can jump in a run.
 LONG = "300 days"
@@ -171,6 +172,14 @@ async def events(event: Event, step: Step, work: Work) -> object:
     except EventTimeoutError:
         await step.do("end", work.at_once(), retries=SOON)
     return [first.payload, found]
+
+
+@shape(script=tuple(("knock", number) for number in range(3)))
+async def in_time(event: Event, step: Step, work: Work) -> object:
+    for number in range(3):
+        with contextlib.suppress(EventTimeoutError):
+            await step.wait_for_event(f"knock {number}", type="knock", timeout="20 seconds")
+    return await step.do("open", work.do("opened"), retries=EVER)
 
 
 @shape(script=(("go", 1), ("stop", 2)))
@@ -523,3 +532,9 @@ async def left_behind(event: Event, step: Step, work: Work) -> object:
 
 
 __all__ = ["SHAPES"]
+
+
+#: Not of code: told to add, it ends at three.
+SHAPES["count"] = Shape(
+    "count", {}, script=tuple(("add", 1) for _ in range(3)), kind=CounterEngine.kind
+)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headwater.processors.replay.appliers import fold
 from headwater.processors.replay.commands import (
     Advance,
     BeginRollback,
@@ -15,15 +14,17 @@ from headwater.processors.replay.commands import (
     Mark,
     Open,
 )
+from headwater.processors.replay.host_messages import FromHost, ToHost, activate
 from headwater.processors.replay.state import OPEN, CodeRun, EntryStatus
 from headwater.processors.replay.trimming import trimmed
+from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.limits import ENTRIES_MAX
-from headwater.processors.runs.state import RunStatus
+from headwater.processors.runs.state import Run, RunStatus
 from headwater.schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
 from headwater.streams.code_host.host import Host
-from headwater.streams.engine.host_protocol import FromHost, Said, ToHost, activate
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.replay.loop import WorkflowLoop
+from tests.fakes.engines import fold
 from tests.simulation.engine_log import Violation
 from tests.simulation.shapes import Place
 
@@ -80,6 +81,14 @@ def left_standing(world: "World") -> None:
                 raise Violation(f"{key} has failed, and {place} is not rolled back")
 
 
+def held_by_hosts(world: "World") -> None:
+    """A host holds nothing that its owner has not given it."""
+    for process in world.owners.values():
+        held = process.host._activations.keys() - set(process.owner.activations())
+        if held:
+            raise Violation(f"the host of {process.partition.number} holds {held} for nobody")
+
+
 def check_replays(world: "World") -> None:
     """Replays of unchanged code are fixed points."""
     for partition in world.partitions:
@@ -91,17 +100,17 @@ def check_replays(world: "World") -> None:
 
 
 def _replay(key: str, records: list[HistoryAppended], world: "World") -> None:
-    run: CodeRun | None = None
+    run: Run | None = None
     for record in records:
         run = fold(run, record)
-    if run is None or run.ended:
+    if not isinstance(run, CodeRun) or run.ended:
         return
     first, again = _Dry(run, world).asked(), _Dry(run, world).asked()
     if first != again:
         raise Violation(f"{key}: two replays of the same history differ: {first}, {again}")
     for message in first:
-        if isinstance(message, Said) and _recorded(run, message.asked):
-            raise Violation(f"{key}: a replay asks for what is recorded: {message.asked}")
+        if isinstance(message, Requested) and _recorded(run, message.request):
+            raise Violation(f"{key}: a replay asks for what is recorded: {message.request}")
 
 
 def _recorded(run: CodeRun, asked: object) -> bool:

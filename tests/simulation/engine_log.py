@@ -3,15 +3,16 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
-from headwater.processors.replay.appliers import fold
-from headwater.processors.replay.state import CONTAINERS, CodeRun, EntryStatus
+from headwater.processors.replay.state import CONTAINERS, CodeRun, Entry, EntryStatus
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.limits import SYSTEM
-from headwater.processors.runs.state import RunStatus
+from headwater.processors.runs.state import Run, RunStatus
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
+    CommandSent,
+    EntryErrored,
     EntryKind,
     EntryOpened,
     EntryRolledBack,
@@ -26,11 +27,13 @@ from headwater.schemas.history import (
     RunErrored,
     RunStarted,
     RunTerminated,
+    SendEvent,
     StepCompleted,
     StepFailed,
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
+from tests.fakes.engines import fold
 from tests.simulation.shapes import Place
 
 _ENDS = (RunCompleted, RunErrored, RunTerminated)
@@ -47,7 +50,7 @@ class Reader:
     """Folds a partition as any reader does, and checks each record that counts."""
 
     claims: Claims
-    states: dict[str, CodeRun] = field(default_factory=dict)
+    states: dict[str, Run] = field(default_factory=dict)
     #: The records of each instance that count.
     counted: dict[str, list[HistoryAppended]] = field(default_factory=dict)
     posts: dict[tuple[str, int], Post] = field(default_factory=dict)
@@ -97,7 +100,7 @@ class Reader:
         first = record.events[0]
         self.outcomes[record.cause] = first.code if isinstance(first, CommandRejected) else ""
 
-    def _place(self, record: HistoryAppended, before: CodeRun | None) -> None:
+    def _place(self, record: HistoryAppended, before: Run | None) -> None:
         if isinstance(record.events[0], RunStarted):
             expected = (0 if before is None else before.run_number + 1, 0)
         else:
@@ -112,7 +115,7 @@ class Reader:
             ended = isinstance(event, _ENDS) or (ended and not isinstance(event, RunStarted))
 
     @staticmethod
-    def _gapless(record: HistoryAppended, after: CodeRun) -> None:
+    def _gapless(record: HistoryAppended, after: Run) -> None:
         numbered = sum(not isinstance(event, _UNNUMBERED) for event in record.events)
         if numbered and after.sequence != record.sequence + numbered:
             raise Violation(f"expected sequence {after.sequence} after {record}")
@@ -177,18 +180,21 @@ class Reader:
             self.published = post.order
 
 
-def _is_at_work(key: str, run: CodeRun) -> None:
+def _is_at_work(key: str, run: Run) -> None:
     """A run of which a step is under way does not wait."""
+    if not isinstance(run, CodeRun):
+        return
     for place, entry in run.entries.items():
         under_way = entry.kind is EntryKind.DO and entry.status is EntryStatus.PENDING
         if run.status is RunStatus.WAITING and under_way:
             raise Violation(f"{key} waits while {place} is under way")
 
 
-def _keeps_what_is_done(before: CodeRun, record: HistoryAppended) -> None:
+def _keeps_what_is_done(before: Run, record: HistoryAppended) -> None:
     """A retry keeps each leaf that is completed, unless it is undone or an operator says so."""
     match record.events:
         case (RunStarted(kept=tuple(kept)), LogWritten(step_key=None)):
+            assert isinstance(before, CodeRun)
             for key, entry in before.entries.items():
                 if entry.status is not EntryStatus.COMPLETED or entry.kind in CONTAINERS:
                     continue
@@ -196,6 +202,16 @@ def _keeps_what_is_done(before: CodeRun, record: HistoryAppended) -> None:
                     raise Violation(f"{key}: expected what is done to be kept by {record}")
         case _:
             pass
+
+
+def _would_end(sent: CommandSent, key: str, entry: Entry) -> bool:
+    """Whether a command is an event that came in time for a wait."""
+    return (
+        isinstance(sent.command, SendEvent)
+        and instance_key(sent.workflow, sent.instance_id) == key
+        and sent.command.type in (entry.event_types or ())
+        and sent.sent_at_ms <= (entry.wake_at_ms or 0)
+    )
 
 
 class Partition:
@@ -220,6 +236,22 @@ class Partition:
         offset = len(self.history) - 1
         self.reader.read(offset, record)
         return offset
+
+    def check_in_time(self, data: bytes) -> None:
+        """A wait ends without an event only if none had been sent: for a clock that is not fast."""
+        record = decode(data, HistoryAppended)
+        key = instance_key(record.workflow, record.instance_id)
+        run = self.reader.states.get(key)
+        if not isinstance(run, CodeRun) or record.epoch != self.reader.claims.epoch:
+            return
+        for event in record.events:
+            entry = run.entries.get(event.key) if isinstance(event, EntryErrored) else None
+            if entry is None or entry.kind is not EntryKind.WAIT:
+                continue
+            for unread in self.commands[len(self.reader.outcomes) :]:
+                sent = decode(unread, CommandSent)
+                if sent.reply_to >= 0 and _would_end(sent, key, entry):
+                    raise Violation(f"{key}: {event.key} ended without {sent}, which had been sent")
 
     def write(self, key: bytes, snapshot: SnapshotTaken) -> None:
         """A snapshot lands."""

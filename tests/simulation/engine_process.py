@@ -1,46 +1,47 @@
-"""A process that owns a partition: the production owner and host, and what is on its way in it.
+"""A process that owns a partition: the production driver, owner and host, and what is on its way.
 
-A batch goes from the owner to the log record by record, and only then do its effects go on: to the
-host, to the outbox, to whoever asked. Each of these ways is a queue, and the process can be gone at
-any place of it.
+A batch goes from the driver to the log record by record, and only then does the driver release what
+follows: to the host, to the outbox, to whoever waits for it. Each of these ways is a queue, and the
+process can be gone at any place of it.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from headwater.processors.replay.host_messages import (
+    Activate,
+    Advanced,
+    FromHost,
+    HandlerDone,
+    Resolved,
+    ToHost,
+)
 from headwater.processors.replay.state import CodeRun
-from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.state import RunStatus
+from headwater.processors.runs.claims import claim_of
+from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.state import Run, RunStatus
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
-    NO_CAUSE,
     CommandSent,
-    HistoryAppended,
     PartitionClaimed,
     Post,
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.code_host.host import Host
-from headwater.streams.engine.effects import Answer, Batch, Effect, Queued
-from headwater.streams.engine.host_protocol import (
-    Activate,
-    Advanced,
-    FromHost,
-    HandlerDone,
-    Message,
-    Resolved,
-    ToHost,
-)
-from headwater.streams.engine.live_instances import FORMAT, wake_at_ms
-from headwater.streams.engine.refusal_notices import back_to_sender
-from headwater.streams.engine.restore import CHECKPOINT, Taken, take_over
+from headwater.streams.engine.effects import Effect, Queued, command_of
+from headwater.streams.engine.instance_store import StoredState
+from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
+from headwater.streams.engine.turns import Flight
+from headwater.streams.engine.turns import Partition as DrivenPartition
 from headwater.streams.replay.loop import WorkflowLoop
+from tests.fakes.engines import ENGINES
 from tests.simulation.corpus import SHAPES
 from tests.simulation.engine_log import Partition, Violation
 from tests.simulation.shapes import Place
@@ -51,20 +52,18 @@ if TYPE_CHECKING:
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _TO_HOST: Final = msgspec.msgpack.Decoder(ToHost)
 _FROM_HOST: Final = msgspec.msgpack.Decoder(FromHost)
-_NAMES: Final = frozenset(name for each in SHAPES.values() for name in each.bodies)
-#: Batches that may be on their way at once.
-FLIGHTS_MAX: Final = 3
+_KINDS: Final = {name: kind for each in SHAPES.values() for name, kind in each.kinds().items()}
 
 
 @dataclass
-class Flight:
-    """A batch on its way."""
+class Append:
+    """The batch of a turn on its way."""
 
-    number: int
+    flight: Flight
     keys: set[str]
     records: deque[bytes]
-    effects: deque[Effect | bytes]
-    size: int
+    #: The offset of its first record that has landed.
+    first: int = -1
 
 
 class Process:
@@ -77,37 +76,45 @@ class Process:
         self.dead = False
         #: Whether another has claimed the partition, which this one may not know yet.
         self.superseded = False
-        self.flights: deque[Flight] = deque()
-        self.said: deque[bytes] = deque()
-        self.told: deque[ToHost] = deque()
+        self.appends: deque[Append] = deque()
+        self.from_host: deque[bytes] = deque()
+        self.to_host: deque[ToHost] = deque()
         self.outbox: deque[Queued] = deque()
         #: Commands that no outbox holds, and the offsets of commands to reply to.
-        self.backs: deque[CommandSent] = deque()
+        self.notices: deque[CommandSent] = deque()
         self.replies: deque[int] = deque()
-        self.sent: deque[tuple[str, int]] = deque()
         #: The checkpoint that waits until all before it is replied to.
         self.mark: SnapshotTaken | None = None
-        self._now_said: list[FromHost] = []
-        self._acknowledged = 0
+        self._emitted: list[FromHost] = []
         self._next = self._claim()
         self.epoch = self._next - 1
-        taken = self._take_over()
-        self.outcomes = taken.outcomes
-        self.read = min(partition.replied, taken.claims.cause + 1)
+        restored = self._take_over()
+        self.read = min(partition.replied, restored.claims.cause + 1)
+        self.driver = world.rules.driver(len(world.partitions))
         self.owner = world.rules.owner(
             partition.number,
-            taken.claims,
-            taken.instances,
-            taken.wakes,
-            workflows=_NAMES,
-            number_activations=lambda: next(world.numbers),
+            restored.claims,
+            restored.instances,
+            restored.wakes,
+            workflows=_KINDS,
+            number_activations=lambda: self.driver.number_activation(partition.number),
             draw_seed=lambda: f"seed-{next(world.numbers)}",
         )
+        self.driven = DrivenPartition(
+            partition.number,
+            self.owner,
+            self.epoch,
+            restored.outcomes,
+            start=restored.start,
+            position=self._next,
+            replied=self.read,
+        )
+        self.driver.take_on(self.driven)
         self._boot_host()
 
-    def _take_over(self) -> Taken:
+    def _take_over(self) -> Restored:
         taking = take_over(
-            self.partition, self.partition.number, self.epoch, self.partition.replied
+            self.partition, ENGINES, self.partition.number, self.epoch, self.partition.replied
         )
         try:
             taking.send(None)
@@ -116,16 +123,7 @@ class Process:
         raise AssertionError("a log in memory is read without waiting")
 
     def _claim(self) -> int:
-        claim = HistoryAppended(
-            workflow="",
-            instance_id="",
-            run_number=0,
-            sequence=0,
-            epoch=-1,
-            cause=NO_CAUSE,
-            at_ms=self.now_ms(),
-            events=(PartitionClaimed("owner"),),
-        )
+        claim = claim_of("owner", _KINDS, self.now_ms())
         return self.partition.append(encode(claim)) + 1
 
     def _boot_host(self) -> None:
@@ -133,9 +131,10 @@ class Process:
             each.name: each for shape in self.world.shapes for each in shape.workflows(self)
         }
         self.host = Host(workflows, emit=self._emit(), now_ms=self.now_ms)
+        self.driver.host_started()
 
     def _emit(self) -> Callable[[FromHost], None]:
-        said = self._now_said = []
+        said = self._emitted = []
         return said.append
 
     def now_ms(self) -> int:
@@ -145,60 +144,55 @@ class Process:
 
     def can_turn(self) -> bool:
         due_ms = self.owner.next_due_ms()
-        return len(self.flights) < FLIGHTS_MAX and bool(
-            self.said
-            or self.sent
+        return self.driver.may_turn() and bool(
+            self.from_host
+            or self.driver.has_input()
             or self.read < len(self.partition.commands)
             or self.owner.has_work()
             or (due_ms is not None and due_ms <= self.now_ms())
         )
 
     def turn(self, commands: int, frames: int, limit: int | None) -> str:
-        """Takes some of what came, decides, and stages what follows."""
-        owner, now_ms = self.owner, self.now_ms()
+        """Gives the driver some of what came, and begins the append of what it stages."""
+        now_ms = self.now_ms()
         end = min(self.read + commands, len(self.partition.commands))
         while self.read < end:
             offset, self.read = self.read, self.read + 1
-            self._receive(offset, decode(self.partition.commands[offset], CommandSent))
-        count = min(frames, len(self.said))
-        heard = [_FROM_HOST.decode(self.said.popleft()) for _ in range(count)]
-        owner.hear(heard, now_ms)
-        owner.wake(now_ms)
-        while self.sent:
-            owner.posts_sent(*self.sent.popleft(), now_ms)
-        owner.dispatch(now_ms, limit)
-        self._stage(owner.take())
-        asked = ", ".join(_shown(each) for each in heard)
-        return f"turn to command {self.read}, {asked}"
+            sent = decode(self.partition.commands[offset], CommandSent)
+            self.driven.commands.append((offset, sent))
+        if self.read == len(self.partition.commands):
+            self.driven.reached_ms = now_ms
+        count = min(frames, len(self.from_host))
+        heard = [_FROM_HOST.decode(self.from_host.popleft()) for _ in range(count)]
+        self.driver.host_sent(heard)
+        turn = self.driver.turn(now_ms, limit)
+        if turn.flight is not None:
+            self._begin_append(turn.flight)
+        self._take_released()
+        shown = ", ".join(_shown(each) for each in heard)
+        return f"turn to command {self.read}, {shown}"
 
-    def _receive(self, offset: int, sent: CommandSent) -> None:
-        known = self.outcomes.pop(offset, None)
-        if known is None or not self.world.rules.answers_again:
-            self.owner.receive(offset, sent, self.now_ms())
-            return
-        hand = self.owner.instances.find(instance_key(sent.workflow, sent.instance_id))
-        rejection = Rejection(known.code, known.message)
-        back = back_to_sender(sent, rejection, hand.run if hand else None, self.now_ms())
-        if known.code and back is not None:
-            self.backs.append(back)
-        self.replies.append(offset)
-
-    def _stage(self, batch: Batch) -> None:
-        if not batch:
-            return
+    def _begin_append(self, flight: Flight) -> None:
+        ((_, batch),) = flight.batches
         keys = {instance_key(each.workflow, each.instance_id) for each in batch.records}
-        effects = [_encoded(each) for each in batch.effects]
+        # What is sent later has to be what is true now.
+        batch.effects[:] = [_as_it_is(each) for each in batch.effects]
         records = deque(encode(record) for record in batch.records)
-        self.flights.append(Flight(batch.number, keys, records, deque(effects), len(records)))
+        self.appends.append(Append(flight, keys, records))
 
-    def to_land(self) -> Flight | None:
-        return next((each for each in self.flights if each.records), None)
+    def to_land(self) -> Append | None:
+        return next((each for each in self.appends if each.records), None)
 
     def land(self) -> str:
         """The next record of the earliest batch lands; the last one ends the append."""
-        flight = self.to_land()
-        assert flight is not None
-        offset = self.partition.append(flight.records.popleft())
+        append = self.to_land()
+        assert append is not None
+        data = append.records.popleft()
+        if self.skew_ms <= 0:
+            self.partition.check_in_time(data)
+        offset = self.partition.append(data)
+        if append.first < 0:
+            append.first = offset
         between = self.partition.history[self._next : offset]
         self._next = offset + 1
         if any(isinstance(each.events[0], PartitionClaimed) for each in between):
@@ -206,10 +200,8 @@ class Process:
             if self.world.rules.checks_epoch:
                 self.world.crash(self, "has lost its epoch")
                 return f"{offset} is void"
-        if not flight.records:
-            self._acknowledged = flight.number
-        if not flight.records and flight is self.flights[-1]:
-            self._check_memory(flight.keys)
+        if not append.records and append is self.appends[-1]:
+            self._check_memory(append.keys)
         events = self.partition.history[offset].events
         return f"{offset}: {', '.join(_shown(event) for event in events)}"
 
@@ -227,27 +219,28 @@ class Process:
     def evict(self) -> str:
         """What rests is kept as bytes."""
         before_ms = self.now_ms() - self.world.random.choice([0, 1_000, 60_000])
-        return f"{self.owner.evict(before_ms, self._acknowledged)} instances"
+        return f"{self.owner.evict(before_ms, self.driven.acknowledged)} instances"
 
     def checkpoint(self) -> str:
         """States are written down, when nothing is on its way; the checkpoint follows them."""
-        if self.flights or self.owner.has_staged():
+        if self.appends or self.owner.has_staged():
             return "not now"
-        dirty, self.owner.dirty = self.owner.dirty, set()
-        for key in dirty:
-            state = self.owner.instances.state(key)
-            self.partition.write(key.encode(), self._snapshot(wake_at_ms(state), state))
-        self.mark = self._snapshot(-1, b"")
-        return f"{sorted(dirty)} at {self._next}"
+        changed = self.owner.instances.take_changed()
+        for key in changed:
+            self.partition.write(key.encode(), self._snapshot(self.owner.instances.stored(key)))
+        self.mark = self._snapshot(StoredState("", 0, -1, b""))
+        return f"{sorted(changed)} at {self._next}"
 
-    def _snapshot(self, at_ms: int, state: bytes) -> SnapshotTaken:
+    def _snapshot(self, stored: StoredState) -> SnapshotTaken:
         return SnapshotTaken(
-            format=FORMAT,
+            kind=stored.kind,
+            format=stored.format,
+            compressed=False,
             epoch=self.epoch,
             position=self._next,
             cause=self.owner.claims.cause,
-            wake_at_ms=at_ms,
-            state=state,
+            wake_at_ms=stored.wake_at_ms,
+            state=stored.state,
         )
 
     def can_mark(self) -> bool:
@@ -260,7 +253,7 @@ class Process:
         return str(position)
 
     def can_reply(self) -> bool:
-        waits = self.backs and self.world.rules.commits_after_backs
+        waits = self.notices and self.world.rules.commits_after_notices
         return bool(self.replies) and not waits
 
     def reply(self) -> str:
@@ -269,53 +262,48 @@ class Process:
         self.partition.replied = max(self.partition.replied, offset + 1)
         return f"to {offset}"
 
-    def send_back(self) -> str:
-        back = self.backs.popleft()
-        self.world.send(back)
-        return f"{type(back.command).__name__} to {back.instance_id}"
+    def send_notice(self) -> str:
+        notice = self.notices.popleft()
+        self.world.send(notice)
+        return f"{type(notice.command).__name__} to {notice.instance_id}"
 
     def can_release(self) -> bool:
-        if not self.flights:
-            return False
-        return not self.flights[0].records or self.world.rules.releases_early
+        return any(not each.records for each in self.appends)
 
     def release(self, count: int | None = None) -> str:
-        """What follows from the earliest batch goes on; with a count, only a part of it."""
-        flight = self.flights[0]
-        effects = flight.effects if count is None else [*flight.effects][:count]
-        for effect in effects:
-            match effect:
-                case Answer():
-                    self.replies.append(effect.cause)
-                case CommandSent():
-                    self.backs.append(effect)
-                case Queued():
-                    self.outbox.append(effect)
-                case _:
-                    self._release(effect if isinstance(effect, bytes) else _ENCODE(effect))
-        if flight.records:  # Only without the rule: they land later.
-            flight.effects.clear()
-            self.flights.rotate(-1)
-        else:
-            self.flights.popleft()
-        return f"{len(effects)} effects"
+        """An append returns, not always the earliest; with a count, only a part of it goes on."""
+        landed = [each for each in self.appends if not each.records]
+        append = self.world.random.choice(landed)
+        self.appends.remove(append)
+        self.driver.appended(append.flight, {self.partition.number: append.first})
+        return f"{self._take_released(count)} of {append.flight.number}"
 
-    def _release(self, data: bytes) -> None:
-        message = _TO_HOST.decode(data)
+    def _take_released(self, count: int | None = None) -> str:
+        released = self.driver.take_released()
+        went: list[Callable[[], None]] = [partial(self._tell, each) for each in released.to_host]
+        for answers in released.answers:
+            self.notices.extend(answers.notices)
+            went.append(partial(self.replies.append, answers.through))
+        went += [partial(self.outbox.append, queued) for _, queued in released.posts]
+        for each in went[:count]:
+            each()
+        return f"{len(went[:count])} effects"
+
+    def _tell(self, message: HostMessage) -> None:
         match message:
             case Activate():
                 key = instance_key(message.workflow, message.instance_id)
                 sequence = max((each.sequence for each in message.entries.values()), default=-1)
                 self._check_told(key, message.run_number, sequence, message)
             case Resolved() | Advanced() | HandlerDone():
-                hand = self.owner.activation(message.activation)
-                if hand is not None:
-                    self._check_told(hand.key, hand.run.run_number, message.sequence, message)
+                live = self.owner._by_activation.get(message.activation)
+                if live is not None:
+                    self._check_told(live.key, live.run.run_number, message.sequence, message)
             case _:
                 pass
-        self.told.append(message)
+        self.to_host.append(_TO_HOST.decode(_ENCODE(message)))
 
-    def _check_told(self, key: str, run_number: int, sequence: int, message: ToHost) -> None:
+    def _check_told(self, key: str, run_number: int, sequence: int, message: HostMessage) -> None:
         """The host is told of nothing that is not in the log."""
         run = self.partition.reader.states.get(key)
         missing = run is None or run.run_number < run_number
@@ -324,7 +312,7 @@ class Process:
 
     def tell(self, count: int) -> str:
         """The host hears what was released."""
-        heard = [self.told.popleft() for _ in range(min(count, len(self.told)))]
+        heard = [self.to_host.popleft() for _ in range(min(count, len(self.to_host)))]
         loop = self.world.loop
         outside = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
@@ -341,10 +329,10 @@ class Process:
         self.gather()
 
     def gather(self) -> None:
-        said = [*self._now_said, *self.host.still_running()]
-        self._now_said.clear()
+        said = [*self._emitted, *self.host.still_running()]
+        self._emitted.clear()
         if not self.dead:
-            self.said.extend(_ENCODE(each) for each in said)
+            self.from_host.extend(_ENCODE(each) for each in said)
 
     def post(self, count: int | None = None) -> str:
         """Sends the posts of an instance; with a count, only some, and dies."""
@@ -352,19 +340,11 @@ class Process:
         for post in queued.posts[:count]:
             self._check_post(queued.key, post)
             if post.command is not None:
-                self.world.send(
-                    CommandSent(
-                        command_id=f"{queued.key}#{post.number}",
-                        workflow=post.workflow or "",
-                        instance_id=post.instance_id or "",
-                        sent_at_ms=self.now_ms(),
-                        reply_to=-1,
-                        command=post.command,
-                    )
-                )
+                self.world.send(command_of(queued.key, post, self.now_ms()))
         if count is None:
             self.outbox.popleft()
-            self.sent.append((queued.key, queued.posts[-1].number))
+            through = queued.posts[-1].number
+            self.driver.posts_sent(self.partition.number, queued.key, through)
         return f"{queued.key} {[post.number for post in queued.posts[:count]]}"
 
     def _check_post(self, key: str, post: Post) -> None:
@@ -379,15 +359,17 @@ class Process:
         self.dead = True
         self.host.stop()
         self.settle()
-        return [record for flight in self.flights for record in flight.records]
+        return [record for append in self.appends for record in append.records]
 
     def lose_host(self, reason: str, turn: int | None) -> None:
         """The host is gone, and with it what was on its way to it."""
         self.host.stop()
         self.settle()
-        self.told.clear()
+        self.to_host.clear()
+        self.driver.host_sent(_FROM_HOST.decode(each) for each in self.from_host)
+        self.from_host.clear()
+        self.driver.host_gone(reason, turn)
         self._boot_host()
-        self.owner.host_gone(reason, self.now_ms(), turn=turn)
 
     # -- the port of callbacks
 
@@ -424,9 +406,9 @@ class Process:
             raise self.world.broken(f"{place} was {known}, is now {value}")
 
 
-def _same(mine: CodeRun | None, theirs: CodeRun | None) -> bool:
-    if mine is None or theirs is None:
-        return mine is theirs
+def _same(mine: Run | None, theirs: Run | None) -> bool:
+    if not isinstance(mine, CodeRun) or not isinstance(theirs, CodeRun):
+        return mine == theirs
     if theirs.ended and theirs.status is not RunStatus.ERRORED:
         # Of a run that is over for good, an owner may have kept only what a restart needs.
         bare = {"entries": {}, "open": {}, "mailbox": []}
@@ -434,12 +416,12 @@ def _same(mine: CodeRun | None, theirs: CodeRun | None) -> bool:
     return mine == theirs and list(mine.open) == list(theirs.open)
 
 
-def _encoded(effect: Effect) -> Effect | bytes:
-    return _ENCODE(effect) if isinstance(effect, Message) else effect
+def _as_it_is(effect: Effect) -> Effect:
+    return _TO_HOST.decode(_ENCODE(effect)) if isinstance(effect, HostMessage) else effect
 
 
 def _shown(message: object) -> str:
-    asked = getattr(message, "asked", message)
+    asked = getattr(message, "request", message)
     step = getattr(asked, "step", None)
     key = getattr(step or asked, "key", "") or getattr(asked, "keys", "")
     number = getattr(message, "activation", "")

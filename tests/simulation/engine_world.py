@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.state import RunStatus
+from headwater.processors.runs.state import Run, RunStatus
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
     Command,
@@ -29,9 +28,10 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.streams.authoring.values import encode as json_of
+from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.owner import Owner
 from headwater.streams.kafka.records import partition_of
-from tests.simulation.engine_laws import check_replays, left_standing, undelivered
+from tests.simulation.engine_laws import check_replays, held_by_hosts, left_standing, undelivered
 from tests.simulation.engine_log import Partition, Violation
 from tests.simulation.engine_process import CallbackLoop, Process
 from tests.simulation.shapes import Place, Shape
@@ -47,14 +47,13 @@ TURNS_LOST_MAX: Final = 2
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules of the shell; a world with one of them left out is expected to fail."""
+    """Rules of driver, owner and log; a world with one of them left out is expected to fail."""
 
-    releases_early: bool = False
     checks_epoch: bool = True
-    answers_again: bool = True
-    commits_after_backs: bool = True
+    commits_after_notices: bool = True
     claims: Callable[[], Claims] = Claims
     owner: Callable[..., Owner] = Owner
+    driver: Callable[[int], Driver] = Driver
 
 
 @dataclass
@@ -193,17 +192,18 @@ class World:
         if process.can_turn():
             frames = draw.randint(0, 5) if self.faulty else 1_000
             limit = draw.choice([None, 1]) if self.faulty else None
-            found.append((name + "turn", lambda: process.turn(draw.randint(1, 4), frames, limit)))
+            few = 0 if self.faulty else 1
+            found.append((name + "turn", lambda: process.turn(draw.randint(few, 4), frames, limit)))
         if process.to_land():
             found.append((name + "lands", process.land))
         if process.can_release():
             found.append((name + "releases", process.release))
-        if process.told:
+        if process.to_host:
             found.append((name + "tells", lambda: process.tell(draw.randint(1, 5))))
         if process.outbox:
             found.append((name + "posts", process.post))
-        if process.backs:
-            found.append((name + "sends back", process.send_back))
+        if process.notices:
+            found.append((name + "sends a notice", process.send_notice))
         if process.can_reply():
             found.append((name + "replies", process.reply))
         if process.can_mark():
@@ -399,6 +399,7 @@ class World:
             raise Violation(f"expected every run to end when faults stop, found {left}")
         undelivered(self)
         left_standing(self)
+        held_by_hosts(self)
 
     def _nudge(self) -> bool:
         """What clients owe: their events, and that nothing stays paused or broken."""
@@ -422,10 +423,10 @@ class World:
             return RetryRun()
         return None
 
-    def _run_of(self, root: Root) -> CodeRun | None:
+    def _run_of(self, root: Root) -> Run | None:
         return self.runs().get(f"{root.shape.name}/{root.instance_id}")
 
-    def runs(self) -> dict[str, CodeRun]:
+    def runs(self) -> dict[str, Run]:
         return {key: run for each in self.partitions for key, run in each.reader.states.items()}
 
     def told(self) -> str:

@@ -160,7 +160,7 @@ class Shape:
 
     Shape:  script has type and payload of the events that a client sends to the root; `restarts`
             says that the root may be started again at any time and ends the same; `retries` that
-            its failures are retried until it ends well.
+            its failures are retried until it ends well. One without bodies is of another kind.
     """
 
     name: str
@@ -168,6 +168,10 @@ class Shape:
     script: tuple[tuple[str, object], ...] = ()
     restarts: bool = False
     retries: bool = False
+    kind: str = "replay"
+
+    def kinds(self) -> dict[str, str]:
+        return dict.fromkeys({self.name, *self.bodies}, self.kind)
 
     def workflows(self, port: Port) -> list[Workflow]:
         return [_workflow(port, name, *body) for name, body in self.bodies.items()]

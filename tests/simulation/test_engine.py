@@ -8,7 +8,7 @@ the simulation proves nothing. More seeds: `python -m tests.simulation.engine --
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pytest
 from typing_extensions import override
@@ -21,8 +21,10 @@ from headwater.processors.runs.decisions import Decision
 from headwater.processors.runs.state import RunStatus
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import CommandSent, HistoryAppended, PartitionClaimed, RunSuspended
+from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.turns import Flight, Partition, Turn
 from tests.simulation.engine import expected, run
 from tests.simulation.engine_log import Violation
 from tests.simulation.engine_world import Rules, World
@@ -119,12 +121,59 @@ class ForgetsTime(Owner):
     """An owner that does not look at what waits for time."""
 
     @override
-    def wake(self, now_ms: int, reached_ms: int | None = None, *, heard: bool = False) -> None:
+    def wake(self, now_ms: int, reached_ms: int | None = None, *, complete: bool = False) -> None:
         pass
 
     @override
     def next_due_ms(self) -> None:
         return None
+
+
+class ReleasesEarly(Driver):
+    """A driver that lets go what follows from a batch before that is durable."""
+
+    @override
+    def turn(self, now_ms: int, limit: int | None = None, *, complete: bool = False) -> Turn:
+        turn = super().turn(now_ms, limit, complete=complete)
+        if turn.flight is not None:
+            for partition, batch in turn.flight.batches:
+                self._follow(partition, batch, 0)
+                batch.effects.clear()
+        return turn
+
+
+class ReleasesInAnyOrder(Driver):
+    """A driver that does not wait for the turns before."""
+
+    @override
+    def appended(self, flight: Flight, firsts: Mapping[int, int] | None) -> None:
+        self._flights.remove(flight)
+        for partition, batch in flight.batches:
+            self._follow(partition, batch, (firsts or {}).get(partition.number, 0))
+
+
+class SendsToTheNextHost(Driver):
+    """A driver that gives a host what was for the one before it."""
+
+    @override
+    def host_started(self) -> None:
+        pass
+
+
+class AnswersOnce(Driver):
+    """A driver that does not answer a command again whose outcome was recorded by another."""
+
+    @override
+    def _receive(self, partition: Partition, offset: int, sent: CommandSent, now_ms: int) -> None:
+        partition.owner.receive(offset, sent, now_ms)
+
+
+class WakesBeforeItHasRead(Driver):
+    """A driver that lets time pass over commands that it has not read."""
+
+    @override
+    def _wake(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
+        partition.owner.wake(now_ms)
 
 
 def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] = ()) -> str:
@@ -143,10 +192,13 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
 @pytest.mark.parametrize(
     ("left_out", "shapes", "seeds", "told"),
     [
-        (Rules(releases_early=True), [], range(20), "what the log does not say"),
+        (Rules(driver=ReleasesEarly), [], range(20), "what the log does not say"),
+        (Rules(driver=ReleasesInAnyOrder), [], range(100), "what the log does not say"),
+        (Rules(driver=SendsToTheNextHost), [], range(100), "for nobody"),
+        (Rules(driver=WakesBeforeItHasRead), ["in_time"], range(100), "had been sent"),
         (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
-        (Rules(answers_again=False), ["children"], range(50), "to end"),
-        (Rules(commits_after_backs=False), ["children"], range(150, 200), "to end"),
+        (Rules(driver=AnswersOnce), ["children"], range(50), "to end"),
+        (Rules(commits_after_notices=False), ["children"], range(400), "to end"),
         (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),
         (Rules(owner=DecidesAgain), [], range(50), "outcome"),
         (
@@ -167,7 +219,8 @@ def test_no_rule_can_be_left_out(
 
 def _name(rules: Rules) -> str:
     every = Rules()
-    return next(name for name in vars(every) if getattr(rules, name) != getattr(every, name))
+    left_out = next(name for name in vars(every) if getattr(rules, name) != getattr(every, name))
+    return getattr(getattr(rules, left_out), "__name__", left_out)
 
 
 def test_an_engine_that_takes_a_stale_result_is_found_out(monkeypatch: pytest.MonkeyPatch):
@@ -175,7 +228,7 @@ def test_an_engine_that_takes_a_stale_result_is_found_out(monkeypatch: pytest.Mo
         return False
 
     monkeypatch.setattr(deciding, "is_stale", fresh)
-    assert fails(range(200), None, ["line", "even_race"])
+    assert fails(range(400), None, ["line", "even_race"])
 
 
 def test_an_engine_that_suspends_a_run_whose_step_is_tried_again_is_found_out(

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater import Retry, Step, StepFailedError, WorkflowEvent, WorkflowTest, workflow
-from headwater.processors.replay.commands import StepReturned
-from headwater.processors.replay.step_commits import StepCommit
+from headwater.processors.runs.requests import StepReturned
+from headwater.processors.runs.step_commits import StepCommit
 from headwater.streams.code_host.host import Host
 from tests.workflows.running import (
     Deployed,
@@ -250,12 +250,12 @@ def test_an_attempt_ends_when_the_one_before_it_turns_out_to_have_had_its_result
         owner = test._owner
         hand = owner.instances.find("order/i-1")
         started = hand.attempts["charge"]
-        owner.attempt_returned(hand, "charge")
+        returned = StepReturned(started.step, 1, started.policy, "1")
+        assert owner.begin_commit(started.activation, returned) is not None
         test._stop()
-        test._host = Host(test._workflows, emit=test._heard, now_ms=lambda: test.now_ms)
+        test._host = Host(test._workflows, emit=test._host_sent, now_ms=lambda: test.now_ms)
         owner.host_gone("it ended", test.now_ms)
         await test.run_until_idle()
-        returned = StepReturned(started.step, 1, started.policy, "1")
         owner.recover(StepCommit("order/i-1", 0, returned), test.now_ms)
         await test.advance("10 seconds")
         assert calls == ["begun", "begun"]

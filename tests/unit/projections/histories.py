@@ -8,6 +8,7 @@ from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
     NO_CAUSE,
+    ClaimedWorkflow,
     CommandRejected,
     HistoryAppended,
     LogEvent,
@@ -61,7 +62,11 @@ class Log:
             epoch=epoch,
             cause=NO_CAUSE,
             at_ms=self._next_ms(),
-            events=(PartitionClaimed(owner, workflows),),
+            events=(
+                PartitionClaimed(
+                    owner, tuple(ClaimedWorkflow(each, "replay") for each in workflows)
+                ),
+            ),
         )
         self.partitions[partition].append(claim)
         return epoch

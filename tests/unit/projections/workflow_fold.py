@@ -75,7 +75,7 @@ class Fold:
                 "partition": partition,
                 "epoch": offset,
                 "owner": claim.owner,
-                "workflows": list(claim.workflows),
+                "workflows": [each.name for each in claim.workflows],
                 "claimed_at": record.at_ms,
             }
         if not counts:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headwater.processors.replay.commands import Reached, RetryPolicy, RollbackRaised, StepRaised
+from headwater.processors.runs.host_messages import Started
+from headwater.processors.runs.requests import Reached, RetryPolicy, RollbackRaised, StepRaised
 from headwater.streams.engine.attempts import lost, timed_out
-from headwater.streams.engine.host_protocol import Started
 
 _STEP = Reached("a", "a", 0, 0, 3, 600)
 _POLICY = RetryPolicy(2, 1_000, "constant")

@@ -10,11 +10,12 @@ import pytest
 from headwater.processors.runs.claims import Claims
 from headwater.schemas.history import CommandSent, StartRun
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.live_instances import COMPRESSED, FORMAT, Instances
+from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT
+from headwater.streams.engine.turns import Partition
 from headwater.streams.workflows.checkpoints import Checkpoints
-from headwater.streams.workflows.ownership import OwnedPartition
+from tests.fakes.engines import ENGINES, REPLAY
 
 
 class Written:
@@ -34,12 +35,12 @@ async def _nothing() -> None:
     pass
 
 
-def _owned(params: str) -> OwnedPartition:
+def _owned(params: str) -> Partition:
     owner = Owner(
         0,
         Claims(epoch=0),
-        Instances(),
-        workflows={"order"},
+        LiveInstances(ENGINES),
+        workflows={"order": REPLAY.kind},
         number_activations=lambda: 1,
         draw_seed=lambda: "seed",
     )
@@ -53,10 +54,10 @@ def _owned(params: str) -> OwnedPartition:
     )
     owner.receive(0, sent, 0)
     owner.take()
-    return OwnedPartition(0, owner, 0, {}, position=2, replied=1, checkpoint_at_s=0, records=1)
+    return Partition(0, owner, 0, {}, start=0, position=2, replied=1)
 
 
-def _write(owned: OwnedPartition) -> list[tuple[bytes, SnapshotTaken]]:
+def _write(owned: Partition) -> list[tuple[bytes, SnapshotTaken]]:
     log = Written()
     checkpoints = Checkpoints(cast("Any", log), commit=_nothing)
     asyncio.run(checkpoints.write(owned, 60))
@@ -66,14 +67,15 @@ def _write(owned: OwnedPartition) -> list[tuple[bytes, SnapshotTaken]]:
 def test_the_mark_follows_the_states_that_it_speaks_of():
     owned = _owned("1")
     (key, state), (mark_key, mark) = _write(owned)
-    assert (key, state.format, state.position, state.wake_at_ms) == (b"order/o-1", FORMAT, 2, 0)
+    assert (key, state.position, state.wake_at_ms) == (b"order/o-1", 2, 0)
+    assert (state.kind, state.format, state.compressed) == ("replay", REPLAY.format, False)
     assert (mark_key, mark.position, mark.cause, mark.state) == (CHECKPOINT, 2, 0, b"")
-    assert not owned.owner.dirty
+    assert not owned.owner.instances.take_changed()
 
 
 def test_a_large_state_is_compressed():
     (_, state), _ = _write(_owned(f'"{"x" * 1_000_000}"'))
-    assert state.format == COMPRESSED
+    assert state.compressed
     assert len(state.state) < 10_000
 
 
@@ -84,5 +86,5 @@ def test_a_state_that_no_record_could_hold_puts_the_checkpoint_off(
     noise = random.Random(1).randbytes(300_000).hex()
     owned = _owned(f'"{noise}"')
     assert _write(owned) == []
-    assert owned.owner.dirty == {"order/o-1"}
+    assert owned.owner.instances.take_changed() == {"order/o-1"}
     assert "order/o-1" in caplog.text

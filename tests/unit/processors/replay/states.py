@@ -2,8 +2,8 @@
 
 import msgspec
 
-from headwater.processors.replay.commands import Reached, RetryPolicy
 from headwater.processors.replay.state import CodeRun, Entry, EntryStatus
+from headwater.processors.runs.requests import Reached, RetryPolicy
 from headwater.processors.runs.state import Received, RunStatus
 from headwater.schemas.history import Child, EntryKind, Failure, Parent
 

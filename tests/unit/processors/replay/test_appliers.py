@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.replay.appliers import apply, fold
+from headwater.processors.replay.appliers import apply
 from headwater.processors.replay.state import UNRESOLVED, CodeRun, EntryStatus
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.state import RunStatus
@@ -36,6 +36,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from tests.fakes.engines import fold
 from tests.unit.processors.replay.states import (
     CHILD,
     FAILURE,

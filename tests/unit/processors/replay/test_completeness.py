@@ -3,7 +3,9 @@
 from typing import get_args
 
 from headwater.processors.replay import appliers, commands, decide
-from headwater.schemas.history import Command, RunEvent, RunStarted
+from headwater.processors.runs.requests import HostGone, Request, Wake
+from headwater.projections.workflows import plan
+from headwater.schemas.history import Command, LogEvent, RunEvent, RunStarted
 from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 
@@ -14,10 +16,14 @@ def test_every_event_of_a_run_has_an_applier():
     assert not elsewhere & set(appliers._APPLIERS)
 
 
+def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
+    assert set(plan._PLANNERS) == set(get_args(LogEvent))
+
+
 def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():
-    asked = {*get_args(commands.CodeCommand), commands.HostGone, commands.Wake}
+    asked = {*get_args(commands.CodeCommand), HostGone, Wake}
     assert set(decide._DECIDERS) == asked
-    assert asked == set(commands.Asked.__subclasses__())
+    assert asked == set(Request.__subclasses__())
 
 
 def test_every_command_and_everything_that_is_asked_for_has_a_row_in_the_tables_of_these_tests():

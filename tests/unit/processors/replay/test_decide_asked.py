@@ -4,29 +4,36 @@ import pytest
 
 from headwater.processors.replay.commands import (
     Advance,
-    Asked,
     BeginRollback,
     Cancel,
     Close,
     Fail,
-    HostGone,
     Log,
     Losers,
     Mark,
     Open,
     Raise,
     Return,
-    RollbackRaised,
     RolledBack,
-    StepRaised,
-    StepReturned,
     Suspend,
-    Wake,
 )
-from headwater.processors.replay.decide import HOSTS_LOST_MAX, ROLLBACK_RETRIES, STALE, decide_asked
+from headwater.processors.replay.decide import (
+    HOSTS_LOST_MAX,
+    ROLLBACK_RETRIES,
+    STALE,
+    decide_request,
+)
 from headwater.processors.replay.state import CodeRun, EntryStatus
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.requests import (
+    HostGone,
+    Request,
+    RollbackRaised,
+    StepRaised,
+    StepReturned,
+    Wake,
+)
 from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import (
     EntriesCancelled,
@@ -354,7 +361,7 @@ TIME = {
     ),
     "a wait for several ends with none": (
         _with("w", _KIND.WAIT, limit=5, **_WAIT),
-        Wake(NOW_MS, heard=True),
+        Wake(NOW_MS, complete=True),
         [EntryCompleted("w", "[]")],
     ),
     "a retry is due": (
@@ -399,19 +406,19 @@ CASES = STEPS | OPENED | SCOPES | ENDS | TIME
 def test_what_is_asked_for_is_decided_as_the_table_says(name: str):
     run, asked, expected = CASES[name]
     before = copy_of(run)
-    assert decide_asked(run, asked, NOW_MS) == expected
+    assert decide_request(run, asked, NOW_MS) == expected
     assert run == before, "deciding changes nothing"
 
 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETE, RunStatus.ERRORED, RunStatus.TERMINATED])
 def test_nothing_is_decided_for_a_run_that_is_over(status: RunStatus):
     for _, asked, _ in CASES.values():
-        assert decide_asked(a_run(status), asked, NOW_MS) is STALE
+        assert decide_request(a_run(status), asked, NOW_MS) is STALE
 
 
 def test_a_wait_that_ends_without_its_event_says_what_it_waited_for():
     run = _with("w", _KIND.WAIT, event_types=("line", "end"), wake_at_ms=NOW_MS)
-    (event,) = _events(run, Wake(NOW_MS, heard=True))
+    (event,) = _events(run, Wake(NOW_MS, complete=True))
     assert isinstance(event, EntryErrored)
     assert event.failure.name == "EventTimeoutError"
     assert event.failure.message == (
@@ -421,7 +428,7 @@ def test_a_wait_that_ends_without_its_event_says_what_it_waited_for():
 
 def test_a_child_that_takes_too_long_is_ended_and_fails_its_entry():
     run = _with("bill", _KIND.CHILD, child=CHILD, wake_at_ms=NOW_MS)
-    posts, event = _events(run, Wake(NOW_MS, heard=True))
+    posts, event = _events(run, Wake(NOW_MS, complete=True))
     assert posts == PostsQueued(
         (Post(0, "invoice", "inv-1", TerminateRun("it took too long", _ME)),)
     )
@@ -445,7 +452,7 @@ def test_a_run_that_takes_its_host_with_it_too_often_is_given_up():
         Mark("c", "c", _KIND.CHECKPOINT, 2),
     ],
 )
-def test_one_entry_more_than_allowed_ends_the_run_unless_some_of_them_are_sleeps(asked: Asked):
+def test_one_entry_more_than_allowed_ends_the_run_unless_some_of_them_are_sleeps(asked: Request):
     entries = {str(n): an_entry(_KIND.DO, _AT.COMPLETED) for n in range(ENTRIES_MAX)}
     (event,) = _events(a_run(entries=entries), asked)
     assert isinstance(event, RunErrored)
@@ -460,7 +467,7 @@ def test_a_step_that_is_tried_again_counts_once():
     assert _events(a_run(entries=entries), _returned(2)) == [_completed(2)]
 
 
-def _events(run: CodeRun, asked: Asked) -> list[RunEvent]:
-    decision = decide_asked(run, asked, NOW_MS)
+def _events(run: CodeRun, asked: Request) -> list[RunEvent]:
+    decision = decide_request(run, asked, NOW_MS)
     assert not isinstance(decision, Rejection)
     return decision

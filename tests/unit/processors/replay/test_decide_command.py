@@ -117,14 +117,19 @@ _CASCADE = PostsQueued(
     )
 )
 
+
+def _started(params: str, seed: str, parent: Parent | None = None) -> RunStarted:
+    return RunStarted(params, seed, parent, kind="replay")
+
+
 ACCEPTED = {
-    "create": (None, StartRun("1"), [RunStarted("1", "seed")]),
-    "create for a parent": (None, StartRun("1", PARENT), [RunStarted("1", "seed", PARENT)]),
+    "create": (None, StartRun("1"), [_started("1", "seed")]),
+    "create for a parent": (None, StartRun("1", PARENT), [_started("1", "seed", PARENT)]),
     "a parent's next run": (
-        a_run(_COMPLETE, parent=PARENT), StartRun("2", _LATER), [RunStarted("2", "seed", _LATER)],
+        a_run(_COMPLETE, parent=PARENT), StartRun("2", _LATER), [_started("2", "seed", _LATER)],
     ),
     "a parent's next run, while the child has a child": (
-        _child(parent=PARENT), StartRun("2", _LATER), [RunStarted("2", "seed", _LATER), _ENDED],
+        _child(parent=PARENT), StartRun("2", _LATER), [_started("2", "seed", _LATER), _ENDED],
     ),
     "restart": (a_run(_COMPLETE), RestartRun(), [RunStarted("1", "seed")]),
     "restart with a child that runs": (_child(), RestartRun(), [RunStarted("1", "seed"), _ENDED]),
@@ -235,7 +240,7 @@ ACCEPTED = {
         a_run(heard={"other/x": 3}), _heard(4), [EventReceived("other/x#4", "line", "1", NOW_MS)],
     ),
     "an event that creates its instance": (
-        None, _told(7), [RunStarted('{"a":1}', "seed"), _TOLD],
+        None, _told(7), [_started('{"a":1}', "seed"), _TOLD],
     ),
     "an event that would create its instance, which is there": (
         a_run(heard={"~hooks/webhooks-3": 6}), _told(7), [_TOLD],

@@ -1,6 +1,6 @@
 """What a run sends: the place of records among all that their partition publishes."""
 
-from headwater.processors.replay.outbox import in_order, queue
+from headwater.processors.runs.outbox import in_order, queue
 from headwater.schemas.history import Parent, Post, PostsQueued, RunResumed, Sender, StartRun
 from tests.unit.processors.replay.states import a_run
 

@@ -1,13 +1,16 @@
 """What no record can hold: given a state and a decision, what is decided instead."""
 
+from functools import partial
+
 import pytest
 
 from headwater.processors.replay.appliers import apply
 from headwater.processors.replay.decide import decide_command
-from headwater.processors.replay.sizes import bytes_max, fitting
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import DECISION_BYTES_MAX, FAILURE_MESSAGE_MAX
+from headwater.processors.runs.sizes import bytes_max
+from headwater.processors.runs.sizes import fitting as _fitting
 from headwater.processors.runs.state import Received, RunStatus
 from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import (
@@ -22,7 +25,10 @@ from headwater.schemas.history import (
     RunStarted,
     TerminateRun,
 )
+from tests.fakes.engines import REPLAY
 from tests.unit.processors.replay.states import CHILD, NOW_MS, PARENT, a_run, an_entry
+
+fitting = partial(_fitting, REPLAY)
 
 _LARGE = "x" * 1_000_000
 _MANY = [EntryCompleted(f"w{n}", _LARGE) for n in range(11)]

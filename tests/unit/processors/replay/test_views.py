@@ -1,6 +1,5 @@
 """The history of an instance as people read it."""
 
-from headwater.processors.replay.views import runs
 from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -19,6 +18,7 @@ from headwater.schemas.history import (
     RunStarted,
     StepCompleted,
 )
+from tests.fakes.engines import runs
 
 
 def _record(

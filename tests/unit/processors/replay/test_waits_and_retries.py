@@ -2,10 +2,10 @@
 
 import pytest
 
-from headwater.processors.replay.commands import RetryPolicy
-from headwater.processors.replay.retries import ANY_NUMBER, delay_ms, retry_at_ms
 from headwater.processors.replay.state import CodeRun, EntryStatus
 from headwater.processors.replay.waits import handlers_due, next_wake_ms
+from headwater.processors.runs.requests import RetryPolicy
+from headwater.processors.runs.retries import ANY_NUMBER, delay_ms, retry_at_ms
 from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import EntryKind
 from tests.unit.processors.replay.states import FAILURE, a_run, an_entry

@@ -5,7 +5,7 @@ import pytest
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX
 from headwater.schemas.history import Command, CommandSent, NoteRefusal, Sender, SendEvent, StartRun
-from headwater.streams.engine.refusal_notices import back_to_sender
+from headwater.streams.engine.refusal_notices import refusal_notice
 
 _ENDED = Rejection("INSTANCE_TERMINAL", "it has ended")
 
@@ -25,7 +25,7 @@ def _back(
         reply_to=-1,
         command=command or _event(workflow),
     )
-    return back_to_sender(sent, rejection, None, 5)
+    return refusal_notice(sent, rejection, None, 5)
 
 
 def test_a_workflow_is_told_that_its_event_was_dropped():

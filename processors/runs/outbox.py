@@ -1,23 +1,21 @@
 """What a run sends to others: it is queued in the same record as the reason for it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from headwater.processors.replay.state import CodeRun
+from headwater.processors.runs.state import Run
 from headwater.schemas.history import (
-    Parent,
     Post,
     PostsQueued,
     RunEvent,
     Sender,
     SendEvent,
     StartRun,
-    TerminateRun,
 )
 
 
-def queue(run: CodeRun, posts: Sequence[Post]) -> list[RunEvent]:
+def queue(run: Run, posts: Sequence[Post]) -> list[RunEvent]:
     """Puts posts into the outbox; they get their numbers here, and what may be refused its sender.
 
     Shape:  (run, posts without numbers) -> one event, or none for no posts.
@@ -28,7 +26,7 @@ def queue(run: CodeRun, posts: Sequence[Post]) -> list[RunEvent]:
     return [PostsQueued(tuple(numbered))]
 
 
-def _numbered(run: CodeRun, post: Post, number: int) -> Post:
+def _numbered(run: Run, post: Post, number: int) -> Post:
     command = post.command
     if isinstance(command, SendEvent):
         # The mailbox of the receiver tells by this id what it has received before.
@@ -37,7 +35,7 @@ def _numbered(run: CodeRun, post: Post, number: int) -> Post:
         command = SendEvent(event_id, command.type, command.payload, sender)
     elif isinstance(command, StartRun) and command.parent is None:
         sender = Sender(run.workflow, run.instance_id, run.run_number, number)
-        command = StartRun(command.params, sender=sender)
+        command = msgspec.structs.replace(command, sender=sender)
     return Post(number, post.workflow, post.instance_id, command, post.topic, post.key, post.value)
 
 
@@ -58,18 +56,3 @@ def _placed(event: PostsQueued, order: int) -> PostsQueued:
             for post in event.posts
         )
     )
-
-
-def end_children(run: CodeRun, keys: Iterable[str], reason: str) -> list[Post]:
-    """Posts that end the children of those of these entries that have one."""
-    found = ((key, run.entries[key].child) for key in keys)
-    return [
-        Post(
-            0,
-            child.workflow,
-            child.instance_id,
-            TerminateRun(reason, Parent(run.workflow, run.instance_id, run.run_number, key)),
-        )
-        for key, child in found
-        if child is not None
-    ]

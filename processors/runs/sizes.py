@@ -12,12 +12,11 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from headwater.processors.replay.ends import ending
-from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.engine import Engine
 from headwater.processors.runs.limits import DECISION_BYTES_MAX, bounded
 from headwater.schemas.failures import RECORD_TOO_LARGE
-from headwater.schemas.history import Failure, LogEvent, RunErrored, RunEvent, RunStarted
+from headwater.schemas.history import Failure, LogEvent, RunEvent, RunStarted
 
 #: What an event takes besides its texts and its parts: numbers of 10 bytes at most, lengths of 5.
 _EVENT_BYTES: Final = 128
@@ -84,11 +83,12 @@ def _part(part: object, measure: Callable[[str], int] | None) -> int:
             return _PART_BYTES
 
 
-def fitting(run: CodeRun | None, decision: Decision) -> Decision:
+def fitting(engine: Engine[Any], run: Any, decision: Decision) -> Decision:  # noqa: ANN401
     """What is decided instead of what no record can hold; all else as it is.
 
-    Shape:  run is what the decision is about. A run that is under way ends with an error; a new run
-            does not begin, and one that has ended stays as it is: that is a rejection.
+    Shape:  run is what the decision is about, or None; the engine is that run's. A run that is
+            under way ends with an error; a new run does not begin, and one that has ended stays as
+            it is: that is a rejection.
     """
     if isinstance(decision, Rejection):
         return Rejection(decision.code, bounded(decision.message))
@@ -100,12 +100,12 @@ def fitting(run: CodeRun | None, decision: Decision) -> Decision:
     fault = _fault(decision, size)
     if run is None or run.ended or isinstance(decision[0], RunStarted):
         return Rejection(RECORD_TOO_LARGE, fault)
-    end = RunErrored(Failure(RECORD_TOO_LARGE, fault))
-    ended = ending(run, end)
+    failure = Failure(RECORD_TOO_LARGE, fault)
+    ended = engine.give_up(run, failure)
     if bytes_max(ended, _exactly) <= DECISION_BYTES_MAX:
         return ended
     # It has so many children that to end them is too large: they go on, and nobody hears of them.
-    return ending(run, end, with_children=False)
+    return engine.give_up(run, failure, with_children=False)
 
 
 def _fault(events: list[RunEvent], size: int) -> str:

@@ -1,6 +1,6 @@
 """When a failed attempt is tried again."""
 
-from headwater.processors.replay.commands import RetryPolicy
+from headwater.processors.runs.requests import RetryPolicy
 
 #: Attempts are counted from 1; a policy without a limit has this many.
 ANY_NUMBER = -1

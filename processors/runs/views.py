@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headwater.processors.replay.appliers import fold
-from headwater.processors.replay.state import CodeRun, Entry
-from headwater.processors.replay.trimming import trimmed
+from headwater.processors.runs.engine import Engines, engine_of
+from headwater.processors.runs.folding import fold
+from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.history import (
     EntryCompleted,
-    EntryKind,
     EntryRolledBack,
     EventReceived,
     HistoryAppended,
@@ -32,16 +31,17 @@ class EventView(msgspec.Struct, kw_only=True, gc=False):
 
 @dataclass(slots=True)
 class RunView:
-    """A run as far as it was read: `state` has the entries, the others are in log order."""
+    """A run as far as it was read: events and logs are in log order."""
 
-    state: CodeRun | None = None
+    engines: Engines
+    state: Run | None = None
     events: dict[str, EventView] = field(default_factory=dict)
     logs: list[tuple[int, LogWritten]] = field(default_factory=list)
     rolled_back_at_ms: dict[str, int] = field(default_factory=dict)
 
     def apply(self, record: HistoryAppended) -> None:
         """Applies a record that counts."""
-        self.state = fold(self.state, record)
+        self.state = fold(self.engines, self.state, record)
         for event in record.events:
             match event:
                 case EventReceived():
@@ -73,28 +73,22 @@ class RunView:
 
     def steps(self) -> list[tuple[str, Entry]]:
         """The entries that people see, in the order in which they were first reached."""
-        entries = self.state.entries if self.state else {}
-        hidden = trimmed(entries)
-        shown = [
-            (key, entry)
-            for key, entry in entries.items()
-            if entry.kind is not EntryKind.NOW and key not in hidden
-        ]
-        return sorted(shown, key=lambda each: each[1].ordinal)
+        run = self.state
+        return [] if run is None else engine_of(self.engines, run.kind).steps(run)
 
 
-def runs(records: list[HistoryAppended]) -> dict[int, RunView]:
+def runs(engines: Engines, records: list[HistoryAppended]) -> dict[int, RunView]:
     """The runs of one instance, by number.
 
     Shape:  the records of the instance that count, in order.
     """
     found: dict[int, RunView] = {}
-    before: CodeRun | None = None
+    before: Run | None = None
     for record in records:
         view = found.get(record.run_number)
         first = record.events[0]
         if view is None and isinstance(first, RunStarted):
-            view = found[record.run_number] = RunView(before)
+            view = found[record.run_number] = RunView(engines, before)
             if first.kept is not None:
                 view.events = found[record.run_number - 1].untaken()
         if view is not None:

@@ -1,0 +1,118 @@
+"""The engine of workflows written as code, which is replayed against its history."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from headwater.processors.replay import appliers, waits
+from headwater.processors.replay.decide import KIND, decide_command, decide_request
+from headwater.processors.replay.ends import ending
+from headwater.processors.replay.host_messages import HandlerAgain, activate, message_for_host
+from headwater.processors.replay.state import OPEN, CodeRun
+from headwater.processors.replay.trimming import trimmed
+from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.requests import Request
+from headwater.processors.runs.state import Entry, RunStatus
+from headwater.schemas.history import EntryKind, Failure, RunErrored, RunEvent
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_DECODE: Final = msgspec.msgpack.Decoder(CodeRun).decode
+
+
+class ReplayEngine:
+    """Implements `processors.runs.engine.Engine`, which says what the methods mean.
+
+    Shape:  entries_max is how many entries a run may have.
+    """
+
+    kind: Final = KIND
+    #: A change of CodeRun, Run, Entry or their parts is a new one.
+    format: Final = 1
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._entries_max = entries_max
+
+    # -- deciding
+
+    decide_command = staticmethod(decide_command)
+
+    def decide(self, run: CodeRun, request: Request, now_ms: int) -> Decision:
+        """Decides a request; each has its own function."""
+        return decide_request(run, request, now_ms, self._entries_max)
+
+    @staticmethod
+    def give_up(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+        """Ends a run, and with it its children."""
+        return ending(run, RunErrored(failure), with_children=with_children)
+
+    # -- applying
+
+    begin = staticmethod(appliers.begin)
+    apply = staticmethod(appliers.apply)
+
+    # -- what follows
+
+    message_for_host = staticmethod(message_for_host)
+
+    def activate(self, run: CodeRun, activation: int) -> HostMessage:
+        """Has its code replayed against its entries."""
+        return activate(activation, run, self._entries_max)
+
+    @staticmethod
+    def is_runnable(run: CodeRun, now_ms: int) -> bool:
+        """A run that took its host with it stands still for a while."""
+        return run.status is RunStatus.ACTIVE and run.back_at_ms <= now_ms
+
+    @staticmethod
+    def attempts_due(run: CodeRun, activation: int, now_ms: int) -> Mapping[str, HostMessage]:
+        """Those of rollback handlers; steps are tried again by an event."""
+        return {
+            key: HandlerAgain(activation, key, run.entries[key].rollback_attempts + 1)
+            for key in waits.handlers_due(run, now_ms)
+        }
+
+    next_wake_ms = staticmethod(waits.next_wake_ms)
+
+    @staticmethod
+    def attempt_awaited(run: CodeRun, key: str) -> int | None:
+        """The one after those that failed, as long as the step has no result."""
+        entry = run.entries.get(key)
+        if entry is None:
+            return 1
+        if entry.kind is not EntryKind.DO or entry.status not in OPEN:
+            return None
+        return entry.attempts + 1
+
+    # -- the state at rest
+
+    @staticmethod
+    def encode(run: CodeRun) -> bytes:
+        """The state as msgpack."""
+        return _ENCODE(run)
+
+    @staticmethod
+    def decode(state: bytes) -> CodeRun:
+        """The state from msgpack."""
+        return _DECODE(state)
+
+    @staticmethod
+    def drop_finished(run: CodeRun) -> None:
+        """A retry needs all entries, a restart none."""
+        if run.status is not RunStatus.ERRORED and run.entries:
+            run.entries.clear()
+            run.open.clear()
+            run.mailbox.clear()
+
+    @staticmethod
+    def steps(run: CodeRun) -> list[tuple[str, Entry]]:
+        """All entries but those that only the code sees, and iterations that are forgotten."""
+        hidden = trimmed(run.entries)
+        shown = [
+            (key, entry)
+            for key, entry in run.entries.items()
+            if entry.kind is not EntryKind.NOW and key not in hidden
+        ]
+        return sorted(shown, key=lambda each: each[1].ordinal)

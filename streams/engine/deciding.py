@@ -1,0 +1,62 @@
+"""Which engine decides a command, and with what."""
+
+from collections.abc import Callable, Mapping
+
+from headwater.processors.runs.decide import not_found
+from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.engine import Engines, engine_of
+from headwater.processors.runs.sizes import fitting
+from headwater.schemas.history import Command, CommandSent, RestartRun, SendEvent, StartRun
+from headwater.streams.engine.effects import unknown_workflow
+from headwater.streams.engine.live_instances import LiveInstance
+
+
+class CommandDecider:
+    """Decides commands for one owner.
+
+    Shape:  workflows may be started, each with the kind of its runs.
+    """
+
+    def __init__(
+        self, engines: Engines, workflows: Mapping[str, str], draw_seed: Callable[[], str]
+    ) -> None:
+        self._engines = engines
+        self._workflows = workflows
+        self._draw_seed = draw_seed
+
+    def decide(self, live: LiveInstance | None, sent: CommandSent, now_ms: int) -> Decision:
+        """Decides a command; an instance that exists keeps its engine."""
+        command = sent.command
+        run = live.run if live else None
+        creates = _creates(command, live)
+        if creates and not self._has(sent.workflow, command):
+            return unknown_workflow(sent.workflow, self._workflows)
+        if live is not None:
+            engine = live.engine
+        elif creates:
+            engine = engine_of(self._engines, self._workflows[sent.workflow])
+        else:
+            return not_found(sent.instance_id)
+        decision = engine.decide_command(
+            run,
+            sent.instance_id,
+            command,
+            sent_at_ms=sent.sent_at_ms,
+            now_ms=now_ms,
+            seed=self._draw_seed() if creates or isinstance(command, RestartRun) else "",
+        )
+        # Before anything is applied: the log must be able to follow.
+        return fitting(engine, run, decision)
+
+    def _has(self, workflow: str, command: Command) -> bool:
+        """Whether there is such a workflow, of the kind that the command names if it names one."""
+        kind = self._workflows.get(workflow)
+        wanted = command.kind if isinstance(command, StartRun) else ""
+        return kind is not None and wanted in ("", kind)
+
+
+def _creates(command: Command, live: LiveInstance | None) -> bool:
+    """Whether a command creates an instance if it is accepted."""
+    if isinstance(command, SendEvent):
+        return live is None and command.start is not None
+    return isinstance(command, StartRun)

@@ -1,0 +1,324 @@
+"""The turn loop of a worker, without I/O.
+
+Between turns, things come in: commands, messages of the host, posts that were sent, SQL of steps
+that is settled. A turn takes all of it, has every owner decide, and gives the batches to append.
+What follows from a batch (messages for the host, replies, posts) is released when its append has
+returned, in the order of the turns. A second turn may be taken while the first append is under way,
+so host, broker and owners work at the same time.
+
+Worker, harness and simulation bring the world: they append, send, and say what time it is.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.host_messages import Forget, HostMessage, Requested
+from headwater.processors.runs.requests import StepRaised, StepReturned
+from headwater.processors.runs.step_commits import StepCommit
+from headwater.schemas.history import CommandSent, ReplySent, instance_key
+from headwater.streams.engine.effects import Answer, Batch, Queued
+from headwater.streams.engine.refusal_notices import refusal_notice
+from headwater.streams.engine.restore import Outcome
+from headwater.streams.engine.turns import (
+    Answers,
+    Flight,
+    Partition,
+    Released,
+    StepTransaction,
+    Turn,
+)
+
+#: Turns whose appends may be under way at once: one with the broker, one being made ready.
+FLIGHTS_MAX: Final = 2
+
+
+class Driver:
+    """Drives the owners of one process.
+
+    Shape:  partitions is how many there are in all, owned or not.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions: dict[int, Partition] = {}
+        self.count = partitions
+        #: The latest activation, and the latest before the present host was started.
+        self._last_activation = 0
+        self._before_host = 0
+        self._gone: list[tuple[str, int | None, dict[int, list[HostMessage]]]] = []
+        self._posts_sent: list[tuple[int, str, int]] = []
+        self._settled: list[tuple[StepTransaction, StepReturned | StepRaised]] = []
+        self._steps: list[StepTransaction] = []
+        self._attempts_ended = 0
+        self._turns = 0
+        self._flights: deque[Flight] = deque()
+        self._appended: dict[int, Mapping[int, int] | None] = {}
+        self._released = Released()
+
+    # -- partitions
+
+    def number_activation(self, partition: int) -> int:
+        """A number that no activation had, and that says whose it is."""
+        round_ = self._last_activation // self.count + 1
+        self._last_activation = round_ * self.count + partition
+        return self._last_activation
+
+    def take_on(self, partition: Partition) -> None:
+        """Drives a partition from now on."""
+        self.partitions[partition.number] = partition
+
+    def give_up(self, number: int) -> Partition | None:
+        """Drives a partition no longer: nothing follows any more from what it has under way."""
+        partition = self.partitions.pop(number, None)
+        if partition is not None:
+            self._release([Forget(each) for each in partition.owner.activations()])
+        return partition
+
+    def drives(self, partition: Partition) -> bool:
+        """Whether this one was not given up, nor taken over again."""
+        return self.partitions.get(partition.number) is partition
+
+    # -- what comes in
+
+    def host_sent(self, messages: Iterable[HostMessage]) -> None:
+        """Takes what the host sends, in order."""
+        for message in messages:
+            partition = self.partitions.get(message.activation % self.count)
+            if partition is not None:
+                partition.messages.append(message)
+
+    def host_gone(self, reason: str, turn: int | None = None) -> None:
+        """Takes note that the host is gone: after all that it sent, and before what another does.
+
+        Shape:  turn is the activation whose own code had its turn, if one had.
+        """
+        sent = {number: each.messages for number, each in self.partitions.items()}
+        for partition in self.partitions.values():
+            partition.messages = []
+        self._gone.append((reason, turn, sent))
+
+    def host_started(self) -> None:
+        """Takes note that there is a new host: what was for those before it concerns it not."""
+        self._before_host = self._last_activation
+
+    def posts_sent(self, partition: int, key: str, through: int) -> None:
+        """Takes note that the posts of an instance are durable up to this one."""
+        self._posts_sent.append((partition, key, through))
+
+    def step_settled(self, step: StepTransaction, outcome: StepReturned | StepRaised) -> None:
+        """Takes note of what became of the SQL of a step: it took effect, or the step failed."""
+        self._settled.append((step, outcome))
+
+    def messages_waiting(self) -> int:
+        """How many messages of the host wait for a turn."""
+        return sum(len(partition.messages) for partition in self.partitions.values())
+
+    # -- turns
+
+    def may_turn(self) -> bool:
+        """Whether not too many appends are under way."""
+        return len(self._flights) < FLIGHTS_MAX
+
+    def has_input(self) -> bool:
+        """Whether something came in since the last turn."""
+        return bool(self._gone or self._posts_sent or self._settled) or any(
+            partition.commands or partition.messages for partition in self.partitions.values()
+        )
+
+    def turn(self, now_ms: int, limit: int | None = None, *, complete: bool = False) -> Turn:
+        """Takes what came, has it decided, and gives what is to be appended.
+
+        Shape:  at most `limit` instances are given to the host, those that go on before those that
+                begin; complete if all that was sent until now is known, this moment included.
+        """
+        self._take_back(now_ms)
+        for partition in self.partitions.values():
+            self._serve(partition, now_ms, complete=complete)
+        self._take_notes(now_ms)
+        started = self._dispatch(now_ms, limit)
+        batches = [
+            (partition, partition.owner.take())
+            for partition in self.partitions.values()
+            if partition.owner.has_work(ready=False)
+        ]
+        flight = None
+        if batches:
+            self._turns += 1
+            flight = Flight(self._turns, batches)
+            self._flights.append(flight)
+        steps, self._steps = self._steps, []
+        ended, self._attempts_ended = self._attempts_ended, 0
+        return Turn(flight, steps, started, ended)
+
+    def _take_back(self, now_ms: int) -> None:
+        """Takes back what hosts had that are gone, after all that they sent."""
+        gone, self._gone = self._gone, []
+        for reason, turn, sent in gone:
+            for number, partition in self.partitions.items():
+                self._hear(partition, sent.get(number, []), now_ms)
+                partition.owner.host_gone(reason, now_ms, turn=turn)
+
+    def _serve(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
+        """Gives an owner what has come for it."""
+        commands, partition.commands = partition.commands, []
+        for offset, command in commands:
+            self._receive(partition, offset, command, now_ms)
+        messages, partition.messages = partition.messages, []
+        self._hear(partition, messages, now_ms)
+        self._wake(partition, now_ms, complete=complete)
+
+    def _receive(self, partition: Partition, offset: int, sent: CommandSent, now_ms: int) -> None:
+        known = partition.outcomes.pop(offset, None)
+        if known is None:
+            partition.owner.receive(offset, sent, now_ms)
+        else:
+            # Its outcome was recorded before we came; whether anybody heard of it, nobody knows.
+            self._released.answers.append(_answered_again(partition, offset, sent, known, now_ms))
+
+    def _hear(self, partition: Partition, messages: list[HostMessage], now_ms: int) -> None:
+        """Gives an owner what its host sends, but for SQL of steps, which takes effect first."""
+        owner = partition.owner
+        ready: list[HostMessage] = []
+        for message in messages:
+            request = message.request if isinstance(message, Requested) else None
+            if isinstance(request, StepReturned | StepRaised):
+                self._attempts_ended += 1
+            if isinstance(request, StepReturned) and request.statements:
+                owner.hear(ready, now_ms)
+                ready = []
+                commit = owner.begin_commit(message.activation, request)
+                if commit is not None:
+                    self._steps.append(StepTransaction(partition, message.activation, commit))
+            else:
+                ready.append(message)
+        owner.hear(ready, now_ms)
+
+    def _wake(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
+        """Has done what is due, as far as all commands that were sent before are known."""
+        due_ms = partition.owner.next_due_ms()
+        reached_ms = min(partition.reached_ms, now_ms)
+        if due_ms is not None and due_ms <= reached_ms + complete:
+            partition.owner.wake(now_ms, reached_ms, complete=complete)
+
+    def _take_notes(self, now_ms: int) -> None:
+        """Has recorded what became of posts, and of the SQL of steps."""
+        sent, self._posts_sent = self._posts_sent, []
+        for number, key, through in sent:
+            sender = self.partitions.get(number)
+            if sender is not None:
+                sender.owner.posts_sent(key, through, now_ms)
+        settled, self._settled = self._settled, []
+        for step, outcome in settled:
+            if not self.drives(step.partition):
+                continue
+            if isinstance(outcome, StepRaised):
+                step.partition.owner.request(step.activation, outcome, now_ms)
+            else:
+                # Its host may be gone by now, and the step has taken effect all the same.
+                recover(
+                    step.partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms
+                )
+
+    def _dispatch(self, now_ms: int, limit: int | None) -> int:
+        """Gives ready instances to the host; with a limit the most urgent of all owners first."""
+        owners = [partition.owner for partition in self.partitions.values()]
+        if limit is None:
+            return sum(owner.dispatch(now_ms) for owner in owners)
+        started = 0
+        while started < limit:
+            ready = [
+                (urgency, number, owner)
+                for number, owner in enumerate(owners)
+                if (urgency := owner.first_ready()) is not None
+            ]
+            if not ready:
+                break
+            started += min(ready)[2].dispatch(now_ms, 1)
+        return started
+
+    # -- what follows
+
+    def appended(self, flight: Flight, firsts: Mapping[int, int] | None) -> None:
+        """Takes note that an append has returned; what follows waits for the turns before.
+
+        Shape:  firsts are the offsets at which the records begin, of the partitions in which they
+                surely count; the others were given up. None if nobody knows what became of it: then
+                nothing follows.
+        """
+        self._appended[flight.number] = firsts
+        while self._flights and self._flights[0].number in self._appended:
+            first = self._flights.popleft()
+            landed = self._appended.pop(first.number)
+            if landed is None:
+                continue
+            for partition, batch in first.batches:
+                if self.drives(partition):
+                    self._follow(partition, batch, landed.get(partition.number, 0))
+
+    def take_released(self) -> Released:
+        """Gives what may go out since the last call."""
+        released, self._released = self._released, Released()
+        return released
+
+    def _follow(self, partition: Partition, batch: Batch, first: int) -> None:
+        """Lets go what follows from a batch that is durable."""
+        partition.acknowledged = batch.number
+        if batch.records:
+            partition.position = first + len(batch.records)
+        released = self._released
+        to_host: list[HostMessage] = []
+        answers: list[Answer] = []
+        notices: list[CommandSent] = []
+        for effect in batch.effects:
+            match effect:
+                case HostMessage():
+                    to_host.append(effect)
+                case Queued():
+                    released.posts.append((partition, effect))
+                case Answer():
+                    answers.append(effect)
+                case CommandSent():
+                    notices.append(effect)
+        self._release(to_host)
+        if answers:
+            replies = [(each.to, _placed(each, first)) for each in answers]
+            released.answers.append(Answers(partition, answers[-1].cause, replies, notices))
+        while partition.settled and partition.settled[0][0] <= batch.number:
+            released.recorded.append((partition, partition.settled.pop(0)[1]))
+
+    def _release(self, messages: Iterable[HostMessage]) -> None:
+        """Sends the host messages, except those for a host before it."""
+        self._released.to_host += [each for each in messages if each.activation > self._before_host]
+
+
+def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:
+    """Completes a step whose SQL took effect, and remembers that until the log says so, too."""
+    partition.owner.recover(commit, now_ms)
+    partition.settled.append((partition.owner.batch_number, commit.id))
+
+
+def _answered_again(
+    partition: Partition, offset: int, sent: CommandSent, known: Outcome, now_ms: int
+) -> Answers:
+    reply = ReplySent(
+        command_id=sent.command_id,
+        code=known.code,
+        message=known.message,
+        status=known.status,
+        run_number=known.run_number,
+        partition=partition.number,
+        position=known.position,
+    )
+    notice = None
+    if known.code:
+        live = partition.owner.instances.find(instance_key(sent.workflow, sent.instance_id))
+        rejection = Rejection(known.code, known.message)
+        notice = refusal_notice(sent, rejection, live.run if live else None, now_ms)
+    return Answers(partition, offset, [(sent.reply_to, reply)], [notice] if notice else [])
+
+
+def _placed(answer: Answer, first: int) -> ReplySent:
+    return msgspec.structs.replace(answer.reply, position=first + answer.at)

@@ -1,0 +1,107 @@
+"""What a driver is given, and what it gives: partitions, turns, and what may go out."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.step_commits import StepCommit, StepId
+from headwater.schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
+from headwater.streams.engine.effects import Batch, Queued
+from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.restore import Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """A partition that was taken over, as its driver knows it.
+
+    Shape:  outcomes are by cause, of commands whose replies may not have been sent; start is the
+            offset in the history from which on it was read, position the offset behind our last
+            acknowledged record; replied is the offset up to which commands have their replies.
+    """
+
+    number: int
+    owner: Owner
+    epoch: int
+    outcomes: dict[int, Outcome]
+    start: int
+    position: int
+    replied: int
+    commands: list[tuple[int, CommandSent]] = field(default_factory=list)
+    messages: list[HostMessage] = field(default_factory=list)
+    #: Up to when all commands are known to have come.
+    reached_ms: int = 0
+    #: The latest batch that is durable.
+    acknowledged: int = 0
+    #: Steps whose SQL took effect, and the batch after which the log knows of them.
+    settled: list[tuple[int, StepId]] = field(default_factory=list)
+
+    def replied_to(self, offset: int) -> None:
+        """Takes note that the commands up to this one have their replies."""
+        self.replied = max(self.replied, offset + 1)
+
+
+class Flight(NamedTuple):
+    """The batches of one turn, on their way to the log."""
+
+    number: int
+    batches: list[tuple[Partition, Batch]]
+
+    def records(self) -> dict[int, list[tuple[bytes, HistoryAppended]]]:
+        """What is to be appended: records with their keys, by partition."""
+        return {
+            partition.number: [(_key(record), record) for record in batch.records]
+            for partition, batch in self.batches
+            if batch.records
+        }
+
+
+class StepTransaction(NamedTuple):
+    """SQL of a step that is to take effect, and the activation that wants it."""
+
+    partition: Partition
+    activation: int
+    commit: StepCommit
+
+
+class Turn(NamedTuple):
+    """What a turn gives.
+
+    Shape:  started is how many instances were given to the host; attempts_ended how many attempts
+            of steps have ended.
+    """
+
+    flight: Flight | None
+    steps: list[StepTransaction]
+    started: int
+    attempts_ended: int
+
+
+class Answers(NamedTuple):
+    """The outcomes of some commands of a partition, of which `through` is the last.
+
+    Shape:  replies have the partition where their receiver listens; notices are for workflows whose
+            commands were refused.
+    """
+
+    partition: Partition
+    through: int
+    replies: list[tuple[int, ReplySent]]
+    notices: list[CommandSent]
+
+
+class Released:
+    """What may go out now, in order."""
+
+    __slots__ = ("answers", "posts", "recorded", "to_host")
+
+    def __init__(self) -> None:
+        self.to_host: list[HostMessage] = []
+        self.posts: list[tuple[Partition, Queued]] = []
+        self.answers: list[Answers] = []
+        #: Steps whose SQL the log knows of.
+        self.recorded: list[tuple[Partition, StepId]] = []
+
+
+def _key(record: HistoryAppended) -> bytes:
+    return instance_key(record.workflow, record.instance_id).encode()

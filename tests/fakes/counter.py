@@ -1,0 +1,238 @@
+"""A second engine: a counter that events tell to add, and that ends at a number.
+
+It needs no code and no host: what it does is decided when an event or time comes. Params are
+`{"to": 5, "within_ms": 60000}`, the payload of each event is a number; without `within_ms` time
+does not end it. It shows what an engine is at the least.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from headwater.processors.runs import decide as runs
+from headwater.processors.runs.appliers import (
+    apply_event_received,
+    apply_posts_queued,
+    apply_posts_sent,
+    apply_run_completed,
+    apply_run_errored,
+    move,
+)
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.ends import ended_by
+from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.requests import Request, Wake
+from headwater.processors.runs.state import Entry, Run, RunStatus
+from headwater.schemas.history import (
+    Command,
+    EventReceived,
+    Failure,
+    FinishChild,
+    HistoryAppended,
+    LogEvent,
+    LogWritten,
+    NoteRefusal,
+    PauseRun,
+    PostsQueued,
+    PostsSent,
+    RestartRun,
+    ResumeRun,
+    RetryRun,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    SendEvent,
+    StartRun,
+    TerminateRun,
+)
+
+_STALE: Final = Rejection("STALE", "what this is about is over")
+
+
+class Counter(Run, kw_only=True):
+    """A run that counts."""
+
+    total: int = 0
+    ends_at_ms: int | None = None
+
+
+class CounterEngine:
+    """Implements `processors.runs.engine.Engine`."""
+
+    kind: Final = "counter"
+    format: Final = 1
+
+    # -- deciding
+
+    def decide_command(
+        self,
+        run: Counter | None,
+        instance_id: str,
+        command: Command,
+        *,
+        sent_at_ms: int,
+        now_ms: int,
+        seed: str,
+    ) -> Decision:
+        if isinstance(command, StartRun):
+            return _waiting(runs.start(run, instance_id, command, seed, self.kind))
+        if run is not None:
+            return self._decide_of(run, command, sent_at_ms, seed)
+        if isinstance(command, SendEvent) and command.start is not None:
+            start = (command.start, sent_at_ms, seed, self.kind)
+            return _waiting(runs.signal(instance_id, command, *start))
+        return runs.not_found(instance_id)
+
+    def _decide_of(  # noqa: PLR0911, one for each command
+        self, run: Counter, command: Command, sent_at_ms: int, seed: str
+    ) -> Decision:
+        match command:
+            case SendEvent():
+                return self._added(run, runs.send_event(run, command, sent_at_ms))
+            case PauseRun():
+                return runs.pause(run, command)
+            case ResumeRun():
+                resumed = runs.resume(run, command)
+                return resumed if isinstance(resumed, Rejection) else [*resumed, RunSuspended()]
+            case TerminateRun():
+                ended = RunTerminated(command.reason)
+                return runs.terminate(run, command) or ended_by(run, ended)
+            case RestartRun():
+                return _waiting(runs.restart(run, command, seed))
+            case NoteRefusal():
+                return runs.note_refusal(run, command)
+            case RetryRun() | FinishChild() | StartRun():
+                return _STALE
+
+    @staticmethod
+    def _added(run: Counter, received: EventReceived | Rejection) -> Decision:
+        if isinstance(received, Rejection):
+            return received
+        total = run.total + int(received.payload)
+        line = LogWritten("info", "count", f"now at {total}")
+        ends = ended_by(run, RunCompleted(str(total))) if total >= _params(run).get("to", 3) else []
+        return [received, line, *ends]
+
+    def decide(self, run: Counter, request: Request, now_ms: int) -> Decision:
+        if run.ended or not isinstance(request, Wake):
+            return _STALE
+        if run.ends_at_ms is None or run.ends_at_ms > request.until_ms:
+            return _STALE
+        return self.give_up(run, Failure("TooSlow", f"at {run.total} when time was up"))
+
+    @staticmethod
+    def give_up(run: Counter, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+        return ended_by(run, RunErrored(failure))
+
+    # -- applying
+
+    @staticmethod
+    def begin(before: Counter | None, record: HistoryAppended) -> Counter:
+        event, at_ms = record.events[0], record.at_ms
+        assert isinstance(event, RunStarted)
+        within_ms = json.loads(event.params).get("within_ms")
+        return Counter(
+            workflow=record.workflow,
+            instance_id=record.instance_id,
+            run_number=record.run_number,
+            sequence=1,
+            status=RunStatus.ACTIVE,
+            params=event.params,
+            seed=event.seed,
+            parent=event.parent,
+            created_at_ms=before.created_at_ms if before else at_ms,
+            started_at_ms=at_ms,
+            updated_at_ms=at_ms,
+            unsent=before.unsent if before else [],
+            posted=before.posted if before else 0,
+            heard=before.heard if before else {},
+            kind=event.kind,
+            ends_at_ms=None if within_ms is None else at_ms + within_ms,
+        )
+
+    @staticmethod
+    def apply(run: Counter, event: LogEvent, at_ms: int) -> None:
+        match event:
+            case PostsSent():
+                apply_posts_sent(run, event)
+                return
+            case EventReceived():
+                apply_event_received(run, event)
+                run.mailbox.clear()
+                run.total += int(event.payload)
+            case PostsQueued():
+                apply_posts_queued(run, event)
+            case LogWritten():
+                pass
+            case RunCompleted():
+                apply_run_completed(run, event)
+                move(run, event)
+            case RunErrored():
+                apply_run_errored(run, event)
+                move(run, event)
+            case _:
+                move(run, event)
+        run.sequence += 1
+        run.updated_at_ms = at_ms
+
+    # -- what follows
+
+    @staticmethod
+    def message_for_host(
+        run: Counter, event: RunEvent, activation: int, sequence: int
+    ) -> HostMessage | None:
+        return None
+
+    @staticmethod
+    def activate(run: Counter, activation: int) -> HostMessage | None:
+        return None
+
+    @staticmethod
+    def is_runnable(run: Counter, now_ms: int) -> bool:
+        return False
+
+    @staticmethod
+    def attempts_due(run: Counter, activation: int, now_ms: int) -> Mapping[str, HostMessage]:
+        return {}
+
+    @staticmethod
+    def next_wake_ms(run: Counter, after_ms: int = 0) -> int | None:
+        due = run.ends_at_ms is not None and not run.ended and run.ends_at_ms > after_ms
+        return run.ends_at_ms if due else None
+
+    @staticmethod
+    def attempt_awaited(run: Counter, key: str) -> int | None:
+        return None
+
+    # -- the state at rest
+
+    @staticmethod
+    def encode(run: Counter) -> bytes:
+        return msgspec.msgpack.encode(run)
+
+    @staticmethod
+    def decode(state: bytes) -> Counter:
+        return msgspec.msgpack.decode(state, type=Counter)
+
+    @staticmethod
+    def drop_finished(run: Counter) -> None:
+        """There is nothing to drop."""
+
+    @staticmethod
+    def steps(run: Counter) -> list[tuple[str, Entry]]:
+        return []
+
+
+def _waiting(started: Decision) -> Decision:
+    """A run that has nothing to do but wait."""
+    return started if isinstance(started, Rejection) else [*started, RunSuspended()]
+
+
+def _params(run: Run) -> dict[str, int]:
+    params: dict[str, int] = json.loads(run.params)
+    return params

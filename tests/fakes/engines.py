@@ -1,0 +1,15 @@
+"""The engines that tests hand in."""
+
+from functools import partial
+
+from headwater.processors.replay.engine import ReplayEngine
+from headwater.processors.runs import folding, views
+from headwater.processors.runs.engine import Engines
+from tests.fakes.counter import CounterEngine
+
+REPLAY = ReplayEngine()
+#: Histories that tests write name no kind.
+ENGINES: Engines = {ReplayEngine.kind: REPLAY, CounterEngine.kind: CounterEngine(), "": REPLAY}
+
+fold = partial(folding.fold, ENGINES)
+runs = partial(views.runs, ENGINES)
