@@ -1,0 +1,89 @@
+"""Two releases of this tree: what it is now, released, and the one that comes after it.
+
+The next release has a kind of event more, and a field more in deliveries, histories, commands and
+rows. Both are trees of sources, each with a catalogue as a release would leave it.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from headwater.schemas.catalogue import IDS
+
+ROOT = Path(__file__).parents[2]
+_ROOMS = ("schemas", "processors", "streams", "projections", "gateway", "src")
+_RECORDS = "schemas/records.py"
+_HISTORY = "schemas/history/records.py"
+_TABLES = "schemas/tables.py"
+_NOTED = '''class RunNoted(Tagged, frozen=True):
+    """Somebody noted something about the run."""
+
+    #: The note.
+    text: str
+
+
+'''
+#: A delivery whose request id says so is from somewhere: something to say in the new field.
+_ORIGIN = """
+    #: Where the delivery came from, when known.
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        if self.request_id.startswith("eu-"):
+            msgspec.structs.force_setattr(self, "origin", "eu")
+"""
+
+
+def make_releases(directory: Path) -> tuple[Path, Path]:
+    """Makes the trees of this release and of the next one."""
+    trees = directory / "old", directory / "new"
+    for tree in trees:
+        for room in _ROOMS:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / room, tree / room, symlinks=True, ignore=ignored)
+    new = trees[1]
+    _edit(
+        new / "schemas/write.py", r"(RELEASED_THROUGH: Final = )\d+", rf"\g<1>{max(IDS.values())}"
+    )
+    _field(new / _RECORDS, "WebhookReceived", _ORIGIN)
+    _field(
+        new / _HISTORY, "HistoryAppended", '\n    #: Where it was traced.\n    trace: str = ""\n'
+    )
+    _field(new / _HISTORY, "CommandSent", '\n    #: Who asked.\n    asker: str = ""\n')
+    _field(new / _TABLES, "DailySummary", "    #: How it felt.\n    mood: str | None = None\n")
+    _edit(new / _HISTORY, r"(LogEvent: TypeAlias = )", rf"{_NOTED}\g<1>RunNoted | ")
+    _edit(
+        new / _HISTORY,
+        r"\n(import msgspec\n)",
+        r"\n\g<1>\nfrom headwater.schemas.history.values import Tagged\n",
+    )
+    run(new, "-m", "headwater.schemas.write")
+    return trees
+
+
+def run(tree: Path, *arguments: str) -> str:
+    """Runs Python with a release; returns what it prints."""
+    env = environment(tree)
+    argv = [sys.executable, *arguments]
+    done = subprocess.run(argv, env=env, cwd=tree, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """The environment of a process of a release."""
+    return {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{ROOT}"}
+
+
+def _field(path: Path, struct: str, text: str) -> None:
+    """Adds to the end of a struct."""
+    _edit(path, rf"(class {struct}\(.*?)(\n\n\n)", rf"\g<1>\n{text.rstrip()}\g<2>")
+
+
+def _edit(path: Path, pattern: str, text: str) -> None:
+    before = path.read_text()
+    after, count = re.subn(pattern, text, before, count=1, flags=re.DOTALL)
+    assert count == 1, f"{path} has nothing like {pattern}"
+    path.write_text(after)

@@ -1,0 +1,205 @@
+"""Two releases side by side, on a real broker and a real Postgres: an upgrade stops nothing."""
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+from typing_extensions import override
+
+from headwater.schemas.catalogue import IDS
+from headwater.streams.kafka.partition_reader import read_partition
+from tests.e2e.deliveries import daily
+from tests.e2e.house import PARTITIONS, House, free_port, signed
+from tests.upgrade.releases import environment, make_releases
+
+KEY: Final = {"x-api-key": "dev-workflow-key"}
+APP: Final = "tests.upgrade.upgrading_app"
+COMMANDS: Final = {
+    "gateway": ["serve"],
+    "worker": ["worker"],
+    "flows": ["worker", "--app", APP],
+    "project": ["project"],
+}
+#: Topics whose records have a newer form in the next release.
+CHANGED: Final = ("webhooks", "workflow-commands", "workflow-history", "daily-summary")
+LATEST: Final = max(IDS.values())
+
+
+class Mixed(House):
+    """A house whose parts are of two releases: `old-gateway`, `new-worker`."""
+
+    def __init__(self, directory: Path, dsn: str, trees: dict[str, Path]) -> None:
+        super().__init__(directory, dsn)
+        self.trees = trees
+        self.days = iter((user, day) for user in range(100) for day in range(1, 29))
+        self.steps: dict[tuple[str, str], int] = {}
+        self.instances: list[str] = []
+        #: What `complete` found to be otherwise.
+        self.missing: dict[str, object] = {}
+
+    @override
+    def start(self, name: str, *arguments: str) -> None:
+        release, _, part = name.partition("-")
+        env = environment(self.trees[release]) | {
+            "HEADWATER_KAFKA": self.bootstrap,
+            "HEADWATER_POSTGRES": self.dsn,
+            "HEADWATER_PORT": str(self.ports.setdefault(name, free_port())),
+        }
+        with (self.directory / f"{name}.log").open("ab") as log:
+            argv = [sys.executable, "-m", "headwater", *COMMANDS[part]]
+            self.parts[name] = subprocess.Popen(
+                argv, env=env, stdout=log, stderr=log, cwd=self.trees[release]
+            )
+        if part == "gateway":
+            self.wait(lambda: self._ready(name), f"{name} to be ready")
+
+    def replace(self, part: str, old: str = "old", new: str = "new") -> None:
+        """Starts a part of a release beside that of another, and then stops this one."""
+        self.start(f"{new}-{part}")
+        self.traffic()
+        self.stop(f"{old}-{part}")
+        self.traffic()
+
+    def says(self, name: str, words: str) -> bool:
+        return words in (self.directory / f"{name}.log").read_text()
+
+    def gateway(self) -> str:
+        return next(name for name in self.parts if name.endswith("gateway"))
+
+    def traffic(self) -> None:
+        """Deliveries and workflows, through each gateway that runs."""
+        gateways = [name for name in self.parts if name.endswith("gateway")]
+        bodies = []
+        for _ in range(12):
+            user, day = next(self.days)
+            self.steps[f"user_{user}", f"2026-06-{day:02}"] = steps = 1_000 + 31 * user + day
+            bodies.append(daily(user, day, steps, known=True))
+        self.deliver(bodies, gateways)
+        for name in gateways:
+            for _ in range(3):
+                self.create(name, uuid4().hex)
+
+    def create(self, gateway: str, instance: str) -> None:
+        """Begins an instance, trying again while a partition has no owner."""
+        self.instances.append(instance)
+        url = f"{self.url(gateway)}/api/workflows/workflows/paced/instances"
+        body = {"id": instance, "params": None}
+
+        def taken() -> bool:
+            answer = httpx.post(
+                url, json=body, headers=KEY | {"prefer": "respond-async"}, timeout=30
+            )
+            assert answer.status_code in {200, 202, 409, 503, 504}, answer.text
+            return answer.status_code in {200, 202, 409}
+
+        self.wait(taken, f"{instance} to be created")
+
+    def complete(self) -> bool:
+        """Whether every row and every workflow is what it should be."""
+        with psycopg.connect(self.dsn) as connection:
+            rows = connection.execute("select user_id, datetime::text, steps from daily_summary")
+            found = {(user, day): steps for user, day, steps in rows}
+            ended = dict(
+                connection.execute("select instance_id, status from workflow_instance").fetchall()
+            )
+        self.missing = {
+            "rows": dict(found.items() ^ self.steps.items()),
+            "instances": {i: ended.get(i) for i in self.instances if ended.get(i) != "complete"},
+        }
+        return not any(self.missing.values())
+
+    def schemas(self) -> dict[str, Counter[int]]:
+        """How many records of each schema the topics that change hold."""
+
+        async def count(topic: str) -> Counter[int]:
+            found: Counter[int] = Counter()
+            for partition in range(PARTITIONS):
+                async for records in read_partition(self.bootstrap, [topic], partition):
+                    found.update(int.from_bytes(each.value[1:5], "big") for each in records)
+            return found
+
+        return {topic: asyncio.run(count(topic)) for topic in CHANGED}
+
+    def newer(self) -> dict[str, int]:
+        """How many records of each topic only the next release reads."""
+        return {
+            topic: sum(many for number, many in counted.items() if number > LATEST)
+            for topic, counted in self.schemas().items()
+        }
+
+    def lost(self) -> tuple[int, int]:
+        """Dead letters, and records that the projector could not apply."""
+        with psycopg.connect(self.dsn) as connection:
+            counts = connection.execute(
+                "select (select count(*) from dead_letters),"
+                " (select count(*) from projection_errors)"
+            ).fetchone()
+        assert counts is not None
+        return counts
+
+    def post_from_eu(self, gateway: str, user: int, day: int) -> int:
+        """Posts a delivery that has something to say in the new field."""
+        body = daily(user, day, 7, known=True)
+        headers = signed(body) | {"x-request-id": f"eu-{uuid4().hex}"}
+        url = f"{self.url(gateway)}/webhooks/terra"
+        answer = httpx.post(url, content=body, headers=headers, timeout=10)
+        if answer.status_code == 503:
+            assert answer.json()["code"] == "not_yet_readable"
+            assert "retry-after" in answer.headers
+        else:
+            self.steps[f"user_{user}", f"2026-06-{day:02}"] = 7
+        return answer.status_code
+
+
+@pytest.fixture(scope="module")
+def trees(scratch: Path) -> dict[str, Path]:
+    old, new = make_releases(scratch / "releases")
+    return {"old": old, "new": new}
+
+
+@pytest.fixture
+def house(scratch: Path, postgres: str, trees: dict[str, Path]) -> Iterator[Mixed]:
+    name = f"upgrade_{uuid4().hex[:8]}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    where = conninfo.conninfo_to_dict(postgres)
+    dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
+    (scratch / name).mkdir()
+    house = Mixed(scratch / name, dsn, trees)
+    try:
+        house.open()
+        with psycopg.connect(dsn) as connection:
+            # What the next release's migration would do, which comes before its first part.
+            connection.execute("alter table daily_summary add column mood text")
+        for part in COMMANDS:
+            house.start(f"old-{part}")
+        house.traffic()
+        yield house
+    finally:
+        house.close()
+
+
+def test_parts_join_one_by_one_gateway_first_and_one_goes_back(house: Mixed):
+    house.replace("gateway")
+    assert house.post_from_eu("new-gateway", 99, 1) == 503
+    house.replace("worker")
+    house.replace("worker", "new", "old")
+    house.replace("worker")
+    house.replace("flows")
+    house.wait(house.complete, "everything to be done in a mixed house")
+    assert house.newer() == dict.fromkeys(CHANGED, 0)
+    house.replace("project")
+    house.wait(lambda: house.post_from_eu("new-gateway", 99, 1) == 200, "the new form to be taken")
+    house.traffic()
+    house.wait(house.complete, "everything to be done")
+    assert house.lost() == (0, 0)
+    assert all(house.newer().values()), house.schemas()
