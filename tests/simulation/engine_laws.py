@@ -84,7 +84,7 @@ def left_standing(world: "World") -> None:
 def held_by_hosts(world: "World") -> None:
     """A host holds nothing that its owner has not given it."""
     for process in world.owners.values():
-        held = process.host._activations.keys() - set(process.owner.activations())
+        held = process.host._runs.keys() - set(process.owner.activations())
         if held:
             raise Violation(f"the host of {process.partition.number} holds {held} for nobody")
 

@@ -198,7 +198,7 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
         (Rules(driver=WakesBeforeItHasRead), ["in_time"], range(100), "had been sent"),
         (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
         (Rules(driver=AnswersOnce), ["children"], range(50), "to end"),
-        (Rules(commits_after_notices=False), ["children"], range(400), "to end"),
+        (Rules(commits_after_notices=False), ["children"], range(420, 440), "to end"),
         (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),
         (Rules(owner=DecidesAgain), [], range(50), "outcome"),
         (
