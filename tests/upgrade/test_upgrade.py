@@ -1,6 +1,8 @@
 """Two releases side by side, on a real broker and a real Postgres: an upgrade stops nothing."""
 
 import asyncio
+import base64
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -16,10 +18,13 @@ from psycopg import conninfo, sql
 from typing_extensions import override
 
 from headwater.schemas.catalogue import IDS
+from headwater.schemas.history import instance_key
+from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Outgoing, partition_of
 from tests.e2e.deliveries import daily
 from tests.e2e.house import PARTITIONS, House, free_port, signed
-from tests.upgrade.releases import environment, make_releases
+from tests.upgrade.releases import environment, make_releases, run
 
 KEY: Final = {"x-api-key": "dev-workflow-key"}
 APP: Final = "tests.upgrade.upgrading_app"
@@ -43,6 +48,8 @@ class Mixed(House):
         self.days = iter((user, day) for user in range(100) for day in range(1, 29))
         self.steps: dict[tuple[str, str], int] = {}
         self.instances: list[str] = []
+        #: Partitions in which workflows are begun.
+        self.open_to = range(PARTITIONS)
         #: What `complete` found to be otherwise.
         self.missing: dict[str, object] = {}
 
@@ -86,7 +93,14 @@ class Mixed(House):
         self.deliver(bodies, gateways)
         for name in gateways:
             for _ in range(3):
-                self.create(name, uuid4().hex)
+                self.create(name, self.fresh())
+
+    def fresh(self) -> str:
+        """The id of an instance."""
+        while True:
+            instance = uuid4().hex
+            if partition_of(instance_key("paced", instance).encode(), PARTITIONS) in self.open_to:
+                return instance
 
     def create(self, gateway: str, instance: str) -> None:
         """Begins an instance, trying again while a partition has no owner."""
@@ -203,3 +217,83 @@ def test_parts_join_one_by_one_gateway_first_and_one_goes_back(house: Mixed):
     house.wait(house.complete, "everything to be done")
     assert house.lost() == (0, 0)
     assert all(house.newer().values()), house.schemas()
+
+
+def test_what_an_older_part_cannot_read_waits_for_its_successor(house: Mixed):
+    house.open_to = range(1)
+    instance = house.fresh()
+    asyncio.run(put_newer(house, instance))
+    for name, topic in (
+        ("old-worker", "webhooks"),
+        ("old-flows", "workflow-commands"),
+        ("old-project", "daily-summary"),
+        ("old-project", "workflow-history"),
+    ):
+        house.wait(lambda: house.says(name, f"{topic}/0@"), f"{name} to say that {topic} waits")  # noqa: B023
+    house.open_to = range(1, PARTITIONS)
+    house.traffic()
+    with psycopg.connect(house.dsn) as connection:
+        waiting = connection.execute("select 1 from daily_summary where user_id = 'user_98'")
+        assert waiting.fetchall() == []
+    assert house.lost() == (0, 0)
+    for part in ("flows", "worker", "project", "gateway"):
+        house.replace(part)
+    house.instances.append(instance)
+    house.steps["user_98", "2026-06-03"] = 5
+    house.steps["user_97", "2026-06-03"] = 6
+    house.wait(house.complete, "everything to be done")
+    assert house.lost() == (0, 0)
+
+
+#: Run with the next release: records with something to say in what is new.
+NEWER: Final = """
+import base64, json, sys, time
+from headwater.schemas.codec import encode, encode_row
+from headwater.schemas.history import CommandSent, HistoryAppended, PartitionClaimed, StartRun
+from headwater.schemas.records import Stamp, WebhookReceived
+from headwater.schemas.tables import TABLES, Row
+
+body, instance = sys.argv[1].encode(), sys.argv[2]
+now_ms = int(time.time() * 1000)
+table = next(each for each in TABLES if each.topic == "daily-summary")
+width = len(table.columns)
+stamp = Stamp(0, 1, 2, "e" * 32, 0, 0)
+unset = (None,) * (width - 2)
+row = Row(
+    ("user_97", "garmin", "2026-06-03"), (6, *unset, "fine"), (stamp, *unset, stamp)
+)
+records = {
+    "webhooks": encode(WebhookReceived(
+        event_id="a" * 32, request_id="eu-1", source="terra", type="daily", subject="terra-98",
+        reference="user_98", sent_at_ms=now_ms, updated_at_ms=0,
+        received_at_ms=now_ms, body=body,
+    )),
+    "workflow-commands": encode(CommandSent(
+        command_id="c", workflow="paced", instance_id=instance, sent_at_ms=now_ms, reply_to=-1,
+        command=StartRun("null"), asker="eu",
+    )),
+    "workflow-history": encode(HistoryAppended(
+        workflow="", instance_id="", run_number=0, sequence=0, epoch=-1, cause=-1, at_ms=5,
+        events=(PartitionClaimed("the next release"),), trace="eu",
+    )),
+    "daily-summary": encode_row(table, row),
+}
+print(json.dumps({topic: base64.b64encode(value).decode() for topic, value in records.items()}))
+"""
+
+
+async def put_newer(house: Mixed, instance: str) -> None:
+    """Puts a record of the next release into partition 0 of each topic that changes."""
+    body = daily(98, 3, 5, known=True).decode()
+    made = json.loads(await asyncio.to_thread(run, house.trees["new"], "-c", NEWER, body, instance))
+    keys = {
+        "webhooks": b"a" * 32,
+        "workflow-commands": instance_key("paced", instance).encode(),
+        "workflow-history": None,
+        "daily-summary": b'["user_97","garmin","2026-06-03"]',
+    }
+    appender = Appender(bootstrap=house.bootstrap, client_id="upgrade-test")
+    await appender.append(
+        [Outgoing(topic, 0, keys[topic], base64.b64decode(value)) for topic, value in made.items()]
+    )
+    await appender.stop()
