@@ -26,14 +26,14 @@ _NOTED = '''class RunNoted(Tagged, frozen=True):
 
 
 '''
-#: A delivery whose request id says so is from somewhere: something to say in the new field.
-_ORIGIN = """
-    #: Where the delivery came from, when known.
-    origin: str = ""
+#: What has an id that says so has something to say in the new field.
+_REGION = """
+    #: Where it belongs, when known.
+    region: str = ""
 
     def __post_init__(self) -> None:
-        if self.request_id.startswith("eu-"):
-            msgspec.structs.force_setattr(self, "origin", "eu")
+        if {}:
+            msgspec.structs.force_setattr(self, "region", "eu")
 """
 
 
@@ -48,10 +48,12 @@ def make_releases(directory: Path) -> tuple[Path, Path]:
     _edit(
         new / "schemas/write.py", r"(RELEASED_THROUGH: Final = )\d+", rf"\g<1>{max(IDS.values())}"
     )
-    _field(new / _RECORDS, "WebhookReceived", _ORIGIN)
-    _field(
-        new / _HISTORY, "HistoryAppended", '\n    #: Where it was traced.\n    trace: str = ""\n'
-    )
+    for path, struct, is_eu in (
+        (_RECORDS, "WebhookReceived", "self.request_id.startswith('eu-')"),
+        (_RECORDS, "OutcomeRecorded", "self.user_id == 'user_96'"),
+        (_HISTORY, "HistoryAppended", "self.instance_id.startswith('eu-')"),
+    ):
+        _field(new / path, struct, _REGION.format(is_eu))
     _field(new / _HISTORY, "CommandSent", '\n    #: Who asked.\n    asker: str = ""\n')
     _field(new / _TABLES, "DailySummary", "    #: How it felt.\n    mood: str | None = None\n")
     _edit(new / _HISTORY, r"(LogEvent: TypeAlias = )", rf"{_NOTED}\g<1>RunNoted | ")

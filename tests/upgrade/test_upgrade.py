@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import subprocess
 import sys
@@ -35,7 +36,13 @@ COMMANDS: Final = {
     "project": ["project"],
 }
 #: Topics whose records have a newer form in the next release.
-CHANGED: Final = ("webhooks", "workflow-commands", "workflow-history", "daily-summary")
+CHANGED: Final = (
+    "webhooks",
+    "webhook-outcomes",
+    "workflow-commands",
+    "workflow-history",
+    "daily-summary",
+)
 LATEST: Final = max(IDS.values())
 
 
@@ -95,10 +102,10 @@ class Mixed(House):
             for _ in range(3):
                 self.create(name, self.fresh())
 
-    def fresh(self) -> str:
+    def fresh(self, prefix: str = "") -> str:
         """The id of an instance."""
         while True:
-            instance = uuid4().hex
+            instance = prefix + uuid4().hex
             if partition_of(instance_key("paced", instance).encode(), PARTITIONS) in self.open_to:
                 return instance
 
@@ -211,12 +218,31 @@ def test_parts_join_one_by_one_gateway_first_and_one_goes_back(house: Mixed):
     house.replace("flows")
     house.wait(house.complete, "everything to be done in a mixed house")
     assert house.newer() == dict.fromkeys(CHANGED, 0)
+    hold_up(house)
     house.replace("project")
     house.wait(lambda: house.post_from_eu("new-gateway", 99, 1) == 200, "the new form to be taken")
     house.traffic()
     house.wait(house.complete, "everything to be done")
     assert house.lost() == (0, 0)
     assert all(house.newer().values()), house.schemas()
+
+
+def hold_up(house: Mixed) -> None:
+    """Has the new workers decide what only the next release can read, while an old part is left."""
+    house.steps["user_96", "2026-06-03"] = 5
+    house.deliver([daily(96, 3, 5, known=True)], ["new-gateway"])
+    house.open_to = range(1)
+    instance = house.fresh("eu-")
+    house.instances.append(instance)
+    url = f"{house.url('new-gateway')}/api/workflows/workflows/paced/instances"
+    with contextlib.suppress(httpx.TimeoutException):
+        httpx.post(url, json={"id": instance, "params": None}, headers=KEY, timeout=1)
+    house.open_to = range(1, PARTITIONS)
+    for name, schema in (("new-worker", "outcome_recorded"), ("new-flows", "history_appended")):
+        words = f"expected all members to read version 2 of {schema}, found that projector"
+        house.wait(lambda: house.says(name, words), f"{name} to wait for all to read {schema}")  # noqa: B023
+    assert not house.complete()
+    assert house.newer() == dict.fromkeys(CHANGED, 0)
 
 
 def test_what_an_older_part_cannot_read_waits_for_its_successor(house: Mixed):
@@ -274,7 +300,7 @@ records = {
     )),
     "workflow-history": encode(HistoryAppended(
         workflow="", instance_id="", run_number=0, sequence=0, epoch=-1, cause=-1, at_ms=5,
-        events=(PartitionClaimed("the next release"),), trace="eu",
+        events=(PartitionClaimed("the next release"),), region="eu",
     )),
     "daily-summary": encode_row(table, row),
 }
