@@ -1,6 +1,7 @@
 """Exceptions of authors' code as data."""
 
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ from headwater.streams.authoring.values import decode, encode, sound
 
 #: Characters of a traceback that are kept: the end says where it was.
 _TRACE_MAX: Final = 4_000
+#: And of each frame or message in it, so that a long message leaves room for the frames.
+_TRACE_PART_MAX: Final = 1_000
 #: Where the code lies that runs authors' code.
 _OURS: Final = str(Path(__file__).parents[1])
 
@@ -50,6 +53,14 @@ def traceback_of(failure: Failure) -> str | None:
 
 
 def _trace(error: BaseException) -> str:
+    try:
+        text = sound("".join(_parts(error)))
+    except Exception:  # noqa: BLE001, so may its other attributes, which Python reads for this
+        return "(its traceback could not be made)"
+    return text if len(text) <= _TRACE_MAX else f"…{text[-_TRACE_MAX:]}"
+
+
+def _parts(error: BaseException) -> Iterator[str]:
     report = traceback.TracebackException.from_exception(error)
     left = [report]
     while left:
@@ -59,5 +70,5 @@ def _trace(error: BaseException) -> str:
         if frames:
             at.stack = traceback.StackSummary.from_list(frames)
         left += filter(None, (at.__cause__, at.__context__, *(at.exceptions or ())))
-    text = sound("".join(report.format()))
-    return text if len(text) <= _TRACE_MAX else f"…{text[-_TRACE_MAX:]}"
+    for part in report.format():
+        yield part if len(part) <= _TRACE_PART_MAX else f"{bounded(part, _TRACE_PART_MAX)}\n"

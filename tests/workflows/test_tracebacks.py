@@ -1,15 +1,14 @@
 """Where an error was raised: the author's own frames, wherever a failure is looked at."""
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from headwater import Retry, Step, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import begin, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ONCE = Retry(limit=0)
 
@@ -106,3 +105,63 @@ def test_a_long_traceback_keeps_its_end():
         assert trace.rstrip().endswith("KeyError: 'nope'")
 
     run(scenario, order)
+
+
+def test_a_long_message_leaves_room_for_the_frames():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        raise ValueError("x" * 10_000)
+
+    async def scenario(test: WorkflowTest) -> None:
+        trace = (await (await begin(test)).status()).error.traceback
+        assert len(trace) < 5_000
+        assert "in order" in trace
+        assert "ValueError: xxx" in trace
+
+    run(scenario, order)
+
+
+class Unprintable(Exception):
+    """An error of which Python can make no traceback."""
+
+    @property
+    def __cause__(self) -> BaseException:
+        raise LookupError("no cause")
+
+
+async def raises_in_a_step(event: WorkflowEvent, step: Step) -> None:
+    def charge() -> None:
+        raise Unprintable("sold out")
+
+    await step.do("charge", charge, retries=ONCE)
+
+
+async def raises_in_its_own_code(event: WorkflowEvent, step: Step) -> None:
+    raise Unprintable("sold out")
+
+
+async def raises_in_a_rollback(event: WorkflowEvent, step: Step) -> None:
+    def undo(output: object) -> None:
+        raise Unprintable("not undone")
+
+    await step.checkpoint("begin")
+    await step.do("charge", lambda: 1, rollback=undo)
+    raise Unprintable("sold out")
+
+
+@pytest.mark.parametrize(
+    "function", [raises_in_a_step, raises_in_its_own_code, raises_in_a_rollback]
+)
+def test_an_error_without_a_traceback_fails_like_any_other(function: Callable[..., Any]):
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 day")
+        status = await instance.status()
+        assert status.status == "errored"
+        assert (status.error.name, status.error.message) == ("Unprintable", "sold out")
+        assert status.error.traceback == "(its traceback could not be made)"
+
+    async def in_time(test: WorkflowTest) -> None:
+        await asyncio.wait_for(scenario(test), 10)
+
+    run(in_time, workflow("order")(function))
