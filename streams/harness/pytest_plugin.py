@@ -23,12 +23,11 @@ def workflow_test() -> "type[WorkflowTest]":
     return WorkflowTest
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs an async test that uses the fixture; a plugin that has wrapped it is not disturbed."""
+    """Runs an async test that uses the fixture, unless another plugin does."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test) or "workflow_test" not in pyfuncitem.fixturenames:
         return None
-    names = inspect.signature(test).parameters
+    names = pyfuncitem._fixtureinfo.argnames  # noqa: SLF001, what pytest itself calls it with
     asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
