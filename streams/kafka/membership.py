@@ -107,7 +107,8 @@ class Membership:
         learnt: Callable[[Mapping[str, Form]], None] = write_forms,
     ) -> None:
         self._bootstrap = bootstrap
-        self._assignor = _Assignor(Announcement(member, dict(reads)), self._learn)
+        self._reads = dict(reads)
+        self._assignor = _Assignor(Announcement(member, self._reads), self._learn)
         self._learnt = learnt
         self._known: Mapping[str, Form] = {}
         self._started = False
@@ -147,12 +148,16 @@ class Membership:
             self._task.cancel()
 
     def _learn(self, forms: Mapping[str, Form]) -> None:
-        held_back = {name: form for name, form in forms.items() if form.behind}
+        held_back = {
+            name: form
+            for name, form in forms.items()
+            if form.version < self._reads.get(name, form.version)
+        }
         for name, form in sorted(held_back.items()):
             if self._known.get(name) != form:
                 log.info("%s is written as version %d for %s", name, form.version, form.behind)
         if self._known and not held_back and forms != self._known:
-            log.info("all members read the newest of what this group writes")
+            log.info("all members read what this release writes")
         self._known = forms
         self._learnt(forms)
         self._joined.set()
@@ -183,10 +188,11 @@ class Membership:
                 await consumer.start()
                 retrying.succeeded()
                 await _poll(consumer)
-            except (KafkaError, OSError) as error:
+            except Exception as error:  # noqa: BLE001, whatever it was: a lost member is forgotten
                 failure = error
             finally:
-                await consumer.stop()
+                with contextlib.suppress(KafkaError, OSError):
+                    await consumer.stop()
             await retrying.failed(failure)
 
 
