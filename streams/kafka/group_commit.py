@@ -215,6 +215,7 @@ class GroupCommit(Generic[E]):
         self._held_bytes -= group.size
         if error is not None:
             log.warning("%s", error)
+            self.ready = False
             self._broken = True
             self._wake.set()
         self._settled(group.entries, error)

@@ -32,7 +32,7 @@ from headwater.streams.kafka.dead_letters import (
     original,
     text_header,
 )
-from headwater.streams.kafka.group_commit import GroupCommit
+from headwater.streams.kafka.group_commit import GroupCommit, Producer
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 
@@ -85,13 +85,18 @@ class WebhookLog:
     """The topic `webhooks`, as the gateway sees it."""
 
     def __init__(
-        self, *, bootstrap: str, append_timeout_s: float, clock: Callable[[], int]
+        self,
+        *,
+        bootstrap: str,
+        append_timeout_s: float,
+        clock: Callable[[], int],
+        producer: Producer | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self._timeout_s = append_timeout_s
         self._clock = clock
-        appender = Appender(bootstrap=bootstrap, client_id="headwater-gateway")
-        self._commit = GroupCommit(appender, WEBHOOKS, settled=self._settled)
+        producer = producer or Appender(bootstrap=bootstrap, client_id="headwater-gateway")
+        self._commit = GroupCommit(producer, WEBHOOKS, settled=self._settled)
         self._known = _Known()
         #: By event id: those that are queued, or with the broker.
         self._on_their_way: dict[str, _Delivery] = {}
@@ -105,7 +110,9 @@ class WebhookLog:
     @property
     def ready(self) -> bool:
         """Whether Kafka is connected, and acknowledges."""
-        return self._commit.ready and not self._late
+        # With nothing on its way there is nothing to be late: a gateway that is sent nothing,
+        # because it was not ready, would else never be ready again.
+        return self._commit.ready and not (self._late and self._on_their_way)
 
     async def start(self) -> None:
         """Starts in the background; Kafka may be down, now or later."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from litestar.testing import TestClient
@@ -16,8 +16,11 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import WebhookReceived
+from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Outgoing
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
@@ -64,6 +67,49 @@ def test_without_a_broker_the_log_starts_is_not_ready_and_says_so() -> None:
             assert not log.ready
             with pytest.raises(BrokerUnavailable):
                 await log.append(a_delivery("nobody-1"))
+        finally:
+            await log.stop()
+
+    asyncio.run(whole())
+
+
+class FailingProducer:
+    """Takes what it is given, and loses it when the test says so."""
+
+    def __init__(self) -> None:
+        self.connects = 0
+        self.under_way: list[asyncio.Future[None]] = []
+
+    async def partitions(self, topic: str) -> int:
+        self.connects += 1
+        return 1
+
+    async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
+        self.under_way.append(asyncio.get_running_loop().create_future())
+        return [Sent(WEBHOOKS, 0, len(records), self.under_way[-1])]
+
+    async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
+        for batch in sent:
+            await batch.acknowledged
+        return [0 for _ in sent]
+
+    async def stop(self, within_s: float | None = None) -> None:
+        """Nothing is left to send."""
+
+
+def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None:
+    async def whole() -> None:
+        producer = FailingProducer()
+        log = WebhookLog(bootstrap=NOBODY, append_timeout_s=0.1, clock=now_ms, producer=producer)
+        await log.start()
+        try:
+            await until(lambda: log.ready)
+            with pytest.raises(BrokerUnavailable):
+                await log.append(a_delivery("outage-1"))
+            assert not log.ready
+            producer.under_way[0].set_exception(BrokerUnavailable("expected an acknowledgement"))
+            await until(lambda: producer.connects == 2)
+            await until(lambda: log.ready, within_s=2)
         finally:
             await log.stop()
 
