@@ -156,6 +156,7 @@ class Resolve:
             for event_id in over:
                 if self._give_up(waiting[event_id], emission):
                     del waiting[event_id]
+        known.waiting = {wanted: waiting for wanted, waiting in known.waiting.items() if waiting}
         return emission.records
 
     def _emission(self, now_ms: int) -> Emission:
@@ -244,7 +245,12 @@ class Resolve:
                 known.waiting.setdefault(found.wanted, {})[event_id] = wait
                 continue
             emission.add(Outgoing(WAITING, wait.record.partition, waited.waiting_key, None))
-            self._resolve(known, waited, emission)
+            try:
+                self._resolve(known, waited, emission)
+            except NotYetReadable:
+                raise
+            except Exception as error:  # noqa: BLE001, nor does it harm those that wait beside it
+                emission.failed(wait.record, event, error)
 
     def _give_up(self, wait: _Waiting, emission: Emission) -> bool:
         """Ends a wait that lasted too long; False if only a worker with its provider can."""

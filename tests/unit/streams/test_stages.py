@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from headwater.gateway.providers import installed_providers
+from headwater.processors.providers.results import NormalizeResult
+from headwater.processors.providers.terra.auth import normalize_auth
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.providers.terra import Daily, Delivery, decode_daily
+from headwater.schemas.providers.terra import Daily, Delivery, Envelope, decode_daily
 from headwater.schemas.records import (
     DuplicateDropped,
     OutcomeRecorded,
@@ -247,6 +249,31 @@ def test_an_error_of_ours_harms_one_record_only():
         b"ZeroDivisionError" in dict(letter.headers or ())["__connect.errors.exception.stacktrace"]
     )
     assert len(on(emitted, "daily-summary")) == 1
+
+
+def test_of_deliveries_that_are_released_together_one_that_fails_harms_no_other(admit: Admit):
+    def explode(event: WebhookAdmitted, user_id: str, payload: Envelope) -> NormalizeResult:
+        if event.event_id == "e1":
+            raise ZeroDivisionError("a bug")
+        return normalize_auth(event, user_id, payload)
+
+    terra = PROVIDERS["terra"]
+    deauth = dataclasses.replace(terra.types["deauth"], normalize=explode)
+    faulty = dataclasses.replace(terra, types={**terra.types, "deauth": deauth})
+    resolve = Resolve(
+        providers={"terra": faulty}, partitions=1, user_prefix="user_", park_for_ms=1_000
+    )
+    bad = unresolved(admit, received(type="deauth", body=AUTH))
+    resolve.step(0, [bad, unresolved(admit, received(event_id="e2"), 1)], NOW)
+    auth = received(event_id="e3", type="auth", body=AUTH, reference="user_1")
+    emitted = resolve.step(0, [unresolved(admit, auth, 2)], NOW + 5)
+    outcomes = [decode(record.value, OutcomeRecorded) for record in on(emitted, OUTCOMES)]
+    assert {o.event_id: o.status for o in outcomes} == {"e3": "processed", "e1": "dead"}
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert (letter.key, letter.value) == (bad.key, bad.value)
+    (event,) = on(emitted, EVENTS)
+    assert decode(event.value, WebhookAdmitted).event_id == "e2"
+    assert len([record for record in on(emitted, WAITING) if record.value is None]) == 2
 
 
 def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that_names_it(
