@@ -7,6 +7,7 @@ associative and idempotent, and any order of the same deliveries ends in the sam
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,48 @@ class RowUpdate(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
     values: Mapping[str, Value]
     stamp: Stamp
+
+
+#: What a column of a type holds.
+_HELD: Final[dict[type, set[type]]] = {str: {str}, int: {int}, float: {float, int}, bool: {bool}}
+_INT_MIN: Final = -(1 << 63)
+_INT_MAX: Final = (1 << 63) - 1
+_GLIMPSE_CHARS: Final = 40
+
+
+def misfit(update: RowUpdate) -> str | None:
+    """Says what of an update its table cannot hold; None if it can hold all of it."""
+    table = update.table
+    if len(update.key) != len(table.key) or not all(map(_is_text, update.key)):
+        return f"expected texts for {', '.join(table.key_names)}, found {update.key!a}"
+    for name, value in update.values.items():
+        at = table.index.get(name)
+        if at is None:
+            return f"expected columns of {table.name}, found one named {name}"
+        if value is not None and not _fits(value, table.columns[at].type):
+            kind = table.columns[at].type.__name__
+            return (
+                f"expected {table.name}.{name} to be {kind}, found {ascii(value)[:_GLIMPSE_CHARS]}"
+            )
+    return None
+
+
+def _fits(value: Value, kind: type) -> bool:
+    if type(value) not in _HELD[kind]:
+        return False
+    if type(value) is int:
+        return _INT_MIN <= value <= _INT_MAX
+    return type(value) is not str or _is_text(value)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is text that UTF-8 can hold; JSON may name halves of surrogate pairs, too."""
+    if type(value) is not str:
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def outranks(new: Stamp, old: Stamp) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from headwater.processors.columns import misfit
 from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.signature_schemes import SignatureScheme
@@ -29,6 +30,9 @@ NO_USER: Final = "no_user"
 
 #: Reason of a delivery that would fill a table which its type does not declare.
 UNDECLARED_TABLE: Final = "undeclared_table"
+
+#: Reason of a delivery that would set a column to what it cannot hold.
+UNFIT_VALUE: Final = "unfit_value"
 
 #: The name is a segment of a path, a label of metrics and part of the name of a setting.
 _NAME: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -154,6 +158,9 @@ class Provider:
             for update in result.updates:
                 if update.table not in kind.tables:
                     return Failed(UNDECLARED_TABLE, _undeclared(self.name, event, update.table))
+                fault = misfit(update)
+                if fault is not None:
+                    return Failed(UNFIT_VALUE, fault)
         return result
 
     def _skip_reason(self, type_: str) -> str:

@@ -12,13 +12,15 @@ from litestar.testing import TestClient
 from headwater.gateway.app import create_app
 from headwater.gateway.providers import GROUP, ProviderInvalid, installed_providers
 from headwater.gateway.settings import environment, load_settings
+from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.provider import DeliveryType, catalogue_of
+from headwater.processors.providers.results import Normalized, NormalizeResult
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, decode_row, encode
-from headwater.schemas.records import OutcomeRecorded, WebhookReceived
-from headwater.schemas.tables import DAILY_SUMMARY
-from headwater.schemas.topics import EVENTS, OUTCOMES
+from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted, WebhookReceived
+from headwater.schemas.tables import DAILY_SUMMARY, Value
+from headwater.schemas.topics import DEAD_LETTERS, EVENTS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.admit import Admit
 from headwater.streams.pipeline.normalize import Normalize
@@ -174,6 +176,40 @@ def test_a_row_of_a_table_that_a_type_does_not_declare_is_a_dead_letter():
     walks = dataclasses.replace(WALKS, types={"walk": undeclared})
     emitted = normalized_by({"walks": walks}, "walks")
     assert (outcome(emitted).status, outcome(emitted).reason) == ("dead", "undeclared_table")
+
+
+DAY = ("user_ada", "walks", "2026-07-01")
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "named"),
+    [
+        (DAY, {"steps": "many"}, "daily_summary.steps to be int, found 'many'"),
+        (DAY, {"steps": 1.5}, "daily_summary.steps to be int, found 1.5"),
+        (DAY, {"steps": 2**63}, "daily_summary.steps to be int, found 9223372036854775808"),
+        (DAY, {"strain": True}, "daily_summary.strain to be float, found True"),
+        (DAY, {"bed_time": "\ud800"}, r"daily_summary.bed_time to be str, found '\ud800'"),
+        (DAY, {"stairs": 1}, "columns of daily_summary, found one named stairs"),
+        (DAY[:2], {"steps": 1}, "texts for user_id, source, datetime, found ('user_ada', 'walks')"),
+        (("\udfff", *DAY[1:]), {"steps": 1}, "texts for user_id, source, datetime, found"),
+    ],
+)
+def test_what_a_table_cannot_hold_is_a_dead_letter_and_ends_no_worker(
+    key: tuple[str, ...], values: dict[str, Value], named: str
+):
+    def misread(event: WebhookAdmitted, user_id: str, payload: object) -> NormalizeResult:
+        del user_id, payload
+        good = RowUpdate(DAILY_SUMMARY, DAY, {"steps": 1}, event.stamp())
+        return Normalized((good, RowUpdate(DAILY_SUMMARY, key, values, event.stamp())))
+
+    faulty = dataclasses.replace(WALKS.types["walk"], normalize=misread)
+    walks = dataclasses.replace(WALKS, types={"walk": faulty})
+    emitted = normalized_by({"walks": walks}, "walks")
+    assert (outcome(emitted).status, outcome(emitted).reason) == ("dead", "unfit_value")
+    assert [record.topic for record in emitted if record.topic == DAILY_SUMMARY.topic] == []
+    (letter,) = (record for record in emitted if record.topic == DEAD_LETTERS)
+    message = dict(letter.headers or ())["__connect.errors.exception.message"].decode()
+    assert named in message
 
 
 def test_a_delivery_of_a_provider_that_is_not_installed_is_a_dead_letter():
