@@ -11,6 +11,7 @@ from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import TABLE_BY_TOPIC, Row, Table
 from headwater.schemas.topics import EVENTS
+from headwater.streams.kafka.dead_letters import RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.stage_output import Emission
 
@@ -83,6 +84,8 @@ class Normalize:
         emission = Emission(stage=self.name, partitions=self._partitions, now_ms=now_ms)
         rows = self._rows.setdefault(partition, Rows())
         for record in records:
+            if record.headers and text_header(record, RULE) is not None:
+                continue
             event = None
             try:
                 event = decode(record.value, WebhookAdmitted)

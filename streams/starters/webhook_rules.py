@@ -32,7 +32,7 @@ from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
+from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, dead_letter, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.starters.trigger_memory import Seen, look_back
@@ -41,8 +41,7 @@ from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnkno
 log = logging.getLogger(__name__)
 
 STAGE: Final = "triggers"
-#: On a dead letter and on its replay: the rule to follow once more; ALL_RULES stands for all.
-RULE: Final = "headwater.rule"
+#: In the header RULE: all rules.
 ALL_RULES: Final = "*"
 #: Rules that are new are followed for deliveries from so long before a worker first knew them:
 #: those that came while the parts of a house were still starting.

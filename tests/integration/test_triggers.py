@@ -24,11 +24,11 @@ from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
-from headwater.streams.kafka.dead_letters import REASON, REPLAY_OF, original, text_header
+from headwater.streams.kafka.dead_letters import REASON, REPLAY_OF, RULE, original, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.webhook_log import DeadLetters
-from headwater.streams.starters.webhook_rules import RULE, Triggers
+from headwater.streams.starters.webhook_rules import Triggers
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.conftest import PARTITIONS
 

@@ -26,7 +26,7 @@ from headwater.schemas.topics import (
     WAITING,
     WEBHOOKS,
 )
-from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
+from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.admit import Admit
 from headwater.streams.pipeline.normalize import Normalize
@@ -293,6 +293,13 @@ def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that
         b"out_of_range: data[1].distance_data.steps: expected 0 to "
     )
     assert len(on(emitted, "daily-summary")) == 1
+
+
+def test_a_replay_for_a_rule_was_normalized_when_it_first_came(normalize: Normalize):
+    bad = admitted(received(body=b"{}"))
+    headers = ((REPLAY_OF, b"0@3"), (RULE, b"tell"))
+    replayed = incoming(EVENTS, b"user_1", encode(bad), 1, headers=headers)
+    assert normalize.step(0, [replayed], NOW) == []
 
 
 def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(normalize: Normalize):
