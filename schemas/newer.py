@@ -38,7 +38,7 @@ R = TypeVar("R", bound=Logged)
 
 def is_newer(value: bytes | None) -> bool:
     """Whether a record's value names a schema that a later release has."""
-    return value is not None and _LATEST < value[:5] < _BEYOND
+    return value is not None and len(value) >= len(_LATEST) and _LATEST < value[:5] < _BEYOND
 
 
 def readable(records: Sequence[R]) -> tuple[Sequence[R], R | None]:

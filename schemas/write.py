@@ -12,7 +12,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
@@ -20,6 +19,7 @@ from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origi
 
 import msgspec
 
+from headwater.schemas.avro_types import is_enum
 from headwater.schemas.catalogue import IDS, NAMESPACE, schema_text
 from headwater.schemas.records import RECORD_TYPES
 from headwater.schemas.tables import TABLES, Stamps
@@ -123,6 +123,11 @@ def _field(
     if doc is None:
         raise TypeError(f"{kind.__name__}.{field.name}: expected a #: comment above it, found none")
     made = {"name": field.name, "type": _type(field.type, defined), "doc": doc}
+    # Text, not Avro's own enum, whose older readers do not say which member they do not know. Yet
+    # another member is another version, which is not written before all read it.
+    enums = [each for each in (field.type, *get_args(field.type)) if is_enum(each)]
+    if enums:
+        made["members"] = [member.value for each in enums for member in each]
     if not field.required:
         made["default"] = field.default
     return made
@@ -142,8 +147,8 @@ def _type(annotation: Any, defined: set[type]) -> Any:  # noqa: ANN401, any anno
         return {"type": "array", "items": _type(members[0], defined)}
     if annotation in defined:
         return annotation.__name__
-    if issubclass(annotation, Enum):
-        return "string"  # an older reader refuses an unknown member itself, and can say so
+    if is_enum(annotation):
+        return "string"
     if issubclass(annotation, msgspec.Struct):
         return _record(annotation, defined)
     raise TypeError(f"expected a type that Avro has, found {annotation}")

@@ -34,6 +34,7 @@ class Record:
         (None, False), (b"", False), (b"\x00", False), (b"{}", False), (KNOWN, False),
         (of_schema(0), False), (of_schema(LATEST), False), (of_schema(LATEST + 1), True),
         (of_schema(65_535), True), (of_schema(65_536), False), (b"\x01\x00\x00\x00\xff", False),
+        (b"\x00\x00\x00\xff", False),
     ],
 )  # fmt: skip
 def test_a_schema_id_beyond_the_catalogue_is_of_a_later_release(value: bytes | None, newer: bool):

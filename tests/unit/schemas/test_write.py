@@ -102,7 +102,7 @@ def test_a_record_has_the_fields_of_its_struct_and_the_docs_of_its_source():
         "fields": [
             {"name": "inherited", "type": "bytes", "doc": "Inherited."},
             {"name": "text", "type": "string", "doc": "A text that goes on in another line."},
-            {"name": "colour", "type": "string", "doc": "A colour."},
+            {"name": "colour", "type": "string", "doc": "A colour.", "members": ["red"]},
             {"name": "inner", "type": inner, "doc": "The first."},
             {
                 "name": "others",
