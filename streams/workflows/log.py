@@ -386,4 +386,4 @@ def _refusal(tenure: Tenure | None, group: Sequence[tuple[bytes, HistoryAppended
 def _lost(lost: Mapping[int, str], kept: Mapping[int, int], pause_s: float = 0.0) -> OwnershipLost:
     found = "; ".join(f"{partition}: {why}" for partition, why in sorted(lost.items()))
     message = f"expected to own the partitions {sorted(lost)}, found {found}"
-    return OwnershipLost(message, lost, kept)
+    return OwnershipLost(message, lost, kept, pause_s)

@@ -11,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.errors import BrokerUnavailable, NotYetReadable
 from headwater.schemas.history import (
     CommandRejected,
     CommandSent,
@@ -144,6 +144,24 @@ def test_what_is_queued_behind_a_refused_batch_is_refused_too(
             await log.append({other: some(elsewhere, 1)})
         assert await log.claim(partition, "worker-1") == epoch + 1
         assert await log.append({partition: some(epoch + 1, 1)}) == {partition: epoch + 2}
+
+    run(scenario)
+
+
+def test_who_writes_what_not_everybody_reads_waits_before_claiming_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    def newer(_: object) -> bytes:
+        raise NotYetReadable("expected a form that all members read, found a newer one")
+
+    async def scenario(place: Place) -> None:
+        log, partition = place.log(), place.partition
+        epoch = await log.claim(partition, "worker-1")
+        monkeypatch.setattr("headwater.streams.workflows.log.encode", newer)
+        with pytest.raises(OwnershipLost) as lost:
+            await log.append({partition: some(epoch, 1)})
+        assert lost.value.partitions == {partition}
+        assert lost.value.pause_s == 5.0
 
     run(scenario)
 
