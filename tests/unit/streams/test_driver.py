@@ -1,0 +1,183 @@
+"""What a driver of several partitions lets go, and when; `tests/simulation` has one in each."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headwater.processors.replay.host_messages import Activate
+from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.host_messages import Forget, Requested
+from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
+from headwater.schemas.history import CommandSent, Failure, StartRun, StepCompleted
+from headwater.streams.engine.driver import Driver
+from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.turns import Flight, Partition, Released, Turn
+from tests.fakes.engines import ENGINES, REPLAY
+
+STEP: Final = Reached("pay", "pay", 0, 0, 3, 600)
+POLICY: Final = RetryPolicy(2, 1_000, "constant")
+RETURNED: Final = StepReturned(STEP, 1, POLICY, "5", statements=(("insert", "[]"),))
+
+
+class Worker:
+    """A driver, and a log that is long enough for everything."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.driver = Driver(partitions=2)
+        for number in numbers:
+            self.take_on(number)
+
+    def take_on(self, number: int) -> Partition:
+        owner = Owner(
+            number,
+            Claims(epoch=0),
+            LiveInstances(ENGINES),
+            workflows={"order": REPLAY.kind},
+            number_activations=lambda: self.driver.number_activation(number),
+            draw_seed=lambda: "seed",
+        )
+        partition = Partition(number, owner, 0, {}, start=0, position=1, replied=0)
+        self.driver.take_on(partition)
+        return partition
+
+    def start(self, number: int, offset: int = 0) -> Flight:
+        self.command(number, offset)
+        return self.flight()
+
+    def command(self, number: int, offset: int) -> None:
+        sent = CommandSent(
+            command_id=f"{number}-{offset}",
+            workflow="order",
+            instance_id=f"o-{offset}",
+            sent_at_ms=0,
+            reply_to=0,
+            command=StartRun("1"),
+        )
+        self.driver.partitions[number].commands.append((offset, sent))
+
+    def turn(self) -> Turn:
+        return self.driver.turn(0)
+
+    def flight(self) -> Flight:
+        flight = self.turn().flight
+        assert flight is not None
+        return flight
+
+    def follows(self, flight: Flight, firsts: Mapping[int, int] | None) -> Released:
+        self.driver.appended(flight, firsts)
+        return self.driver.take_released()
+
+    def activation(self, number: int) -> int:
+        released = self.follows(self.start(number), {number: 1})
+        (activate,) = released.to_host
+        assert isinstance(activate, Activate)
+        return activate.activation
+
+
+def _answered(released: Released) -> list[str]:
+    return [reply.command_id for each in released.answers for _, reply in each.replies]
+
+
+def test_what_a_partition_has_under_way_follows_no_more_once_it_is_given_up():
+    worker = Worker(0, 1)
+    flights = worker.start(0), worker.start(1)
+    (activation,) = worker.driver.partitions[0].owner.activations()
+    worker.driver.give_up(0)
+    assert worker.driver.take_released().to_host == [Forget(activation)]
+    worker.take_on(0)
+    gone = worker.follows(flights[0], {0: 1})
+    assert (gone.answers, gone.to_host) == ([], [])
+    assert _answered(worker.follows(flights[1], {1: 1})) == ["1-0"]
+
+
+def test_what_follows_waits_for_the_turns_before_and_of_one_that_is_unknown_nothing_does():
+    worker = Worker(0, 1)
+    first, second = worker.start(0), worker.start(1)
+    assert not worker.driver.may_turn()
+    released = worker.follows(second, {1: 1})
+    assert (released.answers, released.to_host) == ([], [])
+    released = worker.follows(first, None)
+    assert _answered(released) == ["1-0"]
+    assert [each.activation % 2 for each in released.to_host] == [1]
+    assert worker.driver.may_turn()
+
+
+def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after():
+    worker = Worker(0, 1)
+    activation = worker.activation(1)
+    other = worker.activation(0)
+    for each in (activation, other):
+        returned = StepReturned(STEP, 1, POLICY, "5")
+        worker.driver.host_sent([Requested(each, returned)])
+    worker.driver.host_gone("it is gone")
+    worker.driver.host_sent([Requested(activation, StepReturned(STEP, 2, POLICY, "6"))])
+    records = worker.flight().records()
+    for number in (0, 1):
+        ((_, record),) = records[number]
+        assert [type(event) for event in record.events] == [StepCompleted]
+
+
+def test_what_was_for_a_host_before_the_present_one_is_not_sent():
+    worker = Worker(0)
+    flight = worker.start(0)
+    worker.driver.host_gone("it is gone")
+    worker.driver.host_started()
+    assert worker.follows(flight, {0: 1}).to_host == []
+    (again,) = worker.follows(worker.flight(), {}).to_host
+    assert isinstance(again, Activate)
+
+
+def test_a_step_whose_sql_took_effect_is_completed_though_its_host_is_gone():
+    worker = Worker(0)
+    worker.driver.host_sent([Requested(worker.activation(0), RETURNED)])
+    turn = worker.turn()
+    (step,) = turn.steps
+    assert turn.flight is None, "the log says nothing before the SQL took effect"
+    worker.driver.host_gone("it is gone")
+    worker.driver.host_started()
+    worker.driver.step_settled(step, RETURNED)
+    flight = worker.flight()
+    ((_, record),) = flight.records()[0]
+    assert [type(event) for event in record.events] == [StepCompleted]
+    assert worker.driver.take_released().recorded == [], "its row stays until the log has it"
+    assert worker.follows(flight, {0: 2}).recorded == [(step.partition, step.commit.id)]
+
+
+def test_a_step_whose_sql_failed_has_failed():
+    worker = Worker(0)
+    worker.driver.host_sent([Requested(worker.activation(0), RETURNED)])
+    (step,) = worker.turn().steps
+    raised = StepRaised(STEP, 1, Failure("Error", "no such table"), POLICY)
+    worker.driver.step_settled(step, raised)
+    ((_, record),) = worker.flight().records()[0]
+    assert [type(event).__name__ for event in record.events] == ["StepFailed"]
+
+
+def test_sql_that_is_settled_when_its_partition_is_somebody_elses_changes_nothing():
+    worker = Worker(0)
+    worker.driver.host_sent([Requested(worker.activation(0), RETURNED)])
+    (step,) = worker.turn().steps
+    worker.driver.give_up(0)
+    worker.take_on(0)
+    worker.driver.step_settled(step, RETURNED)
+    assert worker.turn().flight is None
+
+
+def test_the_sql_of_a_step_that_is_done_is_not_run():
+    worker = Worker(0)
+    activation = worker.activation(0)
+    done = StepReturned(STEP, 1, POLICY, "5")
+    worker.driver.host_sent([Requested(activation, done), Requested(activation, RETURNED)])
+    assert worker.turn().steps == []
+
+
+def test_with_a_limit_the_most_urgent_of_all_partitions_begins_first():
+    worker = Worker(0, 1)
+    worker.activation(1)
+    worker.driver.host_gone("it is gone")
+    worker.driver.turn(0, 0)
+    worker.command(0, 0)
+    turn = worker.driver.turn(0, 1)
+    assert turn.started == 1
+    assert worker.driver.partitions[0].owner.activations() == []
+    assert len(worker.driver.partitions[1].owner.activations()) == 1
