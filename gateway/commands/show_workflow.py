@@ -17,8 +17,8 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance, Step
 from headwater.schemas.errors import HeadwaterError
-from headwater.schemas.history import Command, EntryKind, SendEvent, StartRun
-from headwater.schemas.statuses import RunStatus
+from headwater.schemas.history import Command, SendEvent, StartRun
+from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.streams.workflows.client import WorkflowClient
 
 #: The app of the demo, as `--app` names it, and its workflow.

@@ -9,18 +9,16 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.replay.state import OPEN, UNRESOLVED, CodeRun, Entry, EntryStatus
+from headwater.processors.replay.state import UNRESOLVED, CodeRun, Entry
 from headwater.processors.replay.transitions import TRANSITIONS
 from headwater.processors.replay.trimming import trim
 from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.limits import SYSTEM
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -46,6 +44,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
 #: Kinds that wait for something outside the code; the others wait for what is beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})

@@ -15,7 +15,8 @@ from headwater.processors.runs.requests import (
     StepRaised,
     StepReturned,
 )
-from headwater.schemas.history import EntryKind, Failure, Json
+from headwater.schemas.history import Failure, Json
+from headwater.schemas.statuses import EntryKind
 
 
 class Open(Request, frozen=True):

@@ -26,7 +26,7 @@ from headwater.processors.replay.commands import (
 from headwater.processors.replay.ends import end_children, ending, started_again
 from headwater.processors.replay.entry_keys import keys_at_or_beneath
 from headwater.processors.replay.retrying import retry
-from headwater.processors.replay.state import OPEN, CodeRun
+from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.waits import caught_up, due, met, settle, slept, too_long
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import Decision, Rejection
@@ -42,7 +42,6 @@ from headwater.processors.runs.requests import (
     Wake,
 )
 from headwater.processors.runs.retries import retry_at_ms
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas import failures
 from headwater.schemas.history import (
     Child,
@@ -50,7 +49,6 @@ from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -79,6 +77,7 @@ from headwater.schemas.history import (
     StepFailed,
     TerminateRun,
 )
+from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
 #: Tries of a run whose own code, not a step, takes its host with it, before the run is given up.
 HOSTS_LOST_MAX: Final = 3

@@ -9,14 +9,15 @@ from headwater.processors.replay import appliers, waits
 from headwater.processors.replay.decide import KIND, decide_command, decide_request
 from headwater.processors.replay.ends import ending
 from headwater.processors.replay.host_messages import HandlerAgain, activate, message_for_host
-from headwater.processors.replay.state import OPEN, CodeRun
+from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.decisions import Decision
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.requests import Request
-from headwater.processors.runs.state import Entry, RunStatus
-from headwater.schemas.history import EntryKind, Failure, RunErrored, RunEvent
+from headwater.processors.runs.state import Entry
+from headwater.schemas.history import Failure, RunErrored, RunEvent
+from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(CodeRun).decode

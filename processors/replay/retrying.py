@@ -26,13 +26,13 @@ from typing import Final
 import msgspec
 
 from headwater.processors.replay.entry_keys import iteration_of, scopes_above
-from headwater.processors.replay.state import CONTAINERS, OPEN, CodeRun, Entry, EntryStatus
+from headwater.processors.replay.state import CONTAINERS, CodeRun, Entry
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.failures import INSTANCE_NOT_ERRORED, STEP_NOT_FOUND
-from headwater.schemas.history import EntryKind, LogWritten, Reopened, RetryRun, RunStarted
+from headwater.schemas.history import LogWritten, Reopened, RetryRun, RunStarted
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
 #: Statuses of containers out of which an error may still come.
 _UNMET: Final = OPEN | {EntryStatus.ERRORED}

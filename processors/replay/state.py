@@ -7,10 +7,10 @@ to it, such as `pages/~3/fetch`.
 import msgspec
 
 from headwater.processors.runs.state import UNRESOLVED, Entry, Run
-from headwater.schemas.history import EntryKind, Failure
-from headwater.schemas.statuses import OPEN, EntryStatus
+from headwater.schemas.history import Failure
+from headwater.schemas.statuses import EntryKind
 
-__all__ = ["CONTAINERS", "OPEN", "UNRESOLVED", "CodeRun", "Entry", "EntryStatus"]
+__all__ = ["CONTAINERS", "UNRESOLVED", "CodeRun", "Entry"]
 
 #: Kinds that hold others: the key of one is a beginning of the keys of what it holds.
 CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})

@@ -7,7 +7,6 @@ that was given up may have its result all the same, while the step waits for the
 
 from typing import Final
 
-from headwater.processors.replay.state import EntryStatus
 from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
@@ -17,6 +16,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import EntryStatus
 
 _PENDING, _WAITING = EntryStatus.PENDING, EntryStatus.WAITING
 

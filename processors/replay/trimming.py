@@ -8,7 +8,8 @@ stay from the latest known state on. Nobody sees them, and nothing of them is ro
 from typing import Final
 
 from headwater.processors.replay.entry_keys import keys_of_iterations
-from headwater.processors.replay.state import Entry, EntryStatus
+from headwater.processors.replay.state import Entry
+from headwater.schemas.statuses import EntryStatus
 
 #: Only results lead from one state to the next.
 _RESULTS: Final = frozenset({EntryStatus.COMPLETED, EntryStatus.ERRORED})

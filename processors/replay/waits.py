@@ -20,13 +20,13 @@ from headwater.schemas.failures import CHILD_WORKFLOW, EVENT_TIMEOUT
 from headwater.schemas.history import (
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EventReceived,
     Failure,
     RunEvent,
     StepsRetried,
 )
+from headwater.schemas.statuses import EntryKind
 
 #: Kinds that others may end until their time is over; the others end as soon as it has come.
 _OTHERS_END: Final = frozenset({EntryKind.WAIT, EntryKind.CHILD})

@@ -15,7 +15,7 @@ from headwater.processors.runs.limits import (
     name_fault,
     value_fault,
 )
-from headwater.processors.runs.state import Run, RunStatus
+from headwater.processors.runs.state import Run
 from headwater.schemas.failures import (
     ALREADY_PAUSED,
     EVENT_ALREADY_RECEIVED,
@@ -47,6 +47,7 @@ from headwater.schemas.history import (
     StartRun,
     TerminateRun,
 )
+from headwater.schemas.statuses import RunStatus
 
 
 def not_found(instance_id: str) -> Rejection:

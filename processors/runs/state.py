@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from headwater.schemas.history import Artifact, Child, EntryKind, Failure, Json, Parent, Post
-from headwater.schemas.statuses import ENDED, EntryStatus, RunStatus
+from headwater.schemas.history import Artifact, Child, Failure, Json, Parent, Post
+from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = ["ENDED", "UNRESOLVED", "Entry", "EntryStatus", "Received", "Run", "RunStatus"]
+__all__ = ["UNRESOLVED", "Entry", "Received", "Run"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,7 +8,6 @@ leads to that one. Code that has passed its last step boundary may end while the
 
 from typing import Final
 
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import (
     EntryCompleted,
     EntryErrored,
@@ -23,6 +22,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import RunStatus
 
 _ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUSED
 

@@ -1,4 +1,4 @@
-"""What will have become of the rows that a batch of histories is about: patches, merged by row.
+"""The rows that a batch of histories changes: patches, merged by row.
 
 A handful of statements writes all of it, and none reads more than the rows that it writes, but for
 retries, which copy rows of the run before them. Their order: first what loops forget, because steps
@@ -7,9 +7,9 @@ though of each row there is but one of the two; last the instances, one run afte
 instance was restarted within the batch, because the row of a run that begins saves that of the run
 before.
 
-A retry copies rows as they are then. So what is told of an instance's steps and events before a
-retry and after it are two stages, and all of the first are written before those of the second. A
-batch has one more stage than the retries of the instance that has the most.
+A retry copies rows as they are then. So the changes of an instance's steps and events
+before a retry and after it are two stages, and all of the first are written before those of the
+second. A batch has one more stage than the retries of the instance that has the most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ _Step: TypeAlias = StepRow | StepChange
 class EventContext(msgspec.Struct, gc=False):
     """Where in the history we are.
 
-    Shape:  sequence is the number of the event in hand within its run, index its place in its
+    Shape:  sequence is the number of the current event within its run, index its place in its
             record, which lies at the position partition and offset.
     """
 
@@ -64,7 +64,7 @@ class EventContext(msgspec.Struct, gc=False):
 
 
 class _Stage:
-    """What is told of steps and events between two retries."""
+    """What changes of steps and events between two retries."""
 
     def __init__(self) -> None:
         self.retries: list[Retry] = []
@@ -86,10 +86,10 @@ class _Stage:
 
 
 class Patches:
-    """The patches of one batch, while it is told event by event."""
+    """The patches of one batch, collected event by event."""
 
     def __init__(self) -> None:
-        #: Run after run of each instance; only of the last something is still context.
+        #: Run after run of each instance; only the last still changes.
         self._instances: dict[_Key, list[_Instance]] = {}
         self._stages: list[_Stage] = [_Stage()]
         #: In which stage an instance is, if not in the first.
@@ -126,7 +126,7 @@ class Patches:
         self._instances.setdefault(key, []).append(row)
 
     def instance(self, context: EventContext) -> _Instance:
-        """The instance, to be told what happens to it; the event in hand is its latest."""
+        """The instance, to be changed; the current event is its latest."""
         runs = self._instances.setdefault((context.workflow_name, context.instance_id), [])
         if runs and runs[-1].run_number == context.run_number:
             instance = runs[-1]
@@ -159,7 +159,7 @@ class Patches:
         self._hidden.add((context.run, step_key))
 
     def step(self, context: EventContext, step_key: str) -> _Step | None:
-        """A step, to be told what happens to it; None for one that is not shown."""
+        """A step, to be changed; None for one that is not shown."""
         steps = self._stage(context).steps.setdefault(context.run, {})
         found = steps.get(step_key)
         if found is None and (context.run, step_key) not in self._hidden:

@@ -1,11 +1,10 @@
-"""What the events of workflow histories say of rows, decided without Postgres.
+"""What the events of workflow histories do to rows, decided without Postgres.
 
 Theory of operation: most events change a row that only Postgres knows. So they go, one after the
 other, to the batch's patches, where those of the same row are merged. Batches may be cut anywhere:
 whatever the cut, the rows are those that come of all events one by one.
 
-What the log holds for its writer alone (rejections) leads to no row, and `step.now()` to none that
-is shown.
+Rejections are for the writer of the log alone and lead to no row; nor does `step.now()`.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.projections.projector.plan import Plan, works
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, SqlRow, refusal
@@ -31,7 +31,6 @@ from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -55,14 +54,14 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
-from headwater.schemas.statuses import EntryStatus, RunStatus
+from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
 __all__ = ["WORKFLOWS", "plan_history"]
 
 #: Kinds that wait for something outside the code; the others wait for what lies beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
-#: What does not happen to an instance that is there: a run begins, or none is spoken of.
+#: What changes no instance that is there: a run begins, or there is none.
 _APART: Final = frozenset({RunStarted, PartitionClaimed, CommandRejected})
 #: What takes no sequence.
 _UNNUMBERED: Final = frozenset({PostsSent, PartitionClaimed, CommandRejected})
@@ -95,10 +94,16 @@ def _plan(patches: Patches, record: HistoryRecord, appended: HistoryAppended) ->
     for context.index, event in enumerate(appended.events):
         kind = type(event)
         if kind not in _APART:
-            patches.instance(context)
+            instance = patches.instance(context)
+            if kind in TRANSITIONS and not _attempts_again(event):
+                instance.move(kind)
         _PLANNERS[kind](patches, context, event)
         if kind not in _UNNUMBERED:
             context.sequence += 1
+
+
+def _attempts_again(event: object) -> bool:
+    return isinstance(event, StepFailed) and event.retry_at_ms is not None
 
 
 # --- owners -------------------------------------------------------------------------------------
@@ -130,7 +135,7 @@ def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> 
         offset=context.offset,
         retries=event.kept is not None,
     )
-    row.force(RunStatus.ACTIVE)
+    row.move(RunStarted)
     row.belong(event.parent)
     patches.begin(row)
     if event.kept is not None:
@@ -149,34 +154,22 @@ def _retry(context: EventContext, event: RunStarted, kept: tuple[str, ...]) -> R
     )
 
 
-def _run_suspended(patches: Patches, context: EventContext, _: RunSuspended) -> None:
-    patches.instance(context).move(RunStatus.WAITING)
-
-
-def _run_paused(patches: Patches, context: EventContext, _: RunPaused) -> None:
-    patches.instance(context).force(RunStatus.PAUSED)
-
-
-def _run_resumed(patches: Patches, context: EventContext, _: RunResumed) -> None:
-    patches.instance(context).force(RunStatus.ACTIVE)
-
-
 def _run_terminated(patches: Patches, context: EventContext, _: RunTerminated) -> None:
-    patches.instance(context).end(RunStatus.TERMINATED, None, None, context.at_ms)
+    patches.instance(context).end(None, None, context.at_ms)
 
 
 def _run_completed(patches: Patches, context: EventContext, event: RunCompleted) -> None:
-    patches.instance(context).end(RunStatus.COMPLETE, event.output, None, context.at_ms)
+    patches.instance(context).end(event.output, None, context.at_ms)
 
 
 def _run_errored(patches: Patches, context: EventContext, event: RunErrored) -> None:
-    patches.instance(context).end(RunStatus.ERRORED, None, event.failure, context.at_ms)
+    patches.instance(context).end(None, event.failure, context.at_ms)
 
 
 # --- steps --------------------------------------------------------------------------------------
 
 
-def _step(context: EventContext, event: StepCompleted | StepFailed, status: str) -> StepRow:
+def _step(context: EventContext, event: StepCompleted | StepFailed, status: EntryStatus) -> StepRow:
     return StepRow(
         workflow_name=context.workflow_name,
         instance_id=context.instance_id,
@@ -200,17 +193,14 @@ def _step_completed(patches: Patches, context: EventContext, event: StepComplete
     row = _step(context, event, EntryStatus.COMPLETED)
     row.result = event.result
     patches.put_step(context, row)
-    patches.instance(context).move(RunStatus.ACTIVE)
 
 
 def _step_failed(patches: Patches, context: EventContext, event: StepFailed) -> None:
-    last = event.retry_at_ms is None
-    row = _step(context, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
+    again = _attempts_again(event)
+    row = _step(context, event, EntryStatus.WAITING if again else EntryStatus.ERRORED)
     row.next_retry_at_ms = event.retry_at_ms
     row.fail(event.failure)
     patches.put_step(context, row)
-    if last:
-        patches.instance(context).move(RunStatus.ACTIVE)
 
 
 def _steps_retried(patches: Patches, context: EventContext, event: StepsRetried) -> None:
@@ -218,7 +208,6 @@ def _steps_retried(patches: Patches, context: EventContext, event: StepsRetried)
         step = patches.step(context, key)
         if step is not None:
             step.become(EntryStatus.PENDING, context.at_ms)
-    patches.instance(context).move(RunStatus.ACTIVE)
 
 
 def _entry_opened(patches: Patches, context: EventContext, event: EntryOpened) -> None:
@@ -248,7 +237,7 @@ def _entry_opened(patches: Patches, context: EventContext, event: EntryOpened) -
 
 
 def _wait_event_type(event: EntryOpened) -> str | None:
-    """The type that is waited for; a list where the author gave one, which a limit tells."""
+    """The type that is waited for; a list where the author gave one: then there is a limit."""
     types = event.event_types
     if not types:
         return None
@@ -263,14 +252,12 @@ def _entry_completed(patches: Patches, context: EventContext, event: EntryComple
         step.settle(EntryStatus.COMPLETED, event.result, None, context.at_ms)
     for event_id in event.consumed:
         patches.deliver(context, event_id, event.key)
-    patches.instance(context).move(RunStatus.ACTIVE)
 
 
 def _entry_errored(patches: Patches, context: EventContext, event: EntryErrored) -> None:
     step = patches.step(context, event.key)
     if step is not None:
         step.settle(EntryStatus.ERRORED, None, event.failure, context.at_ms)
-    patches.instance(context).move(RunStatus.ACTIVE)
 
 
 def _entries_cancelled(patches: Patches, context: EventContext, event: EntriesCancelled) -> None:
@@ -331,16 +318,16 @@ def _log_written(patches: Patches, context: EventContext, event: LogWritten) -> 
     patches.log(row)
 
 
-def _only_that_it_happened(patches: Patches, context: EventContext, event: object) -> None:
-    """What leads to no row of its own."""
+def _nothing_more(patches: Patches, context: EventContext, event: object) -> None:
+    """Changes no row but the instance's."""
 
 
 _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     PartitionClaimed: _partition_claimed,
     RunStarted: _run_started,
-    RunSuspended: _run_suspended,
-    RunPaused: _run_paused,
-    RunResumed: _run_resumed,
+    RunSuspended: _nothing_more,
+    RunPaused: _nothing_more,
+    RunResumed: _nothing_more,
     RunTerminated: _run_terminated,
     RunCompleted: _run_completed,
     RunErrored: _run_errored,
@@ -355,12 +342,12 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     EntryRolledBack: _entry_rolled_back,
     EventReceived: _event_received,
     LogWritten: _log_written,
-    CommandRejected: _only_that_it_happened,
-    PostsQueued: _only_that_it_happened,
-    PostsSent: _only_that_it_happened,
-    RollbackStarted: _only_that_it_happened,
-    RollbackFailed: _only_that_it_happened,
-    HostLost: _only_that_it_happened,
+    CommandRejected: _nothing_more,
+    PostsQueued: _nothing_more,
+    PostsSent: _nothing_more,
+    RollbackStarted: _nothing_more,
+    RollbackFailed: _nothing_more,
+    HostLost: _nothing_more,
 }
 
 #: Instances, steps, events and lines of workflows.

@@ -1,10 +1,10 @@
 """Rows of workflows as the statements take them, and changes of rows that Postgres has.
 
 Most events change a row that only Postgres knows. So a batch has two kinds of everything: a row, of
-which all is known, and a change, which says what becomes of a row that may be there. Both are told
-the same; what is told of one row within a batch is merged here, before anything is written.
+which all is known, and a change of a row that may be there. Both have the same methods. The events
+of one row within a batch are merged here, before anything is written.
 
-Fields are named as the statements name them; what has its default value does not travel.
+Fields are named as the statements name them; a field with its default value is left out.
 """
 
 from typing import Final
@@ -13,6 +13,7 @@ import msgspec
 from typing_extensions import override
 
 from headwater.processors.replay.entry_keys import keys_of_iterations
+from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.schemas.history import Failure, Json, Parent
 from headwater.schemas.statuses import EntryStatus, RunStatus
 
@@ -30,9 +31,11 @@ __all__ = [
     "Trim",
 ]
 
-#: A run in one of these moves by itself between them; out of another, only an operator's word or a
-#: restart brings it.
-_MOVING: Final = (RunStatus.ACTIVE, RunStatus.WAITING)
+#: The status that an event leads to, whatever the status before; None where that one matters.
+_LEADS_TO: Final[dict[type, RunStatus | None]] = {
+    event: targets.pop() if len(targets) == 1 else None
+    for event, targets in ((event, set(moves.values())) for event, moves in TRANSITIONS.items())
+}
 
 #: Fields that hold JSON text of authors: to be kept as it is, or refused.
 AUTHORS_JSON: Final = frozenset({"params", "output", "result", "payload", "data", "error_detail"})
@@ -47,13 +50,14 @@ def _parts(failure: Failure | None) -> tuple[str | None, str | None, Json | None
 class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """What rows and changes of instances have in common.
 
-    Shape:  status is None where it stays; unless `forced`, it is only taken by a moving run.
+    Shape:  status is None where it stays. Unless `forced`, Postgres decides: only a run that is
+            active or waiting takes it.
     """
 
     workflow_name: str
     instance_id: str
     run_number: int
-    status: str | None = None
+    status: RunStatus | None = None
     forced: bool = False
     output: Json | None = None
     error_name: str | None = None
@@ -64,20 +68,20 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     partition: int
     offset: int
 
-    def move(self, status: RunStatus) -> None:
-        """Sets the status, if the run moves by itself."""
-        if not self.forced or self.status in _MOVING:
-            self.status = status
+    def move(self, event: type) -> None:
+        """Sets the status that follows from an event.
 
-    def force(self, status: RunStatus) -> None:
-        """Sets the status, whatever it is."""
-        self.status, self.forced = status, True
+        Where the status before is not known here and matters, the run becomes active unless it is
+        paused.
+        """
+        if self.forced and self.status is not None:
+            self.status = TRANSITIONS[event].get(self.status, self.status)
+        else:
+            status = _LEADS_TO[event]
+            self.status, self.forced = status or RunStatus.ACTIVE, status is not None
 
-    def end(
-        self, status: RunStatus, output: Json | None, failure: Failure | None, at_ms: int
-    ) -> None:
+    def end(self, output: Json | None, failure: Failure | None, at_ms: int) -> None:
         """Ends the run."""
-        self.force(status)
         self.output = output
         self.error_name, self.error_message, self.error_detail = _parts(failure)
         self.completed_at_ms = at_ms
@@ -86,7 +90,7 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
     """An instance whose run begins in this batch.
 
-    Shape:  what was before does not matter, but that a run which `retries` one began when that did.
+    Shape:  a run that `retries` another keeps its start; nothing else of the row before matters.
     """
 
     params: Json
@@ -112,11 +116,9 @@ class InstanceChange(_Run, kw_only=True, omit_defaults=True, gc=False):
     ended: bool = False
 
     @override
-    def end(
-        self, status: RunStatus, output: Json | None, failure: Failure | None, at_ms: int
-    ) -> None:
+    def end(self, output: Json | None, failure: Failure | None, at_ms: int) -> None:
         """Ends the run."""
-        super().end(status, output, failure, at_ms)
+        super().end(output, failure, at_ms)
         self.ended = True
 
 
@@ -127,7 +129,7 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     instance_id: str
     run_number: int
     step_key: str
-    status: str | None = None
+    status: EntryStatus | None = None
     result: Json | None = None
     error_name: str | None = None
     error_message: str | None = None

@@ -307,12 +307,12 @@ def _passes(error: Exception) -> bool:
 
 def _failure(what: str, error: Exception) -> Failure:
     unique = isinstance(error, errors.UniqueViolation)
-    said = str(error)
+    found = str(error)
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
-        said = f"{error.diag.message_primary}{detail}"
+        found = f"{error.diag.message_primary}{detail}"
     name = UNIQUE_CONSTRAINT if unique else type(error).__name__
-    return Failure(name, f"expected {what} to take effect, found: {said}")
+    return Failure(name, f"expected {what} to take effect, found: {found}")
 
 
 @contextlib.contextmanager

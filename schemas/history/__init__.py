@@ -63,7 +63,6 @@ from headwater.schemas.history.values import (
     Parent,
     Sender,
 )
-from headwater.schemas.statuses import EntryKind
 
 __all__ = [
     "NO_CAUSE",
@@ -76,7 +75,6 @@ __all__ = [
     "EntriesCancelled",
     "EntryCompleted",
     "EntryErrored",
-    "EntryKind",
     "EntryOpened",
     "EntryRolledBack",
     "EventReceived",

@@ -20,7 +20,7 @@ import msgspec
 
 from headwater.processors.cron import due, next_tick
 from headwater.processors.replay.errors import NonRetryableError
-from headwater.schemas.history import EntryKind
+from headwater.schemas.statuses import EntryKind
 from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import decode
 from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headwater.processors.runs.engine import Engine, Engines, engine_of
-from headwater.processors.runs.state import Run, RunStatus
+from headwater.processors.runs.state import Run
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.instance_store import InstanceStore, MemoryStore, StoredState
 
 if TYPE_CHECKING:

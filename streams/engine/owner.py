@@ -24,7 +24,6 @@ from headwater.processors.runs.host_messages import (
 from headwater.processors.runs.outbox import in_order
 from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
 from headwater.processors.runs.sizes import fitting
-from headwater.processors.runs.state import RunStatus
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -56,6 +55,7 @@ from headwater.schemas.history import (
     StepsRetried,
     instance_key,
 )
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.agenda import Agenda, Priority
 from headwater.streams.engine.attempts import lost, timed_out
 from headwater.streams.engine.deciding import CommandDecider

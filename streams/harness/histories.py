@@ -9,7 +9,8 @@ from headwater.processors.replay.state import Entry
 from headwater.processors.runs.views import RunView
 from headwater.schemas import history
 from headwater.schemas.answers import Event, Failure, History, LogLine, Step
-from headwater.schemas.history import EntryKind, Json
+from headwater.schemas.history import Json
+from headwater.schemas.statuses import EntryKind
 from headwater.streams.authoring.arguments import aware
 from headwater.streams.authoring.failures import traceback_of
 from headwater.streams.authoring.values import decode

@@ -13,9 +13,10 @@ from typing import Any, Final
 from headwater.processors.replay.commands import BeginRollback, Raise, Return, Suspend
 from headwater.processors.replay.errors import HistoryDivergedError, UnserialisableError
 from headwater.processors.replay.host_messages import Activate, Resolved
-from headwater.processors.replay.state import Entry, EntryStatus
+from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import StepRaised, StepReturned
-from headwater.schemas.history import EntryKind, Failure
+from headwater.schemas.history import Failure
+from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.execution import Execution

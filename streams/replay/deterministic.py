@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from headwater.schemas.history import EntryKind
+from headwater.schemas.statuses import EntryKind
 from headwater.streams.authoring.arguments import aware
 from headwater.streams.replay.run_context import RunContext
 from headwater.streams.replay.scope import Scope

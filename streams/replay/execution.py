@@ -16,9 +16,8 @@ from typing import Any
 from headwater.processors.replay.commands import Log
 from headwater.processors.replay.errors import HistoryDivergedError
 from headwater.processors.replay.host_messages import Activate
-from headwater.processors.replay.state import EntryStatus
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
-from headwater.schemas.history import EntryKind
+from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.workflow_values import WorkflowEvent
 from headwater.streams.replay.host_port import HostPort

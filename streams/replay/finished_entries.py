@@ -13,7 +13,8 @@ no error: what is recorded of the entry holds.
 from collections.abc import Callable
 from typing import Any
 
-from headwater.processors.replay.state import OPEN, Entry
+from headwater.processors.replay.state import Entry
+from headwater.schemas.statuses import OPEN
 from headwater.streams.replay.branches import Branches
 from headwater.streams.replay.scope import Scope
 

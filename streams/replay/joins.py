@@ -7,10 +7,11 @@ from typing import Any, Final
 from headwater.processors.replay.commands import Close, CodeCommand, Fail, Losers
 from headwater.processors.replay.entry_keys import entry_key
 from headwater.processors.replay.errors import JoinError, RaceError, UnserialisableError
-from headwater.processors.replay.state import Entry, EntryStatus
+from headwater.processors.replay.state import Entry
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, bounded
 from headwater.schemas.failures import JOIN, RACE
-from headwater.schemas.history import EntryKind, Failure
+from headwater.schemas.history import Failure
+from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Won

@@ -8,9 +8,9 @@ from headwater.processors.replay.entry_keys import (
     keys_of_iterations,
 )
 from headwater.processors.replay.errors import TooManyEntriesError
-from headwater.processors.replay.state import OPEN, Entry, EntryStatus
+from headwater.processors.replay.state import Entry
 from headwater.processors.runs.limits import key_fault, too_many_entries
-from headwater.schemas.history import EntryKind
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 
 
 class Journal:

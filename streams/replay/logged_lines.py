@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from headwater.processors.replay.state import UNRESOLVED, Entry, EntryStatus
+from headwater.processors.replay.state import UNRESOLVED, Entry
+from headwater.schemas.statuses import EntryStatus
 
 
 class LoggedLines:

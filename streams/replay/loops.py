@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeAlias
 from headwater.processors.replay.commands import Advance, Close, Fail
 from headwater.processors.replay.entry_keys import iteration_scope
 from headwater.processors.replay.errors import LoopError
-from headwater.processors.replay.state import Entry, EntryStatus
-from headwater.schemas.history import EntryKind
+from headwater.processors.replay.state import Entry
+from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Break, Continue

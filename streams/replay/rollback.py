@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headwater.processors.replay.commands import RolledBack
-from headwater.processors.replay.state import Entry, EntryStatus
+from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import RollbackRaised
+from headwater.schemas.statuses import EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode
 from headwater.streams.replay.host_port import HostPort

@@ -23,8 +23,8 @@ from headwater.processors.replay.errors import (
     NonDeterministicError,
     NotAwaitedError,
 )
-from headwater.processors.replay.state import OPEN, Entry
-from headwater.schemas.history import EntryKind
+from headwater.processors.replay.state import Entry
+from headwater.schemas.statuses import OPEN, EntryKind
 from headwater.streams.authoring.arguments import check_name
 from headwater.streams.replay.run_context import RunContext
 

@@ -9,11 +9,11 @@ from headwater.processors.replay.errors import (
     EventTimeoutError,
     RollbackCheckpointError,
 )
-from headwater.processors.replay.state import OPEN, Entry, EntryStatus
+from headwater.processors.replay.state import Entry
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, name_fault
 from headwater.processors.runs.requests import Reached
-from headwater.schemas.history import EntryKind
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.arguments import (
     awaited,
     check_callable,

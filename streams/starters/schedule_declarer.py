@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded
 from headwater.schemas.failures import INSTANCE_EXISTS, INSTANCE_TERMINAL
 from headwater.schemas.history import Command, ReplySent, RestartRun, SendEvent, StartRun
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.values import encode
 from headwater.streams.code_host.schedule_runner import DECLARED, RUNNER
 from headwater.streams.code_host.schedules import Declared

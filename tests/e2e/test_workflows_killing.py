@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import RunStarted, SendEvent, StartRun
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.ownership import _SESSION_MS
 from tests.e2e.workflow_app import ENTRIES, ITERATIONS
 from tests.e2e.workflow_books import BookHouse

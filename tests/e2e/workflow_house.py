@@ -25,7 +25,6 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.state import RunStatus
 from headwater.processors.runs.views import RunView
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
@@ -43,6 +42,7 @@ from headwater.schemas.history import (
     StepCompleted,
     instance_key,
 )
+from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.embedded import EmbeddedKafka

@@ -24,7 +24,7 @@ from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.ends import ended_by
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request, Wake
-from headwater.processors.runs.state import Entry, Run, RunStatus
+from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.history import (
     Command,
     EventReceived,
@@ -50,6 +50,7 @@ from headwater.schemas.history import (
     StartRun,
     TerminateRun,
 )
+from headwater.schemas.statuses import RunStatus
 
 _STALE: Final = Rejection("STALE", "what this is about is over")
 

@@ -13,7 +13,6 @@ import uvloop
 from headwater.processors.replay.host_messages import FromHost, ToHost
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
@@ -21,6 +20,7 @@ from headwater.schemas.history import (
     StartRun,
     instance_key,
 )
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.live_instances import LiveInstances

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.processors.runs.state import RunStatus
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.apps import AppNotLoaded
 from headwater.streams.workflows.host_process import HostProcess
 from tests.integration.hosting import APPS, PATIENCE_S, World, drive

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.codec import encode
 from headwater.schemas.history import PartitionClaimed, RunStarted, TerminateRun
 from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.records import Outgoing, partition_of

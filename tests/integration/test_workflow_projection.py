@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
@@ -24,12 +25,12 @@ from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
     Failure,
     HostLost,
+    LogEvent,
     LogWritten,
     LoopAdvanced,
     Parent,
@@ -46,6 +47,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 from tests.unit.projections.histories import START_MS, Cutter, Log
 from tests.unit.projections.workflow_fold import Fold, Row
@@ -205,24 +207,46 @@ RETRIES = st.builds(
     *(VALUES, st.lists(KEYS, unique=True, max_size=8), st.integers(0, 2)),
 )
 BATCHES = st.lists(EVENTS, min_size=1, max_size=4).map(tuple)
-#: Runs begin, go on, are told of late; owners change, and old ones write after their time.
+#: Runs begin, go on, get records late; owners change, and old ones write after their time.
 MOVES = st.one_of(
     st.tuples(st.just("start"), INSTANCES, st.tuples(STARTS)),
     st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES)),
     st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES, EVENTS)),
-    st.tuples(st.just("tell"), INSTANCES, BATCHES),
-    st.tuples(st.just("tell"), INSTANCES, BATCHES),
-    st.tuples(st.just("tell"), INSTANCES, BATCHES),
+    st.tuples(st.just("write"), INSTANCES, BATCHES),
+    st.tuples(st.just("write"), INSTANCES, BATCHES),
+    st.tuples(st.just("write"), INSTANCES, BATCHES),
     st.tuples(st.just("late"), INSTANCES, BATCHES),
     st.tuples(st.just("void"), INSTANCES, BATCHES),
     st.tuples(st.just("claim"), INSTANCES, st.lists(TEXTS, max_size=2).map(tuple)),
 )
 
 
+def possible(
+    events: tuple[LogEvent, ...], status: RunStatus
+) -> tuple[tuple[LogEvent, ...], RunStatus]:
+    """Those of the events that a run in this status can write, and its status after them."""
+    kept: list[LogEvent] = []
+    for event in events:
+        resolves = not isinstance(event, StepFailed) or event.retry_at_ms is None
+        moves = TRANSITIONS.get(type(event)) if resolves else None
+        if moves is None or status in moves:
+            kept.append(event)
+            status = status if moves is None else moves[status]
+    return tuple(kept), status
+
+
 def written(moves: list[Any]) -> Log:
     log = Log([[], []])
     epochs = {number: [log.claim(number)] for number in range(2)}
     runs = dict.fromkeys(PARTITION_OF, -1)
+    statuses: dict[tuple[str, int], RunStatus] = {}
+
+    def write(instance: str, events: tuple[LogEvent, ...], run: int) -> None:
+        before = statuses.get((instance, run), RunStatus.ACTIVE)
+        kept, statuses[instance, run] = possible(events, before)
+        if kept:
+            log.write(instance, *kept, run_number=run, partition=PARTITION_OF[instance])
+
     for move, instance, events in moves:
         number = PARTITION_OF[instance]
         run = max(runs[instance], 0)
@@ -231,14 +255,14 @@ def written(moves: list[Any]) -> Log:
                 epochs[number].append(log.claim(number, workflows=events))
             case "start":
                 runs[instance] += 1
-                log.write(instance, *events, run_number=runs[instance], partition=number)
+                write(instance, events, runs[instance])
             case "late":
-                log.write(instance, *events, run_number=max(run - 1, 0), partition=number)
+                write(instance, events, max(run - 1, 0))
             case "void" if len(epochs[number]) > 1:
                 old = epochs[number][-2]
                 log.write(instance, *events, run_number=run, partition=number, epoch=old)
             case _:
-                log.write(instance, *events, run_number=run, partition=number)
+                write(instance, events, run)
     return log
 
 

@@ -17,7 +17,6 @@ from headwater.projections.workflows.rows import Trim
 from headwater.schemas.answers import Event, InstanceStatus, LogLine, StatusOfRun, Step
 from headwater.schemas.history import (
     EntryCompleted,
-    EntryKind,
     EntryOpened,
     EventReceived,
     LogWritten,
@@ -28,6 +27,7 @@ from headwater.schemas.history import (
     RunSuspended,
     StepCompleted,
 )
+from headwater.schemas.statuses import EntryKind
 from tests.integration.test_workflow_projection import MOVES, Projecting, empty, project, written
 from tests.unit.projections.histories import START_MS, Log
 

@@ -15,7 +15,6 @@ from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.history import (
     EntryCompleted,
-    EntryKind,
     EntryOpened,
     EventReceived,
     LogWritten,
@@ -26,6 +25,7 @@ from headwater.schemas.history import (
     RunTerminated,
     StepCompleted,
 )
+from headwater.schemas.statuses import EntryKind
 from tests.integration.test_workflow_projection import NOW_MS, rows_of
 from tests.unit.projections.histories import START_MS, Log
 

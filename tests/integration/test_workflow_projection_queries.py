@@ -19,7 +19,6 @@ from headwater.schemas import answers
 from headwater.schemas.history import (
     Child,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EventReceived,
     Failure,
@@ -34,7 +33,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
 )
-from headwater.schemas.statuses import RunStatus
+from headwater.schemas.statuses import EntryKind, RunStatus
 from tests.integration.test_workflow_projection import project
 from tests.unit.projections.histories import START_MS, Log
 

@@ -10,7 +10,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
     Command,
@@ -28,6 +27,7 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.restore import CHECKPOINT, take_over

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import PauseRun, ResumeRun, RetryRun
+from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import MAX_RECORD_BYTES
 from headwater.streams.kafka.records import partition_of
 from tests.e2e.workflow_house import PARTITIONS, WorkflowHouse, opened

@@ -12,7 +12,6 @@ from headwater.schemas.errors import UndecodableRecord
 from headwater.schemas.history import (
     Command,
     CommandSent,
-    EntryKind,
     EntryOpened,
     HistoryAppended,
     LogEvent,
@@ -23,6 +22,7 @@ from headwater.schemas.history import (
     SendEvent,
 )
 from headwater.schemas.records import Record
+from headwater.schemas.statuses import EntryKind
 from tests.property.structs import structs
 
 RECORDS = structs(HistoryAppended) | structs(CommandSent)

@@ -25,7 +25,7 @@ from headwater.processors.replay.commands import (
     Suspend,
 )
 from headwater.processors.replay.decide import decide_command, decide_request
-from headwater.processors.replay.state import OPEN, UNRESOLVED, CodeRun, EntryStatus
+from headwater.processors.replay.state import UNRESOLVED, CodeRun
 from headwater.processors.replay.waits import next_wake_ms
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.durations import LONGEST_MS, milliseconds
@@ -44,7 +44,6 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
     NO_CAUSE,
     Command,
-    EntryKind,
     Failure,
     FinishChild,
     HistoryAppended,
@@ -61,6 +60,7 @@ from headwater.schemas.history import (
     StartRun,
     TerminateRun,
 )
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from tests.fakes.engines import fold
 
 KEYS = st.sampled_from(["a", "b", "race", "race/x", "race/y/z", "loop", "loop/~0/a", "loop/~3/a"])

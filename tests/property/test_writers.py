@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from headwater.schemas.catalogue import IDS, NEWEST, schema_text
 from headwater.schemas.codec import encode, encode_row
-from headwater.schemas.history import Command, EntryKind, EntryOpened, HistoryAppended, LogEvent
+from headwater.schemas.history import Command, EntryOpened, HistoryAppended, LogEvent
 from headwater.schemas.records import RECORD_TYPES, Record
+from headwater.schemas.statuses import EntryKind
 from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row, Table
 from headwater.schemas.writers import number, writer_of
 from tests.property.fastavro_twin import plain, plain_row, written

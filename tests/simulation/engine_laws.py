@@ -15,12 +15,12 @@ from headwater.processors.replay.commands import (
     Open,
 )
 from headwater.processors.replay.host_messages import FromHost, ToHost, activate
-from headwater.processors.replay.state import OPEN, CodeRun, EntryStatus
+from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.limits import ENTRIES_MAX
-from headwater.processors.runs.state import Run, RunStatus
 from headwater.schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
+from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus
 from headwater.streams.code_host.host import Host
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.replay.loop import WorkflowLoop
@@ -29,6 +29,7 @@ from tests.simulation.engine_log import Violation
 from tests.simulation.shapes import Place
 
 if TYPE_CHECKING:
+    from headwater.processors.runs.state import Run
     from tests.simulation.engine_world import World
 
 #: Shapes whose failures leave nothing standing: their handlers succeed at last.

@@ -3,17 +3,16 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
-from headwater.processors.replay.state import CONTAINERS, CodeRun, Entry, EntryStatus
+from headwater.processors.replay.state import CONTAINERS, CodeRun, Entry
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.limits import SYSTEM
-from headwater.processors.runs.state import Run, RunStatus
+from headwater.processors.runs.state import Run
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     CommandSent,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -33,6 +32,7 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.fakes.engines import fold
 from tests.simulation.shapes import Place
 

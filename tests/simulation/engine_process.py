@@ -25,7 +25,7 @@ from headwater.processors.replay.host_messages import (
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import claim_of
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.state import Run, RunStatus
+from headwater.processors.runs.state import Run
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
     CommandSent,
@@ -34,6 +34,7 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.host import Host
 from headwater.streams.engine.effects import Effect, Queued, command_of
 from headwater.streams.engine.instance_store import StoredState

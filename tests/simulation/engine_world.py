@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.state import Run, RunStatus
+from headwater.processors.runs.state import Run
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
     Command,
@@ -27,6 +27,7 @@ from headwater.schemas.history import (
     TerminateRun,
     instance_key,
 )
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.values import encode as json_of
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.owner import Owner

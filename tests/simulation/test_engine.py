@@ -18,9 +18,9 @@ from headwater.processors.replay.commands import Suspend
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Decision
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import CommandSent, HistoryAppended, PartitionClaimed, RunSuspended
+from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.owner import Owner

@@ -15,7 +15,6 @@ from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -38,6 +37,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import EntryKind
 from tests.unit.projections.histories import START_MS, WORKFLOW, Appended, Log
 
 Row = dict[str, object]
@@ -116,15 +116,15 @@ def test_a_run_that_begins_is_a_row():
 @pytest.mark.parametrize(
     ("events", "change"),
     [
-        ([RunSuspended()], {"status": "waiting"}),
-        ([RunSuspended(), completed()], {"status": "active"}),
-        ([completed(), RunSuspended()], {"status": "waiting"}),
+        ([RunSuspended()], {"status": "waiting", "forced": True}),
+        ([RunSuspended(), completed()], {"status": "active", "forced": True}),
+        ([completed(), RunSuspended()], {"status": "waiting", "forced": True}),
         ([failed(retry_at_ms=1)], {}),
         ([failed()], {"status": "active"}),
         ([EntryCompleted("a", "1")], {"status": "active"}),
         ([EntryErrored("a", FAILURE)], {"status": "active"}),
         ([RunPaused()], {"status": "paused", "forced": True}),
-        ([RunPaused(), completed(), RunSuspended()], {"status": "paused", "forced": True}),
+        ([RunPaused(), completed(), failed()], {"status": "paused", "forced": True}),
         ([RunPaused(), RunResumed()], {"status": "active", "forced": True}),
         ([RunResumed(), RunSuspended()], {"status": "waiting", "forced": True}),
         ([opened()], {}),

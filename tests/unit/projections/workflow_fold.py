@@ -15,7 +15,6 @@ from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -36,6 +35,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import EntryKind
 
 Row = dict[str, Any]
 Key = tuple[object, ...]

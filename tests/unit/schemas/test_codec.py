@@ -13,7 +13,6 @@ from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSche
 from headwater.schemas.history import (
     NO_CAUSE,
     Child,
-    EntryKind,
     EntryOpened,
     HistoryAppended,
     Post,
@@ -25,6 +24,7 @@ from headwater.schemas.history import (
     StepCompleted,
 )
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp, WebhookReceived, WebhooksClaimed
+from headwater.schemas.statuses import EntryKind
 from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row, Table
 from tests.property.structs import TEXTS, rows, structs
 

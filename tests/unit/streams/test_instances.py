@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from headwater.processors.replay.state import CodeRun, EntryStatus
-from headwater.processors.runs.state import RunStatus
+from headwater.processors.replay.state import CodeRun
+from headwater.schemas.statuses import EntryStatus, RunStatus
 from headwater.streams.engine.live_instances import LiveInstance
 from tests.fakes.engines import REPLAY
 from tests.unit.processors.replay.states import a_run, an_entry, copy_of, mail

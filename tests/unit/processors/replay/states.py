@@ -2,10 +2,11 @@
 
 import msgspec
 
-from headwater.processors.replay.state import CodeRun, Entry, EntryStatus
+from headwater.processors.replay.state import CodeRun, Entry
 from headwater.processors.runs.requests import Reached, RetryPolicy
-from headwater.processors.runs.state import Received, RunStatus
-from headwater.schemas.history import Child, EntryKind, Failure, Parent
+from headwater.processors.runs.state import Received
+from headwater.schemas.history import Child, Failure, Parent
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 
 NOW_MS = 1_767_225_600_000
 PARENT = Parent("parent", "p-1", 0, "bill")

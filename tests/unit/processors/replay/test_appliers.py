@@ -3,9 +3,8 @@
 import pytest
 
 from headwater.processors.replay.appliers import apply
-from headwater.processors.replay.state import UNRESOLVED, CodeRun, EntryStatus
+from headwater.processors.replay.state import UNRESOLVED, CodeRun
 from headwater.processors.replay.trimming import trimmed
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -13,7 +12,6 @@ from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
@@ -36,6 +34,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.fakes.engines import fold
 from tests.unit.processors.replay.states import (
     CHILD,

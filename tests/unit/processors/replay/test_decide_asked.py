@@ -23,7 +23,7 @@ from headwater.processors.replay.decide import (
     STALE,
     decide_request,
 )
-from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.requests import (
@@ -34,12 +34,10 @@ from headwater.processors.runs.requests import (
     StepReturned,
     Wake,
 )
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     EntryRolledBack,
     FinishChild,
@@ -63,6 +61,7 @@ from headwater.schemas.history import (
     StepsRetried,
     TerminateRun,
 )
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.unit.processors.replay.states import (
     CHILD,
     FAILURE,

@@ -3,15 +3,13 @@
 import pytest
 
 from headwater.processors.replay.decide import STALE, decide_command
-from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import MAILBOX_MAX
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import (
     Command,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EventReceived,
     FinishChild,
     LogWritten,
@@ -32,6 +30,7 @@ from headwater.schemas.history import (
     StartRun,
     TerminateRun,
 )
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.unit.processors.replay.states import (
     CHILD,
     FAILURE,

@@ -3,17 +3,15 @@
 import pytest
 
 from headwater.processors.replay.appliers import apply
-from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.transitions import TRANSITIONS
 from headwater.processors.runs.appliers import move
-from headwater.processors.runs.state import ENDED, RunStatus
 from headwater.processors.runs.transitions import TRANSITIONS as RUN_TRANSITIONS
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
-    EntryKind,
     EntryOpened,
     RunCompleted,
     RunErrored,
@@ -27,6 +25,7 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
 )
+from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 from tests.unit.processors.replay.states import FAILURE, NOW_MS, a_run, an_entry, copy_of
 
 _STEP = ("k", "k", 0, NOW_MS, 1, 3, 600_000)

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from headwater.processors.replay.retrying import retry
-from headwater.processors.replay.state import UNRESOLVED, CodeRun, Entry, EntryStatus
+from headwater.processors.replay.state import UNRESOLVED, CodeRun, Entry
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, bounded
-from headwater.processors.runs.state import RunStatus
-from headwater.schemas.history import EntryKind, Failure, LogWritten, Reopened, RetryRun, RunStarted
+from headwater.schemas.history import Failure, LogWritten, Reopened, RetryRun, RunStarted
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.unit.processors.replay.states import FAILURE, a_run, an_entry, copy_of
 
 _DO, _JOIN, _RACE, _LOOP = EntryKind.DO, EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP

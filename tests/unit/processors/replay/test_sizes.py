@@ -11,11 +11,10 @@ from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.limits import DECISION_BYTES_MAX, FAILURE_MESSAGE_MAX
 from headwater.processors.runs.sizes import bytes_max
 from headwater.processors.runs.sizes import fitting as _fitting
-from headwater.processors.runs.state import Received, RunStatus
+from headwater.processors.runs.state import Received
 from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import (
     EntryCompleted,
-    EntryKind,
     FinishChild,
     PostsQueued,
     ResumeRun,
@@ -25,6 +24,7 @@ from headwater.schemas.history import (
     RunStarted,
     TerminateRun,
 )
+from headwater.schemas.statuses import EntryKind, RunStatus
 from tests.fakes.engines import REPLAY
 from tests.unit.processors.replay.states import CHILD, NOW_MS, PARENT, a_run, an_entry
 

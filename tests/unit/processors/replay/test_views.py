@@ -1,11 +1,9 @@
 """The history of an instance as people read it."""
 
-from headwater.processors.runs.state import RunStatus
 from headwater.schemas.history import (
     NO_CAUSE,
     CommandRejected,
     EntryCompleted,
-    EntryKind,
     EntryOpened,
     EventReceived,
     Failure,
@@ -18,6 +16,7 @@ from headwater.schemas.history import (
     RunStarted,
     StepCompleted,
 )
+from headwater.schemas.statuses import EntryKind, RunStatus
 from tests.fakes.engines import runs
 
 

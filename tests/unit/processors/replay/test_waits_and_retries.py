@@ -2,12 +2,11 @@
 
 import pytest
 
-from headwater.processors.replay.state import CodeRun, EntryStatus
+from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.waits import handlers_due, next_wake_ms
 from headwater.processors.runs.requests import RetryPolicy
 from headwater.processors.runs.retries import ANY_NUMBER, delay_ms, retry_at_ms
-from headwater.processors.runs.state import RunStatus
-from headwater.schemas.history import EntryKind
+from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.unit.processors.replay.states import FAILURE, a_run, an_entry
 
 _YEAR_MS = 365 * 86_400_000

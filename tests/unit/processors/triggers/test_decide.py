@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from headwater.gateway.providers import installed_providers
 from headwater.processors.runs.decide import send_event
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
-from headwater.processors.runs.state import Run, RunStatus
+from headwater.processors.runs.state import Run
 from headwater.processors.triggers.decide import Failed, Send, decide, refused
 from headwater.processors.triggers.rules import Rule, read_rules
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import EventReceived, Sender, SendEvent, StartRun
 from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.statuses import RunStatus
 from tests.unit.processors.deliveries import admitted
 
 BODY = b' {"type": "sleep", "data": [{"score": 81, "id": "n-1"}]}\n'
