@@ -12,10 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.processors.replay.errors import NonDeterministicError
 from headwater.streams.replay.loop import WorkflowLoop
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _SOCKET: Final = ("a socket", "use it inside step.do")
 _NAMES: Final = ("a look-up of a host's name", "do it inside step.do")
@@ -37,6 +40,11 @@ _REFUSED: Final = {
     "os.startfile": _PROCESS,
     "os.system": _PROCESS,
 }
+
+#: Debuggers that stop a workflow's code at a breakpoint run inside of it, and sleep or start
+#: threads while they wait: the standard library's, with what builds on it, and that of PyCharm and
+#: VS Code.
+_DEBUGGERS: Final = frozenset({"bdb", "pydevd"})
 
 
 @functools.cache
@@ -67,8 +75,24 @@ def _checked(function: Callable[..., Any], what: str, instead: str) -> Callable[
 
 
 def _check(what: str, instead: str) -> None:
-    if isinstance(asyncio._get_running_loop(), WorkflowLoop):  # noqa: SLF001
+    if isinstance(asyncio._get_running_loop(), WorkflowLoop) and not _is_debugger():  # noqa: SLF001
         raise NonDeterministicError(
             f"a workflow's own code may not use {what}, because a replay would do it again, and "
             f"other runs wait for it; {instead}"
         )
+
+
+def _is_debugger() -> bool:
+    """Whether a debugger that the workflow's code has run into does what is checked.
+
+    What lies outside of the loop does not count: a whole program may run under a debugger.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if module == WorkflowLoop.__module__:
+            return False
+        if module in _DEBUGGERS:
+            return True
+        frame = frame.f_back
+    return False

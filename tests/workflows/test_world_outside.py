@@ -1,14 +1,17 @@
 """What a workflow's own code may not do to the process that runs it, nor ask the process for."""
 
 import asyncio
+import bdb
 import contextlib
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 
 import pytest
 
@@ -137,6 +140,37 @@ def test_steps_and_rollbacks_may_go_around_the_loop(name: str):
 
     assert failure(order).name == "NonRetryableError"
     assert used == ["sync", "async", "rollback"]
+
+
+class Debugger(bdb.Bdb):
+    """Waits at each stop, as one does for what its user types, and then lets the code go on."""
+
+    def user_line(self, frame: FrameType) -> None:
+        time.sleep(0)
+        self.clear_all_breaks()
+        self.set_continue()
+
+
+def test_a_debugger_may_wait_at_a_breakpoint_in_workflow_code():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        tracing = sys.gettrace()
+        Debugger().set_trace()
+        sys.settrace(tracing)
+        return "went on"
+
+    assert output(order) == "went on"
+
+
+def test_workflow_code_is_refused_the_same_in_a_program_under_a_debugger():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        time.sleep(0)  # noqa: ASYNC251, what is tested
+
+    tracing = sys.gettrace()
+    error = Debugger().runcall(failure, order)
+    sys.settrace(tracing)
+    assert error.name == "NonDeterministicError"
 
 
 def test_no_method_of_an_event_loop_is_left_out():
