@@ -16,7 +16,7 @@ _PATIENCE_S: Final = 60.0
 _LATER: Final = frozenset({408, 429, 502, 503, 504})
 #: Of those, and of the codes of a 503, the ones that say that nothing was begun.
 _NOT_BEGUN: Final = frozenset({408, 429})
-_NOT_BEGUN_CODES: Final = frozenset({"overloaded"})
+_NOT_BEGUN_CODES: Final = frozenset({"overloaded", "not_yet_readable"})
 
 
 class Repeat(Enum):

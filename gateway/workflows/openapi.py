@@ -26,7 +26,7 @@ _TICK_KEY: Final[list[dict[str, list[str]]]] = [{"tickKey": []}]
 _OF_ALL: Final = ("invalid_parameter", "unauthorized", "forbidden", "internal_error")
 _OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
 _OF_READS: Final = ("store_unavailable", "position_not_reached")
-_OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded")
+_OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
 
 _LAGS: Final = (
     "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait."

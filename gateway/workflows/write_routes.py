@@ -49,6 +49,7 @@ from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
     MAILBOX_FULL,
+    RECORD_TOO_LARGE,
     STEP_NOT_FOUND,
     WORKFLOW_NOT_FOUND,
     WORKFLOW_PARAMS_INVALID,
@@ -148,14 +149,15 @@ def verb(writing: Writing, name: str) -> HTTPRouteHandler:
     """One of `VERBS`."""
     command, description = VERBS[name]
     example = examples.BEGUN if isinstance(command, RestartRun) else examples.DONE
-    ended = (INSTANCE_TERMINAL,) if name in ("pause", "terminate") else ()
+    refused = RECORD_TOO_LARGE if isinstance(command, RestartRun) else INSTANCE_TERMINAL
+    refusals = () if isinstance(command, ResumeRun) else (refused,)
 
     @post(
         f"/{name}",
         operation_id=f"{name}Instance",
         summary=f"{name.capitalize()} an instance",
         description=description,
-        **writes(Policy.MANAGE, answers.Managed, example, INSTANCE_NOT_FOUND, *ended),
+        **writes(Policy.MANAGE, answers.Managed, example, INSTANCE_NOT_FOUND, *refusals),
     )
     async def manage(
         workflow: Named, instance_id: Named, data: JSONBody[NoFields], prefer: Prefer = ""
@@ -181,6 +183,7 @@ def retry(writing: Writing) -> HTTPRouteHandler:
             INSTANCE_NOT_FOUND,
             STEP_NOT_FOUND,
             INSTANCE_NOT_ERRORED,
+            RECORD_TOO_LARGE,
         ),
     )
     async def retry(

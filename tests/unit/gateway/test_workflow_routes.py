@@ -515,6 +515,22 @@ def test_the_description_names_every_route_and_has_examples(client: Client) -> N
         assert {"400", "401", "403", "500"} <= set(operation["responses"])
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/restart", "409", "RECORD_TOO_LARGE"),
+        ("/retry", "409", "RECORD_TOO_LARGE"),
+        ("/pause", "503", "not_yet_readable"),
+    ],
+)
+def test_the_description_has_what_a_write_may_be_refused_with(
+    client: Client, path: str, status: str, code: str
+) -> None:
+    paths = client.get("/schema/openapi.json").json()["paths"]
+    written = f"{BASE}/workflows/{{workflowName}}/instances/{{instanceId}}{path}"
+    assert code in paths[written]["post"]["responses"][status]["description"]
+
+
 def test_the_page_loads_nothing_from_others(client: Client) -> None:
     page = client.get("/schema/swagger")
     assert page.status_code == 200
