@@ -54,17 +54,15 @@ class Checkpoints:
         self._seconds = seconds
         self._latest: dict[Partition, _Latest] = {}
 
-    def begin(self, partition: Partition, now_s: float) -> None:
-        """Takes note of a partition that was taken over, from its latest checkpoint on."""
-        self._latest[partition] = _Latest(partition.start, now_s)
-
     def forget(self, partition: Partition) -> None:
         """Forgets a partition that was given up."""
         self._latest.pop(partition, None)
 
     def is_due(self, partition: Partition, now_s: float) -> bool:
         """Whether enough happened in a partition, and all its commands have their replies."""
-        owner, latest = partition.owner, self._latest[partition]
+        # The first time it is asked of a partition that was read from its latest checkpoint on.
+        latest = self._latest.setdefault(partition, _Latest(partition.start, now_s))
+        owner = partition.owner
         records = partition.position - latest.position
         if partition.replied <= owner.claims.cause or owner.has_staged() or not records:
             return False

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: How long an instance rests before only its bytes are kept.
 IDLE_MS: Final = 5_000
+#: How long a partition rests after a fault that the next takeover is likely to meet again.
+_PAUSE_AFTER_FAULT_S: Final = 30.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +208,14 @@ class WorkflowWorker:
         except BrokerUnavailable as error:
             self._ownership.lose(list(self._driver.partitions), error.message)
             firsts = {}
+        except Exception as error:
+            # A bug, or a record that is too large: its owners wait for what will never follow.
+            log.exception("a turn cannot be appended")
+            gone = [partition.number for partition, _ in flight.batches]
+            self._ownership.lose(gone, repr(error), _PAUSE_AFTER_FAULT_S)
+            firsts = {}
         finally:
-            # With another error, or when cancelled, nobody knows whether the records count.
+            # When cancelled, nobody knows whether the records count.
             self._driver.appended(flight, firsts)
         self._let_go()
 
@@ -267,14 +275,13 @@ class WorkflowWorker:
         )
         # After the log was read: what is committed here and not there, nobody else will record.
         await self._sql.take_over(partition, self._clock())
-        self._checkpoints.begin(partition, asyncio.get_running_loop().time())
         return partition
 
     def _given_up(self, partition: Partition) -> None:
+        self._let_go()
         self._outbox.forget(partition.number)
         self._checkpoints.forget(partition)
         self._sql.forget(partition)
-        self._let_go()
 
     async def _keep_house(self) -> None:
         while True:

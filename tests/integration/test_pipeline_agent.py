@@ -1,0 +1,121 @@
+"""An agent of the pipeline on a real broker, where partitions and forms change under its hands."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import pytest
+
+from headwater.schemas.codec import write_forms
+from headwater.schemas.errors import NotYetReadable
+from headwater.schemas.forms import NEWEST_FORMS
+from headwater.schemas.topics import EVENTS, TRACES
+from headwater.streams.clock import monotonic, now_ms
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
+from headwater.streams.pipeline.worker import Agent, FormsChanged, Lease
+
+PARTITION = 0
+OWNED = {TP(EVENTS, PARTITION)}
+
+
+def nothing() -> None:
+    """Nothing happens meanwhile."""
+
+
+class Watched:
+    """A stage that lets something happen while it restores, or steps."""
+
+    name = "watched"
+    source = EVENTS
+    memory: tuple[str, ...] = (TRACES,)
+
+    def __init__(self) -> None:
+        self.known: list[bytes] = []
+        self.stepped_with: list[list[bytes]] = []
+        self.while_restoring = nothing
+        self.while_stepping = nothing
+
+    def restored(self, record: Incoming) -> None:
+        self.known.append(record.value)
+        happens, self.while_restoring = self.while_restoring, nothing
+        happens()
+
+    def forget(self, partition: int) -> None:
+        assert partition == PARTITION
+        self.known.clear()
+
+    def step(self, partition: int, records: Sequence[Incoming], now_ms: int) -> list[Outgoing]:
+        del partition, records, now_ms
+        self.while_stepping()
+        self.stepped_with.append(list(self.known))
+        return []
+
+    def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
+        del partition, now_ms
+        return []
+
+
+class Committed:
+    """Takes note of batches that are done."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def batch_done(self, batch: Batch) -> None:
+        del batch
+        self.batches += 1
+
+
+def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Committed:
+    committed = Committed()
+
+    async def whole() -> None:
+        appender = Appender(bootstrap=bootstrap, client_id="watched")
+        await appender.append([Outgoing(TRACES, PARTITION, b"k", b"memory")])
+        stage = Watched()
+        lease = Lease(valid_for_s=60, monotonic=monotonic)
+        agent = Agent(stage, bootstrap=bootstrap, appender=appender, lease=lease, clock=now_ms)
+        agent.assigned(OWNED)
+        record = Incoming(EVENTS, PARTITION, 0, 0, 0, b"k", b"v", None, 1, 1, ())
+        batch = Batch(EVENTS, PARTITION, [record], None, cast("BatchConsumer", committed))
+        try:
+            await cast("asyncio.Future[None]", act(stage, agent, batch))
+        finally:
+            await appender.stop()
+
+    asyncio.run(whole())
+    return committed
+
+
+def test_what_was_read_before_a_rebalance_is_no_memory_after_it(topics: str):
+    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+        def rebalance() -> None:
+            agent.revoked()
+            agent.assigned(OWNED)
+
+        stage.while_restoring = rebalance
+        await agent.process(batch)
+        assert stage.stepped_with == []
+        await agent.process(batch)
+        assert [known[-1] for known in stage.stepped_with] == [b"memory"]
+
+    assert play(topics, act).batches == 1
+
+
+def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
+    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+        def refuse() -> None:
+            write_forms(dict(NEWEST_FORMS) | {"another": NEWEST_FORMS["daily_summary"]})
+            raise NotYetReadable("expected all members to read it")
+
+        stage.while_stepping = refuse
+        await agent.process(batch)
+        with pytest.raises(FormsChanged):
+            await agent.tick()
+
+    try:
+        assert play(topics, act).batches == 0
+    finally:
+        write_forms(NEWEST_FORMS)
