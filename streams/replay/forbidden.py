@@ -41,10 +41,10 @@ _REFUSED: Final = {
     "os.system": _PROCESS,
 }
 
-#: Debuggers that stop a workflow's code at a breakpoint run inside of it, and sleep or start
-#: threads while they wait: the standard library's, with what builds on it, and that of PyCharm and
-#: VS Code.
-_DEBUGGERS: Final = frozenset({"bdb", "pydevd"})
+#: What runs inside a workflow's code and is none of it. Debuggers sleep and start threads while
+#: they wait at a breakpoint: the standard library's, with what builds on it, and that of PyCharm
+#: and VS Code. Handlers of logs open a socket, or start a thread, for the first line.
+_TOOLS: Final = frozenset({"bdb", "logging", "pydevd"})
 
 
 @functools.cache
@@ -75,15 +75,15 @@ def _checked(function: Callable[..., Any], what: str, instead: str) -> Callable[
 
 
 def _check(what: str, instead: str) -> None:
-    if isinstance(asyncio._get_running_loop(), WorkflowLoop) and not _is_debugger():  # noqa: SLF001
+    if isinstance(asyncio._get_running_loop(), WorkflowLoop) and not _is_tool():  # noqa: SLF001
         raise NonDeterministicError(
             f"a workflow's own code may not use {what}, because a replay would do it again, and "
             f"other runs wait for it; {instead}"
         )
 
 
-def _is_debugger() -> bool:
-    """Whether a debugger that the workflow's code has run into does what is checked.
+def _is_tool() -> bool:
+    """Whether a tool that the workflow's code has run into does what is checked.
 
     What lies outside of the loop does not count: a whole program may run under a debugger.
     """
@@ -92,7 +92,7 @@ def _is_debugger() -> bool:
         module = frame.f_globals.get("__name__")
         if module == WorkflowLoop.__module__:
             return False
-        if module in _DEBUGGERS:
+        if module in _TOOLS:
             return True
         frame = frame.f_back
     return False

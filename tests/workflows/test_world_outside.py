@@ -3,6 +3,7 @@
 import asyncio
 import bdb
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -140,6 +141,27 @@ def test_steps_and_rollbacks_may_go_around_the_loop(name: str):
 
     assert failure(order).name == "NonRetryableError"
     assert used == ["sync", "async", "rollback"]
+
+
+class Shipping(logging.Handler):
+    """Sends lines from a thread that it starts for the first of them, as many handlers do."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        thread = threading.Thread(target=time.sleep, args=(0,))
+        thread.start()
+        thread.join()
+
+
+def test_a_handler_of_logs_may_start_a_thread_for_a_line_of_workflow_code():
+    log = logging.getLogger("tests.shipped")
+    log.addHandler(Shipping())
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        log.warning("on its way")
+        return "went on"
+
+    assert output(order) == "went on"
 
 
 class Debugger(bdb.Bdb):
