@@ -135,12 +135,13 @@ def test_a_step_whose_sql_took_effect_is_completed_though_its_host_is_gone():
     assert turn.flight is None, "the log says nothing before the SQL took effect"
     worker.driver.host_gone("it is gone")
     worker.driver.host_started()
+    before = worker.start(0, 1)
     worker.driver.step_settled(step, RETURNED)
     flight = worker.flight()
     ((_, record),) = flight.records()[0]
     assert [type(event) for event in record.events] == [StepCompleted]
-    assert worker.driver.take_released().recorded == [], "its row stays until the log has it"
-    assert worker.follows(flight, {0: 2}).recorded == [(step.partition, step.commit.id)]
+    assert worker.follows(before, {0: 2}).recorded == [], "its row stays until the log has it"
+    assert worker.follows(flight, {0: 3}).recorded == [(step.partition, step.commit.id)]
 
 
 def test_a_step_whose_sql_failed_has_failed():

@@ -1,0 +1,59 @@
+"""A turn that cannot be appended costs its partitions a takeover, and nothing else."""
+
+import asyncio
+import os
+
+import pytest
+
+from headwater.schemas.history import StartRun
+from headwater.streams.clock import now_ms
+from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.worker import WorkflowWorker
+from tests.e2e.workflow_house import Sender
+from tests.fakes.engines import ENGINES
+
+
+def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
+    topics: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    worker = WorkflowWorker(
+        bootstrap=topics,
+        app="tests.e2e.workflow_app",
+        engines=ENGINES,
+        clock=now_ms,
+        draw_seed=lambda: "seed",
+        name="tests",
+    )
+    client = WorkflowClient(
+        bootstrap=topics,
+        client_id="tests",
+        timeout_s=20,
+        clock=now_ms,
+        new_id=lambda: os.urandom(8).hex(),
+    )
+    # No decision leads to such a record: this is what a fault of ours would look like.
+    monkeypatch.setattr("headwater.streams.workflows.log.MAX_VALUE_BYTES", 1_000)
+    monkeypatch.setattr("headwater.streams.workflows.worker._PAUSE_AFTER_FAULT_S", 0.1)
+
+    async def mended() -> None:
+        async with asyncio.timeout(30):
+            while "taken over again" not in caplog.text:  # noqa: ASYNC110, a log has no event
+                await asyncio.sleep(0.05)
+        monkeypatch.undo()
+
+    async def scenario() -> None:
+        working = asyncio.create_task(worker.run())
+        await client.start()
+        try:
+            await Sender(client).ready()
+            mending = asyncio.create_task(mended())
+            reply = await client.send("echo", "large", StartRun(f'"{"x" * 2_000}"'))
+            assert not reply.code
+            await mending
+        finally:
+            await client.stop()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert "a turn cannot be appended" in caplog.text
