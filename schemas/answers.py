@@ -118,6 +118,7 @@ class CurrentStep(Answer, frozen=True, kw_only=True):
     next_retry_at: datetime | None
     wake_at: datetime | None
     wait_event_type: str | list[str] | None
+    last_attempt_at: datetime | None
     error: Failure | None = None
 
 
@@ -173,6 +174,7 @@ class Step(CurrentStep, frozen=True, kw_only=True):
     trimmed_before: int | None
     created_at: datetime
     updated_at: datetime
+    completed_at: datetime | None
     rolled_back_at: datetime | None
 
 

@@ -101,7 +101,6 @@ def standing(details: "InstanceStatus", step: "CurrentStep | None", now: datetim
     if details.status is RunStatus.PAUSED:
         after = f"; it stands at {step.step_key}: {reason}" if step else ""
         return f"paused until it is resumed{after}"
-    # Of a step's first attempt nothing is told before it has ended.
     return reason or ("its code is running" if details.status is RunStatus.ACTIVE else None)
 
 
@@ -134,7 +133,8 @@ def _doing(step: "CurrentStep", now: datetime) -> str:
     if step.next_retry_at is None:
         number = _of(step.attempts + 1, step.max_attempts)
         failed = f", after {_error(step.error)}" if step.error else ""
-        return f"running, attempt {number}{failed}"
+        since = f", since {both(step.last_attempt_at, now)}" if step.last_attempt_at else ""
+        return f"running, attempt {number}{since}{failed}"
     failed = f": {_error(step.error)}" if step.error else ""
     when = relative(step.next_retry_at, now)
     return f"waiting to be tried again {when}, attempt {_attempts(step)} failed{failed}"
@@ -158,7 +158,7 @@ def step_rows(steps: "list[Step]", now: datetime, *, full: bool) -> Rows:
 
 
 def _took(step: "Step", now: datetime) -> str | None:
-    return _between(step.created_at, now if step.status in OPEN else step.updated_at)
+    return _between(step.created_at, now if step.status in OPEN else step.completed_at)
 
 
 def _what(step: "Step", now: datetime, *, full: bool) -> str | None:

@@ -30,6 +30,7 @@ _STEP: Final[dict[str, Any]] = {
     "nextRetryAt": None,
     "wakeAt": "2026-07-02T08:00:00Z",
     "waitEventType": "approval",
+    "lastAttemptAt": None,
 }
 INSTANCE: Final[dict[str, Any]] = {
     "id": "order-1",
@@ -65,6 +66,7 @@ HISTORY: Final[dict[str, Any]] = {
             "trimmedBefore": None,
             "createdAt": _AT,
             "updatedAt": _AT,
+            "completedAt": None,
             "rolledBackAt": None,
         }
     ],

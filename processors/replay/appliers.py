@@ -43,6 +43,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
@@ -126,6 +127,7 @@ def _open_again(entry: Entry, reopened: Reopened, at_ms: int) -> Entry:
         result=None,
         failure=None,
         updated_at_ms=at_ms,
+        completed_at_ms=None,
         iteration=max(commits, default=0),
         commits=commits,
     )
@@ -168,14 +170,14 @@ def _resolve(run: CodeRun, entry: Entry, key: str, status: EntryStatus, at_ms: i
     entry.status = status
     entry.sequence = run.sequence
     _seen(run)
-    entry.updated_at_ms = at_ms
+    entry.updated_at_ms = entry.completed_at_ms = at_ms
     if entry.kind is EntryKind.DO:
         entry.wake_at_ms = None
     run.open.pop(key, None)
     run.hosts_lost = run.back_at_ms = 0
 
 
-def _step(run: CodeRun, event: StepCompleted | StepFailed, at_ms: int) -> Entry:
+def _step(run: CodeRun, event: StepStarted | StepCompleted | StepFailed, at_ms: int) -> Entry:
     entry = run.entries.get(event.key)
     if entry is None:
         entry = run.entries[event.key] = Entry(
@@ -184,17 +186,24 @@ def _step(run: CodeRun, event: StepCompleted | StepFailed, at_ms: int) -> Entry:
             status=EntryStatus.PENDING,
             ordinal=event.ordinal,
             created_at_ms=event.reached_at_ms,
+            last_attempt_at_ms=event.reached_at_ms,
             updated_at_ms=at_ms,
         )
-    entry.attempts = event.attempt
     entry.max_attempts = event.max_attempts
     entry.timeout_ms = event.timeout_ms
     return entry
 
 
+def _step_started(run: CodeRun, event: StepStarted, at_ms: int) -> None:
+    _meet(run, event.key, event, EntryStatus.PENDING)
+    _step(run, event, at_ms)
+    run.open[event.key] = None
+
+
 def _step_completed(run: CodeRun, event: StepCompleted, at_ms: int) -> None:
     _meet(run, event.key, event, EntryStatus.COMPLETED)
     entry = _step(run, event, at_ms)
+    entry.attempts = event.attempt
     entry.result = event.result
     entry.failure = None
     entry.rollback = event.rollback
@@ -206,6 +215,7 @@ def _step_failed(run: CodeRun, event: StepFailed, at_ms: int) -> None:
     last = event.retry_at_ms is None
     _meet(run, event.key, event, EntryStatus.ERRORED if last else EntryStatus.WAITING)
     entry = _step(run, event, at_ms)
+    entry.attempts = event.attempt
     entry.failure = event.failure
     if last:
         _resolve(run, entry, event.key, EntryStatus.ERRORED, at_ms)
@@ -225,7 +235,7 @@ def _steps_retried(run: CodeRun, event: StepsRetried, at_ms: int) -> None:
         entry = run.entries[key]
         entry.status = EntryStatus.PENDING
         entry.wake_at_ms = None
-        entry.updated_at_ms = at_ms
+        entry.updated_at_ms = entry.last_attempt_at_ms = at_ms
     run.retried = run.sequence
 
 
@@ -276,7 +286,7 @@ def _entries_cancelled(run: CodeRun, event: EntriesCancelled, at_ms: int) -> Non
         if entry.kind is EntryKind.DO:
             entry.wake_at_ms = None
         entry.sequence = run.sequence
-        entry.updated_at_ms = at_ms
+        entry.updated_at_ms = entry.completed_at_ms = at_ms
         run.open.pop(key, None)
 
 
@@ -373,6 +383,7 @@ _APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {
     LogWritten: _log_written,
     PostsQueued: _posts_queued,
     PostsSent: _posts_sent,
+    StepStarted: _step_started,
     StepCompleted: _step_completed,
     StepFailed: _step_failed,
     StepsRetried: _steps_retried,

@@ -39,6 +39,7 @@ from headwater.processors.runs.requests import (
     RollbackRaised,
     StepRaised,
     StepReturned,
+    StepUnderWay,
     Wake,
 )
 from headwater.processors.runs.retries import retry_at_ms
@@ -75,6 +76,7 @@ from headwater.schemas.history import (
     StartRun,
     StepCompleted,
     StepFailed,
+    StepStarted,
     TerminateRun,
 )
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
@@ -202,6 +204,24 @@ def is_stale(run: CodeRun, key: str, attempt: int) -> bool:
     return attempt != entry.attempts + 1
 
 
+def _step_under_way(run: CodeRun, asked: StepUnderWay, _: int) -> Decision:
+    """Later attempts are known by the event that begins them; what fails is not of interest."""
+    step = asked.step
+    if asked.attempt != 1 or step.key in run.entries or run.rollback is not None:
+        return STALE
+    return [
+        StepStarted(
+            step.key,
+            step.name,
+            step.ordinal,
+            step.at_ms,
+            asked.attempt,
+            step.max_attempts,
+            step.timeout_ms,
+        )
+    ]
+
+
 def _step_returned(run: CodeRun, asked: StepReturned, _: int) -> Decision:
     step = asked.step
     if is_stale(run, step.key, asked.attempt):
@@ -245,7 +265,7 @@ def _step_raised(run: CodeRun, asked: StepRaised, now_ms: int) -> Decision:
 def _one_more(run: CodeRun, asked: Request) -> str | None:
     """The key of the entry that comes to those that count, if one does."""
     match asked:
-        case StepReturned():
+        case StepUnderWay() | StepReturned():
             key = asked.step.key
         case Open(kind=kind) | Mark(kind=kind) if kind is not EntryKind.SLEEP:
             key = asked.key
@@ -433,6 +453,7 @@ def _wake(run: CodeRun, asked: Wake, _: int) -> Decision:
 
 
 _DECIDERS: Final[dict[type, Callable[[CodeRun, Any, int], Decision]]] = {
+    StepUnderWay: _step_under_way,
     StepReturned: _step_returned,
     StepRaised: _step_raised,
     Open: _open,

@@ -41,6 +41,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 
 
@@ -136,6 +137,7 @@ def message_for_host(  # noqa: PLR0911, one for each event
         case (
             LogWritten()
             | EntryOpened()
+            | StepStarted()
             | EntriesCancelled()
             | EventReceived()
             | PostsQueued()

@@ -60,6 +60,13 @@ class StepRaised(Request, frozen=True):
     retryable: bool = True
 
 
+class StepUnderWay(Request, frozen=True):
+    """An attempt takes so long that people may want to see it."""
+
+    step: Reached
+    attempt: int
+
+
 class RollbackRaised(Request, frozen=True):
     """A rollback handler failed."""
 

@@ -69,6 +69,8 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             of the event that resolved it, by which results are given; that of a loop which is open
             is of its latest commit. wake_at_ms is the end of a
             sleep, the deadline of a wait or of a child, or the time of a step's next attempt.
+            created_at_ms is when the code first came to it, last_attempt_at_ms when the latest
+            attempt of a step began, and completed_at_ms when it ended, however.
             max_attempts 0 is any number. `iteration` and `commits` (state by iteration) belong to a
             loop, which replays from its latest commit and rolls back from its earliest; what lies
             before its iteration `trimmed` is forgotten (see `processors.replay.trimming`).
@@ -80,6 +82,8 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     ordinal: int
     created_at_ms: int
     updated_at_ms: int
+    last_attempt_at_ms: int | None = None
+    completed_at_ms: int | None = None
     sequence: int = UNRESOLVED
     attempts: int = 0
     max_attempts: int = 1

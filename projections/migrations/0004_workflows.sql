@@ -131,6 +131,8 @@ create table workflow_step (
     sequence bigint not null,
     created_at timestamptz not null,
     updated_at timestamptz not null,
+    last_attempt_at timestamptz,
+    completed_at timestamptz,
     rolled_back_at timestamptz,
     trimmed_before bigint,
     "offset" bigint not null,
@@ -175,6 +177,8 @@ comment on column workflow_step.sequence is
     'Number, within the run, of the event that showed it first; decides between equal ordinals. Below 0 for what a retry took over from the run before, in the order of that run.';
 comment on column workflow_step.created_at is 'When it was first reached.';
 comment on column workflow_step.updated_at is 'When it last changed.';
+comment on column workflow_step.last_attempt_at is 'When its latest attempt began; null for all but do.';
+comment on column workflow_step.completed_at is 'When it ended, however; a later rollback leaves it.';
 comment on column workflow_step.rolled_back_at is 'When its rollback was done, or given up.';
 comment on column workflow_step.trimmed_before is
     'Of a loop: iterations before this are forgotten, and what lies in them has no rows; null while none is.';

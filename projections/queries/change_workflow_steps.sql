@@ -6,6 +6,8 @@ set status = coalesce(r.status, s.status),
     error_name = case when r.settled then r.error_name else s.error_name end,
     error_message = case when r.settled then r.error_message else s.error_message end,
     error_detail = case when r.settled then r.error_detail::json else s.error_detail end,
+    last_attempt_at = coalesce(to_timestamp(r.last_attempt_at_ms / 1000), s.last_attempt_at),
+    completed_at = coalesce(to_timestamp(r.completed_at_ms / 1000), s.completed_at),
     rolled_back_at = coalesce(to_timestamp(r.rolled_back_at_ms / 1000), s.rolled_back_at),
     trimmed_before = greatest(r.trimmed_before, s.trimmed_before),
     updated_at = to_timestamp(r.updated_at_ms / 1000),
@@ -13,6 +15,7 @@ set status = coalesce(r.status, s.status),
 from json_to_recordset(%(rows)s::json) as r (
     workflow_name text, instance_id text, run_number integer, step_key text, status text,
     settled boolean, result text, error_name text, error_message text, error_detail text,
+    last_attempt_at_ms double precision, completed_at_ms double precision,
     rolled_back_at_ms double precision, trimmed_before bigint, updated_at_ms double precision,
     "offset" bigint
 )

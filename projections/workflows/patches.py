@@ -147,9 +147,11 @@ class Patches:
     # --- steps --------------------------------------------------------------------------------
 
     def put_step(self, context: EventContext, row: StepRow) -> None:
-        """A step is now this, whatever it was; the first that showed it gives it its sequence."""
+        """A step is now this; of what it was, its sequence and its latest attempt may stay."""
         steps = self._stage(context).steps.setdefault(context.run, {})
         before = steps.get(row.step_key)
+        if before is not None and row.last_attempt_at_ms is None:
+            row.last_attempt_at_ms = before.last_attempt_at_ms
         if isinstance(before, StepRow):
             row.sequence = before.sequence
         steps[row.step_key] = row

@@ -53,8 +53,9 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
-from headwater.schemas.statuses import EntryKind, EntryStatus
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
 __all__ = ["WORKFLOWS", "plan_history"]
@@ -169,7 +170,12 @@ def _run_errored(patches: Patches, context: EventContext, event: RunErrored) -> 
 # --- steps --------------------------------------------------------------------------------------
 
 
-def _step(context: EventContext, event: StepCompleted | StepFailed, status: EntryStatus) -> StepRow:
+def _step(
+    context: EventContext,
+    event: StepStarted | StepCompleted | StepFailed,
+    status: EntryStatus,
+    attempts: int,
+) -> StepRow:
     return StepRow(
         workflow_name=context.workflow_name,
         instance_id=context.instance_id,
@@ -178,26 +184,32 @@ def _step(context: EventContext, event: StepCompleted | StepFailed, status: Entr
         name=event.name,
         type=EntryKind.DO.value,
         status=status,
-        attempts=event.attempt,
+        attempts=attempts,
         max_attempts=event.max_attempts or None,
         timeout_ms=event.timeout_ms or None,
         ordinal=event.ordinal,
         sequence=context.sequence,
         created_at_ms=event.reached_at_ms,
         updated_at_ms=context.at_ms,
+        last_attempt_at_ms=event.reached_at_ms if event.attempt == 1 else None,
+        completed_at_ms=None if status in OPEN else context.at_ms,
         offset=context.offset,
     )
 
 
+def _step_started(patches: Patches, context: EventContext, event: StepStarted) -> None:
+    patches.put_step(context, _step(context, event, EntryStatus.PENDING, event.attempt - 1))
+
+
 def _step_completed(patches: Patches, context: EventContext, event: StepCompleted) -> None:
-    row = _step(context, event, EntryStatus.COMPLETED)
+    row = _step(context, event, EntryStatus.COMPLETED, event.attempt)
     row.result = event.result
     patches.put_step(context, row)
 
 
 def _step_failed(patches: Patches, context: EventContext, event: StepFailed) -> None:
-    again = _attempts_again(event)
-    row = _step(context, event, EntryStatus.WAITING if again else EntryStatus.ERRORED)
+    status = EntryStatus.WAITING if _attempts_again(event) else EntryStatus.ERRORED
+    row = _step(context, event, status, event.attempt)
     row.next_retry_at_ms = event.retry_at_ms
     row.fail(event.failure)
     patches.put_step(context, row)
@@ -207,7 +219,7 @@ def _steps_retried(patches: Patches, context: EventContext, event: StepsRetried)
     for key in event.keys:
         step = patches.step(context, key)
         if step is not None:
-            step.become(EntryStatus.PENDING, context.at_ms)
+            step.begin_attempt(context.at_ms)
 
 
 def _entry_opened(patches: Patches, context: EventContext, event: EntryOpened) -> None:
@@ -331,6 +343,7 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     RunTerminated: _run_terminated,
     RunCompleted: _run_completed,
     RunErrored: _run_errored,
+    StepStarted: _step_started,
     StepCompleted: _step_completed,
     StepFailed: _step_failed,
     StepsRetried: _steps_retried,

@@ -15,7 +15,7 @@ from typing_extensions import override
 from headwater.processors.replay.entry_keys import keys_of_iterations
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.schemas.history import Failure, Json, Parent
-from headwater.schemas.statuses import EntryStatus, RunStatus
+from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus
 
 __all__ = [
     "AUTHORS_JSON",
@@ -135,6 +135,8 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     error_message: str | None = None
     error_detail: Json | None = None
     updated_at_ms: int
+    last_attempt_at_ms: int | None = None
+    completed_at_ms: int | None = None
     rolled_back_at_ms: int | None = None
     trimmed_before: int | None = None
     offset: int
@@ -155,6 +157,13 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """Gives the step a status, beside the result or error that it has."""
         self.status = status
         self.updated_at_ms = at_ms
+        if status not in OPEN:
+            self.completed_at_ms = at_ms
+
+    def begin_attempt(self, at_ms: int) -> None:
+        """Begins an attempt."""
+        self.become(EntryStatus.PENDING, at_ms)
+        self.last_attempt_at_ms = at_ms
 
     def trim(self, before: int, at_ms: int) -> None:
         """Notes that iterations before one are forgotten."""

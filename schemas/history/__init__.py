@@ -13,6 +13,7 @@ from headwater.schemas.history.code import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.history.commands import (
     Command,
@@ -113,6 +114,7 @@ __all__ = [
     "StartRun",
     "StepCompleted",
     "StepFailed",
+    "StepStarted",
     "StepsRetried",
     "TerminateRun",
     "instance_key",

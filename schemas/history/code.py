@@ -4,8 +4,27 @@ from headwater.schemas.history.values import Child, Failure, Json, Tagged
 from headwater.schemas.statuses import EntryKind
 
 
+class StepStarted(Tagged, frozen=True):
+    """The first attempt of a `step.do` takes a while; that of a short step is not recorded."""
+
+    #: The step within its run.
+    key: str
+    #: The author's name for it.
+    name: str
+    #: Its place among the entries of the run.
+    ordinal: int
+    #: When the run came to it, and the attempt began, Unix milliseconds.
+    reached_at_ms: int
+    #: The attempt that is under way: the first, 1.
+    attempt: int
+    #: How many it may have; 0 for any number.
+    max_attempts: int
+    #: How long an attempt may take.
+    timeout_ms: int
+
+
 class StepCompleted(Tagged, frozen=True):
-    """A `step.do` has its result. Steps are not opened: one record a step is enough."""
+    """A `step.do` has its result. Most are never opened: one record a step is enough."""
 
     #: The step within its run.
     key: str

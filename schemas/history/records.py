@@ -21,6 +21,7 @@ from headwater.schemas.history.code import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.history.commands import Command
 from headwater.schemas.history.notes import CommandRejected, PartitionClaimed
@@ -62,6 +63,7 @@ RunEvent: TypeAlias = (
     | RollbackFailed
     | HostLost
     | StepsRetried
+    | StepStarted
 )
 LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected
 

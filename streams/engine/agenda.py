@@ -2,16 +2,20 @@
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from headwater.processors.runs.host_messages import Started
+from headwater.processors.runs.requests import Request
+from headwater.streams.engine.attempts import timed_out, under_way
 from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.timers import Timers
 
 #: An attempt under way: its activation, the key of its step, its number.
 Place: TypeAlias = tuple[int, str, int]
+#: A first attempt that is under way for so long is recorded, so that people can see it.
+SEEN_AFTER_MS: Final = 500
 
 
 class Priority(IntEnum):
@@ -32,6 +36,7 @@ class Agenda:
         self._count = 0
         self._wakes: Timers[str] = Timers((key, at_ms) for at_ms, key in wakes)
         self._deadlines: Timers[Place] = Timers()
+        self._unseen: Timers[Place] = Timers()
         self._rests: deque[tuple[int, str]] = deque()
 
     # -- who is ready for a host
@@ -62,7 +67,7 @@ class Agenda:
 
     def next_due_ms(self) -> int | None:
         """When time next moves something, or None."""
-        times = (self._wakes.next_ms(), self._deadlines.next_ms())
+        times = (self._wakes.next_ms(), self._deadlines.next_ms(), self._unseen.next_ms())
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def reschedule(self, live: LiveInstance, after_ms: int = 0) -> None:
@@ -78,17 +83,23 @@ class Agenda:
         return self._wakes.due(now_ms)
 
     def watch(self, started: Started, now_ms: int) -> None:
-        """Notes when an attempt takes too long."""
+        """Notes when an attempt takes too long, and when the first of a step is to be seen."""
         if started.step.timeout_ms:
             self._deadlines.put(_place(started), now_ms + started.step.timeout_ms)
+        if started.attempt == 1 and not started.rollback:
+            self._unseen.put(_place(started), now_ms + SEEN_AFTER_MS)
 
     def unwatch(self, started: Started) -> None:
         """Forgets an attempt that has ended."""
         self._deadlines.drop(_place(started))
+        self._unseen.drop(_place(started))
 
-    def overdue(self, now_ms: int) -> Iterator[Place]:
-        """Takes out the attempts that have taken too long."""
-        return self._deadlines.due(now_ms)
+    def attempts_due(self, now_ms: int) -> Iterator[tuple[Place, Callable[[Started], Request]]]:
+        """Takes out the attempts whose time has come, each with what is then asked of its run."""
+        for place in self._deadlines.due(now_ms):
+            yield place, timed_out
+        for place in self._unseen.due(now_ms):
+            yield place, under_way
 
     # -- who rests
 

@@ -1,9 +1,14 @@
-"""Attempts that did not end by themselves: they took too long, or lost their host."""
+"""Attempts that take long, or did not end by themselves: too long, or their host was lost."""
 
 from headwater.processors.runs.host_messages import Started
-from headwater.processors.runs.requests import RollbackRaised, StepRaised
+from headwater.processors.runs.requests import RollbackRaised, StepRaised, StepUnderWay
 from headwater.schemas.failures import HOST_LOST, STEP_TIMEOUT
 from headwater.schemas.history import Failure
+
+
+def under_way(started: Started) -> StepUnderWay:
+    """What is asked for an attempt that takes so long that people may want to see it."""
+    return StepUnderWay(started.step, started.attempt)
 
 
 def timed_out(started: Started) -> StepRaised:

@@ -53,11 +53,12 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
     instance_key,
 )
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.agenda import Agenda, Priority
-from headwater.streams.engine.attempts import lost, timed_out
+from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.deciding import CommandDecider
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
@@ -273,6 +274,7 @@ class Owner:
                 self._agenda.rest(live)
             case (
                 EntryOpened()
+                | StepStarted()
                 | EntryCompleted()
                 | EntryErrored()
                 | LogWritten()
@@ -362,11 +364,11 @@ class Owner:
         Shape:  complete if those that were sent at that time are known, too.
         """
         until_ms = now_ms if reached_ms is None else reached_ms
-        for activation, key, attempt in self._agenda.overdue(until_ms):
+        for (activation, key, attempt), request_of in self._agenda.attempts_due(until_ms):
             live = self._by_activation.get(activation)
             started = live.attempts.get(key) if live else None
             if live is not None and started is not None and started.attempt == attempt:
-                self._request(live, timed_out(started), now_ms)
+                self._request(live, request_of(started), now_ms)
         for key in list(self._agenda.woken(until_ms + 1 if complete else until_ms)):
             live = self._load(key)
             if live.run.ended or live.run.status is RunStatus.PAUSED:

@@ -74,6 +74,8 @@ def _step(key: str, entry: Entry, view: RunView, run: _OfRun) -> Step:
         trimmed_before=entry.trimmed or None,
         created_at=aware(entry.created_at_ms),
         updated_at=aware(entry.updated_at_ms),
+        last_attempt_at=_time(entry.last_attempt_at_ms),
+        completed_at=_time(entry.completed_at_ms),
         rolled_back_at=_time(view.rolled_back_at_ms.get(key)),
     )
 

@@ -135,7 +135,7 @@ class Step(DeterministicValues):
             timeout_ms,
         )
         call = Call(reached, callback, policy, wants_tx=tx, rollback=rollback is not None)
-        if entry is None or entry.attempts == 0:
+        if entry is None:
             call.attempt = 1
             run.calls.start(call)
         elif entry.wake_at_ms is None:

@@ -46,6 +46,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -154,6 +155,7 @@ CHILDREN = st.none() | st.builds(Child, TEXTS, TEXTS)
 
 EVENTS = st.one_of(
     st.builds(StepCompleted, KEYS, TEXTS, NUMBERS, MOMENTS, NUMBERS, NUMBERS, NUMBERS, VALUES),
+    st.builds(StepStarted, KEYS, TEXTS, NUMBERS, MOMENTS, st.just(1), NUMBERS, NUMBERS),
     st.builds(
         StepFailed,
         *(KEYS, TEXTS, NUMBERS, MOMENTS, NUMBERS, NUMBERS, NUMBERS, FAILURES),

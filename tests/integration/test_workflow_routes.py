@@ -588,6 +588,25 @@ def test_a_restart_drops_the_step_that_is_running(api: httpx.Client) -> None:
     assert api.get(of("slow", name)).json()["meta"]["runNumber"] == 1
 
 
+def test_a_step_is_seen_while_its_first_attempt_runs(api: httpx.Client) -> None:
+    name = create(api, "slow", 8_000)
+    deadline = time.monotonic() + 7
+    while "currentStep" not in (meta := api.get(of("slow", name)).json()["meta"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    step = meta["currentStep"]
+    assert (step["stepKey"], step["status"], step["attempts"]) == ("work", "pending", 0)
+    (running,) = api.get(of("slow", name, "history")).json()["steps"]
+    assert running["lastAttemptAt"] == running["createdAt"] == step["lastAttemptAt"]
+    assert running["completedAt"] is None
+    assert status(api, "slow", name) == {"status": "active"}
+    until(api, "slow", name, "complete")
+    (done,) = api.get(of("slow", name, "history")).json()["steps"]
+    assert (done["status"], done["attempts"]) == ("completed", 1)
+    assert (done["createdAt"], done["lastAttemptAt"]) == (running["createdAt"],) * 2
+    assert done["completedAt"] > done["createdAt"]
+
+
 def test_pauses_and_events_repeated_have_one_legal_outcome_each(house: House) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         name = fresh()

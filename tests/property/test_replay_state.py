@@ -37,6 +37,7 @@ from headwater.processors.runs.requests import (
     RollbackRaised,
     StepRaised,
     StepReturned,
+    StepUnderWay,
     Wake,
 )
 from headwater.processors.runs.retries import delay_ms
@@ -80,6 +81,7 @@ ASKED: st.SearchStrategy[Request] = st.one_of(
     st.builds(
         StepReturned, STEPS, ATTEMPTS, POLICIES, st.just("1"), st.booleans(), st.tuples(POSTS)
     ),
+    st.builds(StepUnderWay, STEPS, ATTEMPTS),
     st.builds(StepRaised, STEPS, ATTEMPTS, FAILURES, POLICIES, st.booleans()),
     st.builds(
         Open,
@@ -208,6 +210,9 @@ def test_what_is_open_has_no_result_and_what_is_not_has_one(
         assert run.open.keys() == {k for k, e in run.entries.items() if e.status in OPEN}
         assert all(e.sequence < run.sequence for e in run.entries.values())
         assert run.resolved < run.sequence
+        for entry in run.entries.values():
+            assert (entry.completed_at_ms is None) is (entry.status in OPEN)
+            assert entry.last_attempt_at_ms is None or entry.kind is EntryKind.DO
         assert [post.number for post in run.unsent] == list(range(run.posted))
         assert next_wake_ms(run, 10**15) is None
 

@@ -29,6 +29,7 @@ from headwater.schemas.history import (
     SendEvent,
     StepCompleted,
     StepFailed,
+    StepStarted,
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
@@ -132,7 +133,7 @@ class Reader:
                 self._once(self.done, Place(*where, event.key), "completed")
             case StepFailed(retry_at_ms=None):
                 self._once(self.done, Place(*where, event.key), "failed for good")
-            case EntryOpened():
+            case EntryOpened() | StepStarted():
                 self._once(self.opened, Place(*where, event.key), "opened")
             case EntryRolledBack():
                 self._once(self.undone, Place(*where, event.key), "rolled back")

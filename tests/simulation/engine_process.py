@@ -24,7 +24,7 @@ from headwater.processors.replay.host_messages import (
 )
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import claim_of
-from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.host_messages import HostMessage, Started
 from headwater.processors.runs.state import Run
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
@@ -86,6 +86,8 @@ class Process:
         self.replies: deque[int] = deque()
         #: The checkpoint that waits until all before it is replied to.
         self.mark: SnapshotTaken | None = None
+        #: Attempts that the host has said are under way, and since when.
+        self.begun: dict[Started, int] = {}
         self._emitted: list[FromHost] = []
         self._next = self._claim()
         self.epoch = self._next - 1
@@ -170,8 +172,23 @@ class Process:
         if turn.flight is not None:
             self._begin_append(turn.flight)
         self._take_released()
+        self._check_seen(heard, now_ms)
         shown = ", ".join(_shown(each) for each in heard)
         return f"turn to command {self.read}, {shown}"
+
+    def _check_seen(self, heard: list[FromHost], now_ms: int) -> None:
+        """A first attempt that has been under way for a second is in the history."""
+        begun = {each: now_ms for each in heard if isinstance(each, Started)}
+        self.begun = begun | self.begun
+        for started, at_ms in list(self.begun.items()):
+            live = self.owner._by_activation.get(started.activation)
+            key = started.step.key
+            if live is None or live.attempts.get(key) != started:
+                del self.begun[started]
+                continue
+            shown = key in live.run.entries or started.rollback or live.run.rollback
+            if not shown and self.driven.reached_ms > at_ms + 1_000:
+                raise Violation(f"{live.key}: {key} is under way for a second and nobody sees it")
 
     def _begin_append(self, flight: Flight) -> None:
         ((_, batch),) = flight.batches

@@ -18,11 +18,13 @@ from headwater.processors.replay.commands import Suspend
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.requests import Request, StepUnderWay
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import CommandSent, HistoryAppended, PartitionClaimed, RunSuspended
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Batch, Queued
+from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.turns import Flight, Partition, Turn
 from tests.simulation.engine import expected, run
@@ -129,6 +131,15 @@ class ForgetsTime(Owner):
         return None
 
 
+class HidesFirstAttempts(Owner):
+    """An owner that records an attempt only when it has ended."""
+
+    @override
+    def _request(self, live: LiveInstance, request: Request, now_ms: int) -> None:
+        if not isinstance(request, StepUnderWay):
+            super()._request(live, request, now_ms)
+
+
 class ReleasesEarly(Driver):
     """A driver that lets go what follows from a batch before that is durable."""
 
@@ -197,8 +208,8 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
         (Rules(driver=SendsToTheNextHost), [], range(100), "for nobody"),
         (Rules(driver=WakesBeforeItHasRead), ["in_time"], range(100), "had been sent"),
         (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
-        (Rules(driver=AnswersOnce), ["children"], range(50), "to end"),
-        (Rules(commits_after_notices=False), ["children"], range(420, 440), "to end"),
+        (Rules(driver=AnswersOnce), ["children"], range(50, 150), "to end"),
+        (Rules(commits_after_notices=False), ["children"], range(910, 940), "to end"),
         (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),
         (Rules(owner=DecidesAgain), [], range(50), "outcome"),
         (
@@ -208,6 +219,7 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
             "expected",
         ),
         (Rules(owner=ForgetsTime), ["line"], range(20), "to end"),
+        (Rules(owner=HidesFirstAttempts), ["line"], range(20), "and nobody sees it"),
     ],
     ids=lambda value: _name(value) if isinstance(value, Rules) else "",
 )

@@ -1,7 +1,8 @@
-"""Attempts after the first: how it stands while they run, and that each runs once, and in time."""
+"""Attempts under way: how it stands while they run, and that each runs once, and in time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
 
@@ -10,6 +11,7 @@ from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.streams.code_host.host import Host
 from tests.workflows.running import (
+    START,
     Deployed,
     Flaky,
     begin,
@@ -21,6 +23,148 @@ from tests.workflows.running import (
     run,
     state_of,
 )
+
+
+def test_a_first_attempt_that_takes_a_while_is_seen_while_it_runs():
+    calls = []
+
+    async def call() -> object:
+        calls.append(1)
+        await pass_time("30 seconds")
+        return "ok"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert (await instance.history()).steps == [], "it may be over at once"
+        for _ in range(2):
+            await test.advance("1 second")
+            entry = await entry_at(instance, "charge")
+            assert await state_of(instance) == "active"
+            assert (entry.status, entry.attempts, entry.max_attempts) == ("pending", 0, 6)
+            assert (entry.created_at, entry.last_attempt_at) == (START, START)
+            assert (entry.completed_at, entry.result) == (None, None)
+            await test.crash()
+        await test.advance("1 minute")
+        entry = await entry_at(instance, "charge")
+        assert await output_of(instance) == "ok"
+        assert (len(calls), entry.attempts) == (3, 1), "a crash costs a call, no attempt"
+        assert (entry.created_at, entry.last_attempt_at) == (START, START)
+        assert entry.completed_at == START + timedelta(seconds=32)
+
+    run(scenario, order_that(call))
+
+
+@pytest.mark.parametrize(("takes", "records"), [("0 ms", 3), ("499 ms", 3), ("501 ms", 4)])
+def test_only_a_step_that_takes_a_while_costs_a_record_more(takes: str, records: int):
+    async def scenario(test: WorkflowTest) -> None:
+        before = len(test._history)
+        instance = await begin(test)
+        await test.advance("2 seconds")
+        assert await output_of(instance) is None
+        assert len(test._history) - before == records, "the start, the step, the end"
+
+    run(scenario, order_that(lambda: pass_time(takes)))
+
+
+def test_attempts_that_take_a_while_together_cost_one_record_together():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        steps = [step.do(f"page {n}", lambda: pass_time("2 seconds")) for n in range(50)]
+        return len(await asyncio.gather(*steps))
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        before = len(test._history)
+        await test.advance("1 second")
+        assert len(test._history) - before == 1
+        entries = (await instance.history()).steps
+        assert [entry.name for entry in entries] == [f"page {n}" for n in range(50)]
+        assert {entry.status for entry in entries} == {"pending"}
+        await test.advance("2 seconds")
+        assert await output_of(instance) == 50
+
+    run(scenario, order)
+
+
+def test_a_first_attempt_that_is_seen_ends_as_any_other():
+    peer = Flaky(failures=1)
+
+    async def call() -> object:
+        await pass_time("2 seconds")
+        return peer()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 second")
+        await instance.pause()
+        assert (await entry_at(instance, "charge")).status == "pending"
+        await test.advance("1 second")
+        entry = await entry_at(instance, "charge")
+        assert (await state_of(instance), entry.status, entry.attempts) == ("paused", "waiting", 1)
+        assert entry.completed_at is None
+        await instance.resume()
+        await test.advance("1 minute")
+        entry = await entry_at(instance, "charge")
+        assert (await output_of(instance), peer.calls, entry.attempts) == ("ok", 2, 2)
+        assert (entry.created_at, entry.last_attempt_at) == (START, START + timedelta(seconds=12))
+        assert entry.completed_at == START + timedelta(seconds=14)
+
+    run(scenario, order_that(call))
+
+
+def test_a_first_attempt_that_loses_a_race_is_cancelled_in_the_history():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        async def slow(step: Step) -> object:
+            return await step.do("call", lambda: pass_time("1 hour"))
+
+        async def quick(step: Step) -> object:
+            await step.sleep("nap", "5 seconds")
+            return "slept"
+
+        return (await step.race("first", slow=slow, quick=quick)).value
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 second")
+        assert (await entry_at(instance, "first/slow/call")).status == "pending"
+        await test.advance("10 seconds")
+        entry = await entry_at(instance, "first/slow/call")
+        assert (await output_of(instance), entry.status) == ("slept", "cancelled")
+        assert (entry.created_at, entry.last_attempt_at) == (START, START)
+        assert entry.completed_at == START + timedelta(seconds=5)
+        await test.advance("2 hours")
+        assert (await entry_at(instance, "first/slow/call")).status == "cancelled"
+
+    run(scenario, order)
+
+
+def test_a_first_attempt_under_way_when_its_run_fails_begins_anew_in_a_retry():
+    peer = Flaky(failures=1)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        never = Retry(limit=0)
+        slow = step.do("slow", lambda: pass_time("10 seconds"))
+        return await asyncio.gather(slow, step.do("charge", charge, retries=never))
+
+    async def charge() -> object:
+        await pass_time("2 seconds")
+        return peer()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("5 seconds")
+        assert (await error_of(instance)).name == "Unreachable"
+        assert (await entry_at(instance, "slow")).status == "pending", "as it was"
+        await instance.retry()
+        await test.advance("1 minute")
+        entry = await entry_at(instance, "slow")
+        assert await output_of(instance) == [None, "ok"]
+        assert (entry.status, entry.attempts) == ("completed", 1)
+        assert entry.last_attempt_at == START + timedelta(seconds=5)
+
+    run(scenario, order)
 
 
 def test_while_a_later_attempt_runs_its_step_is_under_way_and_its_instance_active():
@@ -72,7 +216,7 @@ def test_an_instance_waits_again_when_no_attempt_of_several_runs():
             entries = [entry.status for entry in (await instance.history()).steps]
             seen.append((at_s, await state_of(instance), *entries))
         assert seen == [
-            (10, "active", "waiting"),
+            (10, "active", "waiting", "pending"),
             (30, "waiting", "waiting", "waiting"),
             (67, "active", "pending", "waiting"),
             (72, "waiting", "waiting", "waiting"),

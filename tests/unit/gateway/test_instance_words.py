@@ -74,10 +74,15 @@ def stands(status: str, **more: object) -> InstanceStatus:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (current("do", "pending"), "running, attempt 1"),
         (
-            current("do", "pending", attempts=1, max_attempts=6, error=ERROR),
-            "running, attempt 2 of 6, after CardError: declined",
+            current("do", "pending", max_attempts=4, last_attempt_at=ago(minutes=3)),
+            "running, attempt 1 of 4, since 2026-11-21 13:57:00 UTC (3 min ago)",
+        ),
+        (
+            current("do", "pending", attempts=1, max_attempts=6, error=ERROR,
+                    last_attempt_at=NOW),
+            "running, attempt 2 of 6, since 2026-11-21 14:00:00 UTC (now), "
+            "after CardError: declined",
         ),
         (
             current("do", attempts=2, max_attempts=6, error=ERROR,
@@ -206,7 +211,7 @@ def test_a_listing_says_why_an_instance_has_ended():
 
 
 def step(key: str, type_: str, status: str, since_s: float, until_s: float, **more: object) -> Step:
-    moments = {"created_at": ago(seconds=since_s), "updated_at": ago(seconds=until_s)}
+    moments = {"created_at": ago(seconds=since_s), "completed_at": ago(seconds=until_s)}
     return answered(Step, step_key=key, name=key, type=type_, status=status, **moments, **more)
 
 

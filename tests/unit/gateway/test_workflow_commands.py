@@ -107,7 +107,7 @@ def test_an_instance_is_summed_up():
 
 def test_a_history_is_printed_with_its_events_and_logs():
     began, ended = "2026-11-21T13:59:58Z", "2026-11-21T13:59:59Z"
-    steps = [step("a", result=7, createdAt=began, updatedAt=ended)]
+    steps = [step("a", result=7, createdAt=began, completedAt=ended)]
     events = [event(None, createdAt=ended)]
     network = Network(answer(history(line(1, createdAt=ended), steps=steps, events=events)))
     found = headwater(

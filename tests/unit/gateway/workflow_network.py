@@ -53,6 +53,7 @@ STANDING = {
     "nextRetryAt": None,
     "wakeAt": None,
     "waitEventType": None,
+    "lastAttemptAt": AT,
 }
 
 
@@ -74,6 +75,7 @@ def step(key: str, **more: object) -> dict[str, Any]:
         "trimmedBefore": None,
         "createdAt": AT,
         "updatedAt": AT,
+        "completedAt": AT,
         "rolledBackAt": None,
     }
     return current(key) | whole | more

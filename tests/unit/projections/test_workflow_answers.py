@@ -61,6 +61,7 @@ STEP = {
     "next_retry_at": AT + timedelta(microseconds=1_500),
     "wake_at": None,
     "wait_event_type": None,
+    "last_attempt_at": AT,
     "error_name": "OSError",
     "error_message": "gone",
 }
@@ -75,6 +76,7 @@ STANDING = {
     "nextRetryAt": "2026-07-01T08:00:00.001500Z",
     "wakeAt": None,
     "waitEventType": None,
+    "lastAttemptAt": "2026-07-01T08:00:00Z",
     "error": {"name": "OSError", "message": "gone"},
 }
 
@@ -126,6 +128,7 @@ def test_a_step_has_all_its_columns() -> None:
         "trimmed_before": 7,
         "created_at": AT,
         "updated_at": "2026-07-01T08:00:00Z",
+        "completed_at": AT,
         "rolled_back_at": None,
     }
     assert shown(step_of(columns)) == STANDING | OF_RUN_SHOWN | {
@@ -138,6 +141,7 @@ def test_a_step_has_all_its_columns() -> None:
         "trimmedBefore": 7,
         "createdAt": "2026-07-01T08:00:00Z",
         "updatedAt": "2026-07-01T08:00:00Z",
+        "completedAt": "2026-07-01T08:00:00Z",
         "rolledBackAt": None,
     }
 

@@ -36,6 +36,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.statuses import EntryKind
 from tests.unit.projections.histories import START_MS, WORKFLOW, Appended, Log
@@ -286,8 +287,20 @@ def test_a_completed_step_is_a_row():
         "sequence": 7,
         "created_at_ms": START_MS,
         "updated_at_ms": AT_MS,
+        "completed_at_ms": AT_MS,
         "offset": 1,
     }
+
+
+def test_a_first_attempt_that_takes_a_while_is_a_row_and_its_result_leaves_when_it_began():
+    begun = StepStarted("a", "A", 4, START_MS, 1, 6, 600_000)
+    row = the_row(planned(begun, sequence=7), "workflow_step")
+    assert (row["status"], row["attempts"], row["max_attempts"]) == ("pending", 0, 6)
+    assert (row["created_at_ms"], row["last_attempt_at_ms"]) == (START_MS, START_MS)
+    assert "completed_at_ms" not in row
+    ended = the_row(planned(begun, completed(), sequence=7), "workflow_step")
+    assert (ended["status"], ended["attempts"], ended["sequence"]) == ("completed", 1, 7)
+    assert (ended["last_attempt_at_ms"], ended["completed_at_ms"]) == (START_MS, AT_MS)
 
 
 @pytest.mark.parametrize(
@@ -360,10 +373,16 @@ def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (EntryCompleted("a", "1"), {"status": "completed", "settled": True, "result": "1"}),
-        (EntryErrored("a", FAILURE), {"status": "errored", "settled": True, **SHOWN}),
-        (EntriesCancelled(("a",)), {"status": "cancelled"}),
-        (StepsRetried(("a",)), {"status": "pending"}),
+        (
+            EntryCompleted("a", "1"),
+            {"status": "completed", "completed_at_ms": AT_MS, "settled": True, "result": "1"},
+        ),
+        (
+            EntryErrored("a", FAILURE),
+            {"status": "errored", "completed_at_ms": AT_MS, "settled": True, **SHOWN},
+        ),
+        (EntriesCancelled(("a",)), {"status": "cancelled", "completed_at_ms": AT_MS}),
+        (StepsRetried(("a",)), {"status": "pending", "last_attempt_at_ms": AT_MS}),
         (EntryRolledBack("a"), {"rolled_back_at_ms": AT_MS}),
     ],
 )
@@ -389,14 +408,16 @@ def test_a_step_that_is_tried_again_waits_for_no_time_and_its_instance_moves():
     plan = planned(RunSuspended(), failed(retry_at_ms=9), StepsRetried(("a",)))
     row = the_row(plan, "workflow_step")
     assert (row["status"], row["error_name"]) == ("pending", "Unreachable")
+    assert row["last_attempt_at_ms"] == AT_MS
     assert "next_retry_at_ms" not in row
     assert the_row(plan, "workflow_instance_changes")["status"] == "active"
 
 
 def test_a_step_keeps_the_sequence_of_its_first_attempt_and_loses_the_error():
-    plan = planned(failed(retry_at_ms=9), completed(), sequence=5)
+    plan = planned(failed(retry_at_ms=9), StepsRetried(("a",)), completed(attempt=3), sequence=5)
     row = the_row(plan, "workflow_step")
     assert (row["sequence"], row["status"]) == (5, "completed")
+    assert row["last_attempt_at_ms"] == AT_MS
     assert "error_name" not in row
     assert "next_retry_at_ms" not in row
 

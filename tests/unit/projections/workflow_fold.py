@@ -34,6 +34,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.statuses import EntryKind
 
@@ -116,6 +117,7 @@ class Telling:
             instance.update(updated_at=self.at, partition=self.partition, offset=self.offset)
             self.moved(instance, event)
         self.step(event)
+        self.entry(event)
         self.message(event)
 
     def started(self, event: RunStarted) -> None:
@@ -149,7 +151,13 @@ class Telling:
         steps = self.tables["workflow_step"]
         before = (*self.instance_key, self.run["run_number"] - 1)
         ended = {"status": "pending", "updated_at": self.at, "rolled_back_at": None}
-        again = {**ended, "result": None, "next_retry_at": None, **error(None)}
+        again = {
+            **ended,
+            "completed_at": None,
+            "result": None,
+            "next_retry_at": None,
+            **error(None),
+        }
         found = [{**steps[*before, key], **self.run} for key in kept if (*before, key) in steps]
         found += [
             {**steps[*before, key], **self.run, **again}
@@ -198,34 +206,49 @@ class Telling:
 
     def step(self, event: object) -> None:
         match event:
+            case StepStarted():
+                started = {"status": "pending", "attempts": event.attempt - 1}
+                self.put(event, self.attempted(event, **started))
             case StepCompleted():
-                self.put(event, self.attempted(event, status="completed", result=event.result))
+                ended = {"status": "completed", "completed_at": self.at}
+                self.put(event, self.attempted(event, **ended, result=event.result))
             case StepFailed():
                 status = "errored" if event.retry_at_ms is None else "waiting"
+                ended = {"completed_at": self.at if event.retry_at_ms is None else None}
                 again = {"next_retry_at": event.retry_at_ms, **error(event.failure)}
-                self.put(event, self.attempted(event, status=status, **again))
+                self.put(event, self.attempted(event, status=status, **ended, **again))
+            case StepsRetried():
+                told = {"status": "pending", "last_attempt_at": self.at, "next_retry_at": None}
+                for key in event.keys:
+                    self.change(key, told)
+
+    def entry(self, event: object) -> None:
+        match event:
             case EntryOpened() if event.kind is not EntryKind.NOW:
                 self.put(event, self.opened(event))
             case EntryCompleted():
-                self.change(event.key, settled("completed", event.result, None))
+                self.change(event.key, self.settled("completed", event.result, None))
             case EntryErrored():
-                self.change(event.key, settled("errored", None, event.failure))
-            case EntriesCancelled() | StepsRetried():
-                status = "cancelled" if isinstance(event, EntriesCancelled) else "pending"
+                self.change(event.key, self.settled("errored", None, event.failure))
+            case EntriesCancelled():
+                told = {"status": "cancelled", "completed_at": self.at, "next_retry_at": None}
                 for key in event.keys:
-                    self.change(key, {"status": status, "next_retry_at": None})
+                    self.change(key, told)
             case EntryRolledBack():
                 self.change(event.key, {"rolled_back_at": self.at})
             case LoopAdvanced():
                 self.trim(event)
 
-    def attempted(self, event: StepCompleted | StepFailed, **more: object) -> Row:
+    def attempted(self, event: StepStarted | StepCompleted | StepFailed, **more: object) -> Row:
+        # Later attempts begin with an event of their own.
+        began = {"last_attempt_at": event.reached_at_ms} if event.attempt == 1 else {}
         return {
             "type": "do",
             "attempts": event.attempt,
             "max_attempts": event.max_attempts or None,
             "timeout_ms": event.timeout_ms or None,
             "created_at": event.reached_at_ms,
+            **began,
             **more,
         }
 
@@ -244,7 +267,7 @@ class Telling:
             "created_at": self.at,
         }
 
-    def put(self, event: StepCompleted | StepFailed | EntryOpened, told: Row) -> None:
+    def put(self, event: StepStarted | StepCompleted | StepFailed | EntryOpened, told: Row) -> None:
         key = (*self.run_key, event.key)
         before = self.tables["workflow_step"].get(key)
         self.tables["workflow_step"][key] = {
@@ -263,11 +286,17 @@ class Telling:
             "ordinal": event.ordinal,
             "sequence": before["sequence"] if before else self.sequence,
             "updated_at": self.at,
+            "last_attempt_at": before["last_attempt_at"] if before else None,
+            "completed_at": None,
             "rolled_back_at": None,
             "trimmed_before": None,
             "offset": self.offset,
             **told,
         }
+
+    def settled(self, status: str, result: str | None, failure: Failure | None) -> Row:
+        ended = {"status": status, "completed_at": self.at, "next_retry_at": None}
+        return {**ended, "result": result, **error(failure)}
 
     def change(self, step_key: str, told: Row) -> None:
         row = self.tables["workflow_step"].get((*self.run_key, step_key))
@@ -326,10 +355,6 @@ class Telling:
             "is_replay": event.is_replay,
             "created_at": self.at,
         }
-
-
-def settled(status: str, result: str | None, failure: Failure | None) -> Row:
-    return {"status": status, "result": result, "next_retry_at": None, **error(failure)}
 
 
 def error(failure: Failure | None) -> Row:

@@ -33,6 +33,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.fakes.engines import fold
@@ -75,6 +76,28 @@ def test_a_step_is_there_from_its_first_outcome_on_and_was_reached_before():
     assert (entry.created_at_ms, entry.updated_at_ms, entry.ordinal) == (NOW_MS - 5, _AT_MS, 4)
     assert (entry.attempts, entry.max_attempts, entry.timeout_ms) == (2, 3, 600_000)
     assert (entry.failure, entry.wake_at_ms, entry.sequence) == (FAILURE, NOW_MS + 9, -1)
+
+
+def test_a_first_attempt_that_takes_a_while_is_open_and_changes_nothing_that_code_sees():
+    run = _applied(a_run(), StepStarted("k", "k", 4, NOW_MS - 5, 1, 3, 600_000))
+    entry = run.entries["k"]
+    assert (entry.status, entry.attempts, list(run.open)) == (EntryStatus.PENDING, 0, ["k"])
+    assert (entry.created_at_ms, entry.last_attempt_at_ms) == (NOW_MS - 5, NOW_MS - 5)
+    assert (entry.completed_at_ms, entry.max_attempts, entry.timeout_ms) == (None, 3, 600_000)
+    assert (run.status, run.resolved, run.retried) == (RunStatus.ACTIVE, 0, 0)
+
+
+def test_when_an_entry_was_reached_tried_and_done_is_not_told_anew():
+    began = StepStarted("k", "k", 4, NOW_MS - 5, 1, 3, 600_000)
+    failed = StepFailed("k", "k", 4, NOW_MS - 5, 1, 3, 600_000, FAILURE, NOW_MS + 9)
+    run = _applied(a_run(), began, failed, StepsRetried(("k",)), StepCompleted(*_STEP, "5"))
+    apply(run, EntryRolledBack("k"), _AT_MS + 100)
+    entry = run.entries["k"]
+    assert (entry.created_at_ms, entry.last_attempt_at_ms, entry.completed_at_ms) == (
+        NOW_MS - 5,
+        _AT_MS,
+        _AT_MS,
+    )
 
 
 def test_a_step_that_succeeds_at_last_is_no_longer_open_and_has_no_error():

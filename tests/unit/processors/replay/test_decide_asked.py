@@ -1,5 +1,6 @@
 """What code, its host and the clock ask for: given a state, the events or a refusal."""
 
+import msgspec
 import pytest
 
 from headwater.processors.replay.commands import (
@@ -32,6 +33,7 @@ from headwater.processors.runs.requests import (
     RollbackRaised,
     StepRaised,
     StepReturned,
+    StepUnderWay,
     Wake,
 )
 from headwater.schemas.history import (
@@ -59,6 +61,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
     TerminateRun,
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
@@ -115,7 +118,24 @@ _WAIT = {"event_types": ("line",), "wake_at_ms": NOW_MS}
 _SHOWN = f'{{"type":"line","payload":1,"timestamp":{NOW_MS}}}'
 
 
+_UNDER_WAY = StepUnderWay(reached(), 1)
+_LATE = msgspec.structs.replace(_UNDER_WAY, attempt=2)
+
 STEPS = {
+    "a first attempt that takes a while": (
+        a_run(), _UNDER_WAY, [StepStarted(*_STEP, 1, 3, 600_000)],
+    ),
+    "a first attempt while the run is paused": (
+        a_run(RunStatus.PAUSED), _UNDER_WAY, [StepStarted(*_STEP, 1, 3, 600_000)],
+    ),
+    "a first attempt that is known": (_tried(0, _AT.PENDING), _UNDER_WAY, STALE),
+    "a first attempt that has failed": (_tried(1), _UNDER_WAY, STALE),
+    "a first attempt of what lost a race": (_tried(0, _AT.CANCELLED), _UNDER_WAY, STALE),
+    "a first attempt in a run that is rolled back": (_rolling(), _UNDER_WAY, STALE),
+    "a later attempt, which began by an event": (_tried(1, _AT.PENDING), _LATE, STALE),
+    "the result of an attempt that took a while": (
+        _tried(0, _AT.PENDING), _returned(), [_completed(1)],
+    ),
     "a step's first result": (a_run(), _returned(), [_completed(1)]),
     "a result after two failures": (_tried(2), _returned(3), [_completed(3)]),
     "a result with posts, which get numbers and the sender": (

@@ -24,6 +24,7 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    StepStarted,
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 from tests.unit.processors.replay.states import FAILURE, NOW_MS, a_run, an_entry, copy_of
@@ -35,6 +36,7 @@ ENTRY_MOVES: dict[type, dict[EntryStatus, RunEvent]] = {
         EntryStatus.PENDING: EntryOpened("k", "k", EntryKind.JOIN, 0),
         EntryStatus.WAITING: EntryOpened("k", "k", EntryKind.SLEEP, 0, NOW_MS),
     },
+    StepStarted: {EntryStatus.PENDING: StepStarted(*_STEP)},
     StepCompleted: {EntryStatus.COMPLETED: StepCompleted(*_STEP, "1")},
     StepFailed: {
         EntryStatus.WAITING: StepFailed(*_STEP, FAILURE, NOW_MS + 1),
