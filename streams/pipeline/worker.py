@@ -143,7 +143,7 @@ class Agent:
         """Forgets all partitions: another worker may write their tables from now on."""
         for partition in self._ready:
             self.stage.forget(partition)
-        self._owned.clear()
+        self._owned = set()
         self._ready.clear()
         self._waiting.clear()
         self._forms = None
@@ -182,10 +182,13 @@ class Agent:
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
         """Stops a partition whose memory says what may not be written yet."""
+        forms = written_forms()
         try:
             yield
         except NotYetReadable as error:
-            self._forms = written_forms()
+            # Those of before, and of the first that stopped: a change since then counts.
+            if self._forms is None:
+                self._forms = forms
             self._waiting.begin(partition, f"{self.stage.source}/{partition} waits: {error}")
 
     def _check_forms(self) -> None:
@@ -208,17 +211,21 @@ class Agent:
         if partition in self._ready:
             return True
         self.stage.forget(partition)
+        owned = self._owned
         reading = read_partition(self._bootstrap, self.stage.memory, partition)
         async with aclosing(reading) as batches:
             async for records in batches:
+                if owned is not self._owned:
+                    return False  # A rebalance: others may write on what was read so far.
                 known, newer = readable(records)
                 if newer is not None:
                     self._waiting.begin(partition, why_waits(newer))
                     return False
                 for record in known:
                     self.stage.restored(record)
-        self._ready.add(partition)
-        return True
+        if owned is self._owned:
+            self._ready.add(partition)
+        return partition in self._ready
 
 
 async def _partitions(bootstrap: str) -> int:
