@@ -7,6 +7,7 @@ from typing import Final
 
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.projector.projector import Projector
+from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
 
 __all__ = ["PROJECTIONS", "run_projector"]
@@ -33,7 +34,7 @@ async def run_projector(
         asyncio.create_task(
             Projector(
                 bootstrap=bootstrap,
-                dsn=dsn,
+                store=Store(dsn, projection=projection, clock=clock),
                 clock=clock,
                 log=log if projection is DELIVERIES else log.getChild(projection.name),
                 on_batch=on_batch,

@@ -54,6 +54,13 @@ class LogTruncated(HeadwaterError):
     code = "log_truncated"
 
 
+class BatchTooSlow(HeadwaterError):
+    """A batch that Postgres did not apply in time; a smaller one may be in time."""
+
+    disposition = StoreUnavailable.disposition
+    code = "batch_too_slow"
+
+
 class RecordRefused(HeadwaterError):
     """Postgres cannot take a value of a batch."""
 

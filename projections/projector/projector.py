@@ -6,8 +6,10 @@ fetched before that is dropped. Offsets are committed to Kafka too, now and then
 tools can show the lag.
 
 While Postgres applies one batch, the next is fetched, decoded and turned into statements: two
-processes work at the same time, and a batch is never more than one ahead. When Postgres or Kafka is
-away the projector waits and tries the same again, for ever; it says why once for each new reason.
+processes work at the same time, and a batch is never more than one ahead. A batch that takes too
+long is read again in halves, down to single records; then batches grow again. When Postgres or
+Kafka is away the projector waits and tries the same again, for ever; it says why once for each new
+reason.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
-from headwater.projections.errors import LogTruncated
+from headwater.projections.errors import BatchTooSlow, LogTruncated
 from headwater.projections.projector.plan import Batch, Partition, Span
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
@@ -68,7 +70,7 @@ class Projector:
         self,
         *,
         bootstrap: str,
-        dsn: str,
+        store: Store,
         projection: Projection,
         clock: Callable[[], int],
         log: logging.Logger | None = None,
@@ -88,7 +90,9 @@ class Projector:
         self._clock = clock
         self._log = log or logging.getLogger("headwater.projector")
         self._on_batch = on_batch
-        self._store = Store(dsn, projection=projection, clock=clock)
+        self._store = store
+        #: Fewer after a batch that took too long.
+        self._records_max = _BATCH_RECORDS_MAX
         self._consumer: AIOKafkaConsumer | None = None
         self._unsought: set[Partition] = set()
         self._committed_at_ms = 0
@@ -136,19 +140,19 @@ class Projector:
         applying: asyncio.Task[None] | None = None
         try:
             while not stop.is_set():
-                fetched = await consumer.getmany(
-                    timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS_MAX
-                )
+                fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=self._records_max)
                 batch = self._batch(fetched)
                 if applying is not None:
                     await applying
                     applying = None
                     await self._commit(consumer)
-                if self._unsought:
+                ahead = bool(self._unsought)
+                if ahead:  # what was read ahead comes again, too
+                    self._read_again(batch.spans)
                     await self._seek(consumer, stop)
                 for line in self._waiting.due(self._clock()):
                     self._log.warning("%s", line)
-                if batch.spans:
+                if batch.spans and not ahead:
                     applying = asyncio.create_task(self._apply(batch, stop))
         except asyncio.CancelledError:
             if applying is not None:
@@ -248,14 +252,21 @@ class Projector:
         return known
 
     async def _apply(self, batch: Batch, stop: asyncio.Event) -> None:
-        applied = await self._until_it_answers(lambda: self._store.apply(batch), stop)
+        try:
+            applied = await self._until_it_answers(lambda: self._store.apply(batch), stop)
+        except BatchTooSlow as error:
+            self._halve(batch, error.message)
+            return
         if applied is None:
             return
         admitted, refused = applied
         for partition, offset in admitted.offsets.items():
             if partition in self._reading:  # else it was taken from us meanwhile
                 self.positions[partition] = offset
+        for partition in admitted.behind:
+            self._log.warning("Postgres went back on %s/%d; reading from there", *partition)
         self._read_again(admitted.behind)
+        self._records_max = min(self._records_max + self._records_max // 8 + 1, _BATCH_RECORDS_MAX)
         if refused:
             self._log.error(
                 "%d records could not be applied; they are in the table projection_errors", refused
@@ -266,10 +277,18 @@ class Projector:
         if self._on_batch is not None:
             self._on_batch(self)
 
-    def _read_again(self, behind: Iterable[Partition]) -> None:
-        """Goes back where Postgres has less than we applied: somebody restored or emptied it."""
-        for partition in behind:
-            self._log.warning("Postgres went back on %s/%d; reading from there", *partition)
+    def _halve(self, batch: Batch, why: str) -> None:
+        """Reads a batch again, in two; the size grows slowly, so that few are too slow again."""
+        count = len(batch.records)
+        self._records_max = max(1, count // 2)
+        self._log.warning(
+            "%s; a batch of %d records took too long, trying %d", why, count, self._records_max
+        )
+        self._read_again(batch.spans)
+
+    def _read_again(self, partitions: Iterable[Partition]) -> None:
+        """Goes back to where Postgres is: it has less than was read."""
+        for partition in partitions:
             if self._reading.pop(partition, None) is not None:
                 self._unsought.add(partition)
 

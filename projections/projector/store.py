@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, errors
 
 from headwater.processors.runs.claims import UNCLAIMED, Claims
-from headwater.projections.errors import RecordRefused, store_edge
+from headwater.projections.errors import BatchTooSlow, RecordRefused, store_edge
 from headwater.projections.postgres.statements import DELETES, UPSERTS, statement
 from headwater.projections.projector.plan import Admitted, Batch, Partition, Plan, admit, payload
 from headwater.projections.projector.projection import Projection
@@ -31,6 +31,8 @@ __all__ = ["Place", "Store"]
 _CONNECT_TIMEOUT_S: Final = 2
 #: A batch takes a tenth of a second; a server that needs this long is gone or frozen.
 _APPLY_TIMEOUT_S: Final = 60.0
+#: The server's own limit comes first: only then does it say what took so long.
+_STATEMENT_TIMEOUT_S: Final = 50.0
 
 
 class Place(NamedTuple):
@@ -49,7 +51,9 @@ class Store:
         *,
         projection: Projection,
         clock: Callable[[], int],
+        statement_timeout_s: float = _STATEMENT_TIMEOUT_S,
     ) -> None:
+        self._statement_timeout = f"{round(statement_timeout_s * 1_000)}ms"
         self._dsn = dsn
         self._projection = projection.name
         self._clock = clock
@@ -87,15 +91,17 @@ class Store:
         """Applies a batch; returns what of it was new, and how many records were refused.
 
         Errors: StoreUnavailable, and then nothing was applied as far as anyone can tell: apply the
-        same batch again.
+        same batch again. BatchTooSlow: the same, but apply less at a time.
         """
         try:
             with store_edge("apply a batch"):
                 async with asyncio.timeout(_APPLY_TIMEOUT_S):
                     return await self._apply(batch)
-        except BaseException:
+        except BaseException as error:
             # After a time-out or a cancellation the connection may be amid a transaction.
             await self.close()
+            if isinstance(error.__cause__, errors.QueryCanceled | TimeoutError):
+                raise BatchTooSlow(str(error)) from error
             raise
 
     async def close(self) -> None:
@@ -112,7 +118,9 @@ class Store:
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 application_name=f"headwater-projector {self._projection}",
             )
-            await self._connection.execute(statement("projector_session"))
+            await self._connection.execute(
+                statement("projector_session"), {"statement_timeout": self._statement_timeout}
+            )
         return self._connection
 
     async def _apply(self, batch: Batch) -> tuple[Admitted, int]:

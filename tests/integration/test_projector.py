@@ -91,12 +91,12 @@ class House:
         return {(place.topic, place.partition): place.offset + 1 for place in placed}
 
     @contextlib.asynccontextmanager
-    async def projector(self) -> AsyncIterator[Projector]:
+    async def projector(self, **more: float) -> AsyncIterator[Projector]:
         stop = asyncio.Event()
         projector = Projector(
             projection=DELIVERIES,
             bootstrap=self.bootstrap,
-            dsn=self.dsn,
+            store=Store(self.dsn, projection=DELIVERIES, clock=lambda: NOW_MS, **more),
             clock=lambda: NOW_MS,
             on_batch=lambda _: self.moved.set(),
         )
@@ -310,6 +310,30 @@ def test_connections_lost_amid_a_batch_lose_nothing(
     said = [record.message for record in caplog.records]
     assert sum("trying again" in line for line in said) == 1
     assert "projecting again" in said
+
+
+def test_a_batch_that_takes_too_long_is_halved_down_to_one_record_and_grows_again(
+    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+):
+    async def scenario(house: House) -> None:
+        async def is_at_one() -> bool:
+            return any(line.endswith("took too long, trying 1") for line in caplog.messages)
+
+        ends = await house.write(*[day(f"slow_{n}", "2026-01-01", steps=n) for n in range(200)])
+        async with await psycopg.AsyncConnection.connect(house.dsn) as other:
+            await other.execute("lock table daily_summary in share mode")
+            async with house.projector(statement_timeout_s=0.3) as projector:
+                await house.until(is_at_one)
+                assert projector.records == projector.refused == 0
+                await other.rollback()
+                ends |= await house.write(day("slow_last", "2026-01-01", steps=1))
+                await house.until_applied(ends)
+                assert projector.refused == 0
+                assert projector.batches < projector.records / 2
+        [(rows,)] = await house.rows("select count(*) from daily_summary where user_id ~ '^slow_'")
+        assert rows == 201
+
+    in_a_house(broker, fresh_database, scenario)
 
 
 def test_a_tombstone_deletes_the_row(broker: EmbeddedKafka, fresh_database: str):

@@ -11,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.projector import Projector
+from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.history import (
@@ -108,7 +109,7 @@ class House:
         stop = asyncio.Event()
         projector = Projector(
             bootstrap=self.bootstrap,
-            dsn=self.dsn,
+            store=Store(self.dsn, projection=PROJECTION, clock=lambda: NOW_MS),
             clock=lambda: NOW_MS,
             on_batch=lambda _: self.moved.set(),
             projection=PROJECTION,
