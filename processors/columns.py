@@ -6,7 +6,7 @@ left open. The greatest of a set does not depend on order or repetition: merging
 associative and idempotent, and any order of the same deliveries ends in the same row.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -106,10 +106,3 @@ def merge(row: Row | None, update: RowUpdate) -> Row:
         values[at] = value
         stamps[at] = stamp
     return row if values is None else Row(row.key, tuple(values), tuple(stamps))
-
-
-def merge_all(row: Row | None, updates: Iterable[RowUpdate]) -> Row | None:
-    """Merges updates of one row, in any order; None when there were none and no row."""
-    for update in updates:
-        row = merge(row, update)
-    return row

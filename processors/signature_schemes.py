@@ -40,8 +40,8 @@ class SignatureScheme:
             front of PREFIX. `template` says what is signed, ending with `{raw}`; `{t}` comes from
             the pair `time_pair` or the header `time_header`, `{id}` from `id_header`.
             With `secret_prefix`, a secret is base64 after that optional prefix, else plain text.
-            `id_in_body` names the field of the JSON body that identifies a delivery. An `id_header`
-            outside the template is not signed: good for a log, never for deduplication.
+            An `id_header` outside the template is not signed: good for a log, never for
+            deduplication.
     Units:  `tolerance_s` in seconds, both ways; None where no time is signed.
     Errors: ValueError for a scheme that contradicts itself.
     """
@@ -54,7 +54,6 @@ class SignatureScheme:
     time_pair: str | None = None
     time_header: str | None = None
     id_header: str | None = None
-    id_in_body: str | None = None
     algorithm: str = "sha256"
     encoding: Encoding = Encoding.HEX
     tolerance_s: int | None = None
@@ -106,7 +105,6 @@ _ALL: Final = (
         label="v1",
         template="{t}.{raw}",
         time_pair="t",
-        id_in_body="id",
         tolerance_s=TOLERANCE_S,
         # A Stripe secret starts with whsec_ too, but is used as it stands.
     ),
@@ -131,7 +129,6 @@ _ALL: Final = (
         label="v0=",
         template="v0:{t}:{raw}",
         time_header="x-slack-request-timestamp",
-        id_in_body="event_id",
         tolerance_s=TOLERANCE_S,
     ),
 )

@@ -1,4 +1,4 @@
-"""Instances of workflows in words: what was read, as rows to print. Nothing is asked for here."""
+"""Instances of workflows in words: what was read, as rows to print. Nothing is read here."""
 
 import json
 from datetime import datetime

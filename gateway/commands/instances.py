@@ -54,7 +54,7 @@ _PAGE_MAX: Final = 100
 def instances() -> None:
     """Look at instances of workflows, create, steer and signal them.
 
-    Everything is asked over HTTP. An instance is named by its workflow and its id; its runs count
+    Everything goes over HTTP. An instance is named by its workflow and its id; its runs count
     from 0, and a restart or retry begins the next.
     """
 

@@ -1,7 +1,7 @@
 """Flags that several commands share, and how they become settings.
 
 Settings are imported where they are read: they take longer to load than the commands that explain
-themselves, or that are told everything by their flags.
+themselves, or that take everything from their flags.
 """
 
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What the embedded parts answer to when nothing else is said.
+#: The addresses of the embedded parts, unless others are given.
 _LOOPBACK: Final = "127.0.0.1"
 
 

@@ -111,7 +111,7 @@ Headwater is up at {self._url}; Ctrl-C stops it. Try:
         self, posted: Sequence[Posted], settled: Callable[[dict[str, Any]], bool]
     ) -> dict[str, dict[str, Any]]:
         """Waits until every delivery has an outcome that counts as settled."""
-        began = said = time.monotonic()
+        began = reported = time.monotonic()
         outcomes: dict[str, dict[str, Any]] = {}
         while True:
             for one in posted:
@@ -129,8 +129,8 @@ Headwater is up at {self._url}; Ctrl-C stops it. Try:
                     f"{len(outcomes)}; missing: {missing}. The logs are in "
                     f"{self._settings.data_dir / 'logs'}"
                 )
-            if now - said > _SAY_EVERY_S:
-                said = now
+            if now - reported > _SAY_EVERY_S:
+                reported = now
                 say(f"Waiting for rows: {len(outcomes)} of {len(posted)} deliveries are through")
             time.sleep(_ASK_EVERY_S)
 

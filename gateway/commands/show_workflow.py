@@ -1,6 +1,6 @@
 """Starting the demo's workflow, and printing what became of its steps.
 
-It is started before the demo day is posted and asked about afterwards, so that it is seen to wait.
+It is started before the demo day is posted and read afterwards, so that it is seen to wait.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class WorkflowShow:
         await client.start()
         try:
             async with asyncio.timeout(_WITHIN_S):
-                while not client.ready:  # noqa: ASYNC110 (it says no more than that)
+                while not client.ready:  # noqa: ASYNC110 (it has no event to await)
                     await asyncio.sleep(_ASK_EVERY_S)
             yield client
         finally:

@@ -44,7 +44,7 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool 
     """Runs the workflows of `settings.app`, and what starts them, until SIGTERM or SIGINT.
 
     Shape:  with `ticked` code runs only when somebody posts to `settings.tick_url`.
-    Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which the log tells
+    Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log
             of.
     """
     rules = rules_of(settings)
@@ -53,7 +53,7 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool 
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     try:
-        uvloop.run(_until_told(_work(settings, rules, clock, ticked=ticked)))
+        uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked)))
     except AppNotLoaded as error:
         raise AppWrong(error.message) from error
     except (click.ClickException, PartUnavailable):
@@ -124,14 +124,14 @@ def declared_by(app: str) -> Declarations:
         raise AppWrong(error.message) from error
 
 
-async def _until_told(work: Awaitable[None]) -> None:
+async def _until_signalled(work: Awaitable[None]) -> None:
     """Works until a signal, which cancels the work and lets it end in order."""
     task = asyncio.ensure_future(work)
-    told = False
+    signalled = False
 
     def end() -> None:
-        nonlocal told
-        told = True
+        nonlocal signalled
+        signalled = True
         task.cancel()
 
     loop = asyncio.get_running_loop()
@@ -140,5 +140,5 @@ async def _until_told(work: Awaitable[None]) -> None:
     try:
         await task
     except asyncio.CancelledError:
-        if not told:
+        if not signalled:
             raise

@@ -9,8 +9,7 @@ from psycopg import sql
 from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
-from headwater.projections.postgres.statements import filled, read_columns, statement
-from headwater.schemas.tables import TABLES
+from headwater.projections.postgres.statements import filled, statement
 
 __all__ = [
     "DeadLetter",
@@ -25,12 +24,6 @@ __all__ = [
     "Trace",
 ]
 
-_PREVIEWS: Final = {
-    table.name: filled(
-        "preview_rows", table=sql.Identifier(table.name), columns=read_columns(table)
-    )
-    for table in TABLES
-}
 _TRACES_BY_LEVEL: Final = {
     level: filled("traces_by_level", level=sql.Literal(level)) for level in ("info", "error")
 }
@@ -232,17 +225,6 @@ class Reader(PooledReader):
         """Records that the projector could not apply, newest first."""
         rows = await self._rows("projection_errors", limit=bounded(limit))
         return msgspec.convert(rows, list[ProjectionError])
-
-    async def preview(self, table: str, *, limit: int) -> list[Row]:
-        """The rows of a projection table that changed last, to look at.
-
-        Errors: ValueError for another table.
-        """
-        if table not in _PREVIEWS:
-            raise ValueError(f"expected one of {', '.join(_PREVIEWS)}, found {table}")
-        async with self.connection() as connection:
-            cursor = await connection.execute(_PREVIEWS[table], {"limit": bounded(limit)})
-            return await cursor.fetchall()
 
     async def _rows(self, query: str, **parameters: object) -> list[Row]:
         return await self.answers(statement(query), **parameters)

@@ -1,5 +1,5 @@
--- What happens to an older run does not touch the row. A status that is not forced is that of a run
--- which moves or waits: it leaves a paused or ended run as it is.
+-- What happens to an older run does not touch the row. A status that is not forced is for a run
+-- that is active or waiting: it leaves a paused or ended run as it is.
 update workflow_instance i
 set status = case
         when r.forced or i.status in ('active', 'waiting') then coalesce(r.status, i.status)

@@ -32,7 +32,7 @@ class Seen:
         self._first: dict[str, int] = {}
 
     def is_copy(self, event_id: str, offset: int) -> bool:
-        """Takes note of a delivery; tells whether it was there at a lower offset."""
+        """Remembers a delivery; returns whether it was there at a lower offset."""
         first = self._first.setdefault(event_id, offset)
         if len(self._first) > self._limit:
             del self._first[next(iter(self._first))]

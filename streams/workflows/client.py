@@ -219,7 +219,7 @@ class WorkflowClient:
                 self._commit.withdraw(one)
 
     def _withdraw(self, awaited: Sequence[tuple[str, _Awaited]]) -> bool:
-        """Takes commands back, if nobody else waits for them; tells whether none was sent."""
+        """Takes commands back, if nobody else waits for them; returns whether none was sent."""
         return all(one.waiters == 1 and self._commit.withdraw(one) for _, one in awaited)
 
     def _unknown(self, awaited: Sequence[tuple[str, _Awaited]]) -> OutcomeUnknown:

@@ -2,7 +2,7 @@
 
 The child runs authors' code, so it may stand still or die at any time. Its parent sees both: the
 process ends, or its pulse in the black box does. In either case the parent says once how the host
-went, and whose code had its turn; who uses it tells the owners, and starts another.
+went, and whose code had its turn; its user informs the owners, and starts another.
 """
 
 import asyncio
@@ -294,7 +294,7 @@ async def declarations_of(
 
 
 def _how(code: int) -> str:
-    """Says an exit code in words."""
+    """An exit code in words."""
     if code >= 0:
         return f"ended {_EXITS.get(code, f'with exit code {code}')}"
     try:

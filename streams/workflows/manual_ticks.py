@@ -1,4 +1,4 @@
-"""Ticks: a worker that runs code only when it is told to, by somebody else's clock.
+"""Ticks: a worker that runs code only on request, by somebody else's clock.
 
 What has no code in it goes on by itself: commands are decided, timers end sleeps and waits, and
 attempts time out. Only an instance that is ready waits for a tick to be given to the code host.

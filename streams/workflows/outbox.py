@@ -164,7 +164,7 @@ class Outbox:
         return records
 
     def _sendable(self, command: CommandSent) -> tuple[CommandSent | None, bytes]:
-        """The command and its bytes; in place of one that is too large, what tells its sender.
+        """The command and its bytes; in place of one that is too large, its refusal for the sender.
 
         No decision leads to such a one; but Kafka would never take it, and all others would wait.
         """

@@ -183,8 +183,8 @@ class Ownership:
 
         Time moves nothing beyond `reached_ms`: an event that was sent before the end of a wait, and
         lies unread in the topic, has to be seen before the wait is said to have ended without it.
-        What was fetched does not tell: an answer may be as old as its request, and this process may
-        have been suspended in between.
+        What was fetched does not show it: an answer may be as old as its request, and this process
+        may have been suspended in between.
         """
         now_ms = self._clock()
         due = [
@@ -208,7 +208,7 @@ class Ownership:
                 reading.ahead = now_ms, end
 
     async def commit(self) -> None:
-        """Tells the group up to where commands have their replies; only takeovers go by it."""
+        """Commits to the group up to where commands have their replies; only takeovers go by it."""
         offsets = {
             _commands(number): partition.replied
             for number, partition in self._driver.partitions.items()

@@ -214,10 +214,6 @@ def test_readers_find_what_was_projected(broker: EmbeddedKafka, fresh_database: 
             for more in ({"user_id": "user_1"}, {"level": "info"}, {}):
                 assert journey in await reader.traces(**more, limit=10)
             assert journey in await reader.traces(user_id="user_1", level="info", limit=10)
-            [shown] = await reader.preview("daily_summary", limit=1)
-            assert shown["source"] == "garmin"
-            with pytest.raises(ValueError, match="daily_summary"):
-                await reader.preview("pg_class", limit=1)
             positions = await reader.projection_positions()
             assert len(positions) == len(TOPICS) * PARTITIONS
             assert {position.projection for position in positions} == {DELIVERIES.name}
@@ -324,7 +320,6 @@ def test_a_batch_that_takes_too_long_is_halved_down_to_one_record_and_grows_agai
             await other.execute("lock table daily_summary in share mode")
             async with house.projector(statement_timeout_s=0.3) as projector:
                 await house.until(is_at_one)
-                assert projector.records == projector.refused == 0
                 await other.rollback()
                 ends |= await house.write(day("slow_last", "2026-01-01", steps=1))
                 await house.until_applied(ends)

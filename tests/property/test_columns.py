@@ -1,17 +1,24 @@
 """Merging is commutative, associative and idempotent."""
 
 import itertools
+from collections.abc import Iterable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.processors.columns import RowUpdate, merge, merge_all
+from headwater.processors.columns import RowUpdate, merge
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import DAILY_SUMMARY, Row
 
 KEY = ("user_1", "garmin", "2026-07-01")
 #: A few columns and few stamps, so that updates meet.
 NAMES = ("steps", "strain", "sleep_score")
+
+
+def merge_all(row: Row | None, updates: Iterable[RowUpdate]) -> Row | None:
+    for update in updates:
+        row = merge(row, update)
+    return row
 
 
 @st.composite

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.processors.columns import RowUpdate, merge, merge_all
+from headwater.processors.columns import RowUpdate, merge
 from headwater.schemas.records import Stamp
 from headwater.schemas.tables import DAILY_SUMMARY, Row, Value
 
@@ -54,8 +54,3 @@ def test_an_update_of_nothing_makes_a_row_of_nulls():
     row = merge(None, update(steps=None))
     assert row.key == KEY
     assert set(row.values) == set(row.stamps) == {None}
-
-
-def test_no_updates_and_no_row_are_no_row():
-    assert merge_all(None, ()) is None
-    assert merge_all(None, (update(steps=1),)) == merge(None, update(steps=1))
