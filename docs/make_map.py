@@ -20,8 +20,8 @@ LEFT_BEHIND = re.compile(r"__pycache__|\.egg-info|(^|/)\.")
 HEAD = """\
 # A map of the house
 
-One line for each file, taken from the file. `make map` writes this page, and a test fails when a
-file is missing. [Architecture](architecture.md) says how the rooms work together.
+One line for each file, taken from the file. `make map` writes this page, and a test fails when it
+is stale. [Architecture](architecture.md) says how the rooms work together.
 """
 
 #: Files that cannot say what they are.
