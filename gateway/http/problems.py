@@ -6,6 +6,7 @@ Litestar itself refuses (no such path, wrong method, unreadable parameters).
 
 import logging
 from collections.abc import Mapping
+from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.params import ParameterKwarg
 from litestar.types import ExceptionHandlersMap
+from litestar.typing import FieldDefinition
 
 from headwater.gateway.http.request_scope import request_id_of
 from headwater.schemas.errors import HeadwaterError
@@ -22,6 +24,8 @@ from headwater.schemas.failures import REFUSALS
 _LOG: Final = logging.getLogger("headwater.gateway")
 
 MEDIA_TYPE: Final = "application/problem+json"
+#: Characters of a value that an answer repeats: enough to know it again.
+_SHOWN_CHARS: Final = 64
 
 #: Status and title by code. A code is stable: clients may act on it.
 CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -185,23 +189,30 @@ def _fields(request: Request[Any, Any, Any], extra: object) -> dict[str, Any] | 
     """Names the parameters that Litestar found fault with, as the caller writes them."""
     if not isinstance(extra, list) or not extra:
         return None
-    errors = [
-        {"field": _written(request, str(one.get("key"))), "detail": one.get("message")}
-        for one in extra
-    ]
+    errors = [_fault(request, str(one.get("key")), str(one.get("message"))) for one in extra]
     return {"field": errors[0]["field"], "errors": errors}
 
 
-def _written(request: Request[Any, Any, Any], key: str) -> str:
-    """What a caller calls a parameter that Litestar names as its handler does."""
+def _fault(request: Request[Any, Any, Any], key: str, message: str) -> dict[str, str]:
+    """Names a parameter as callers write it, where Litestar names it as its handler does."""
+    found = _parameter(request, key)
+    if found is None or not isinstance(found.kwarg_definition, ParameterKwarg):
+        return {"field": key, "detail": message}
+    name = found.kwarg_definition.name or key
+    kinds = [each.annotation for each in (found, *found.inner_types)]
+    enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
+    choices = [str(each.value) for kind in enums for each in kind]
+    if choices and name in request.query_params:
+        given = request.query_params[name]
+        message = f"expected one of {', '.join(choices)}, found {given[:_SHOWN_CHARS]!r}"
+    return {"field": name, "detail": message}
+
+
+def _parameter(request: Request[Any, Any, Any], key: str) -> FieldDefinition | None:
     handler = request.route_handler
     takers = [handler.parsed_fn_signature]
     takers += [each.parsed_fn_signature for each in handler.resolve_dependencies().values()]
-    for taker in takers:
-        found = taker.parameters.get(key)
-        if found is not None and isinstance(found.kwarg_definition, ParameterKwarg):
-            return found.kwarg_definition.name or key
-    return key
+    return next((each.parameters[key] for each in takers if key in each.parameters), None)
 
 
 def _detail(error: HTTPException, fields: Mapping[str, Any] | None) -> str:

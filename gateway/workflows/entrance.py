@@ -77,7 +77,7 @@ class LimitedBodies(ASGIMiddleware):
         Errors: Problem.
         """
         length = headers.get("content-length", "")
-        found = await self._reader.read(receive, int(length) if length.isdigit() else None, hold)
+        found = await self._reader.read(receive, int(length) if length.isdecimal() else None, hold)
         if isinstance(found, Refusal):
             await _linger(receive)
             raise Problem(found.code, found.detail)

@@ -271,6 +271,13 @@ def test_a_bad_query_is_named(client: Client, path: str, name: str, values: list
         assert assert_problem(answer, 400, "invalid_parameter")["field"] == name, value
 
 
+def test_what_a_query_may_be_is_listed_where_it_is_one_of_a_few(client: Client) -> None:
+    answer = client.get(f"{ORDERS}?status=ACTIVE", headers=KEY)
+    detail = assert_problem(answer, 400, "invalid_parameter")["detail"]
+    assert detail.startswith("status: expected one of active, ")
+    assert detail.endswith(", found 'ACTIVE'")
+
+
 def test_a_bad_header_is_named(client: Client) -> None:
     answer = client.get(f"{ORDER}/events-stream", headers={**KEY, "last-event-id": "abc"})
     assert assert_problem(answer, 400, "invalid_parameter")["field"] == "Last-Event-ID"
