@@ -20,7 +20,7 @@ from headwater.gateway.local.supervisor import Supervisor
 from headwater.schemas.errors import PartUnavailable
 
 #: Longer than anything here takes; a test that meets it has failed.
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 #: Writes its pid where `ready` looks, then waits for a signal.
 PART = "import os, pathlib, signal; pathlib.Path('{name}.pid').write_text(str(os.getpid())); "

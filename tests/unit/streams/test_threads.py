@@ -9,7 +9,7 @@ import pytest
 
 from headwater.streams.code_host.threads import Threads
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 COLOUR = contextvars.ContextVar("COLOUR", default="none")
 
 
