@@ -5,6 +5,7 @@ The reference is `tests.unit.projections.workflow_fold`, which knows nothing of 
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,12 +224,33 @@ MOVES = st.one_of(
 )
 
 
+def retried(event: LogEvent, failed: set[str]) -> LogEvent:
+    """The event, without retries of steps that have not failed; takes note of those that have."""
+    match event:
+        case StepFailed(key) if event.retry_at_ms is not None:
+            failed.add(key)
+        case StepsRetried(keys):
+            again = tuple(key for key in keys if key in failed)
+            failed.difference_update(again)
+            return StepsRetried(again)
+        case StepStarted(key) | StepCompleted(key) | StepFailed(key) | EntryOpened(key):
+            failed.discard(key)
+        case LoopAdvanced() | EntriesCancelled():
+            failed.clear()
+        case _:
+            pass
+    return event
+
+
 def possible(
-    events: tuple[LogEvent, ...], status: RunStatus
+    events: tuple[LogEvent, ...], status: RunStatus, failed: set[str]
 ) -> tuple[tuple[LogEvent, ...], RunStatus]:
-    """Those of the events that a run in this status can write, and its status after them."""
+    """Those of the events that a run in this status can write, and its status after them.
+
+    `failed` are its steps that wait to be tried again.
+    """
     kept: list[LogEvent] = []
-    for event in events:
+    for event in (retried(each, failed) for each in events):
         resolves = not isinstance(event, StepFailed) or event.retry_at_ms is None
         moves = TRANSITIONS.get(type(event)) if resolves else None
         if moves is None or status in moves:
@@ -242,10 +264,11 @@ def written(moves: list[Any]) -> Log:
     epochs = {number: [log.claim(number)] for number in range(2)}
     runs = dict.fromkeys(PARTITION_OF, -1)
     statuses: dict[tuple[str, int], RunStatus] = {}
+    failed: dict[tuple[str, int], set[str]] = defaultdict(set)
 
     def write(instance: str, events: tuple[LogEvent, ...], run: int) -> None:
         before = statuses.get((instance, run), RunStatus.ACTIVE)
-        kept, statuses[instance, run] = possible(events, before)
+        kept, statuses[instance, run] = possible(events, before, failed[instance, run])
         if kept:
             log.write(instance, *kept, run_number=run, partition=PARTITION_OF[instance])
 

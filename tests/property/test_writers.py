@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused(wrong: dict[str, Any], told: str):
 
 def test_a_row_that_does_not_fit_is_refused():
     row = Row((), (), ())
-    with pytest.raises(ValueError, match="expected a row of daily_summary that its schema can"):
+    with pytest.raises(ValueError, match="expected a DailySummary that its schema can"):
         encode_row(DAILY_SUMMARY, row)
 
 

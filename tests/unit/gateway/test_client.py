@@ -144,7 +144,8 @@ def test_how_an_instance_stands_and_all_that_is_known():
     step = {
         "stepKey": "approval", "name": "approval", "type": "wait_for_event", "status": "waiting",
         "attempts": 0, "maxAttempts": None, "timeoutMs": None, "nextRetryAt": None,
-        "wakeAt": "2026-11-22T14:00:00Z", "waitEventType": ["a", "b"], "news": "of tomorrow",
+        "wakeAt": "2026-11-22T14:00:00Z", "waitEventType": ["a", "b"],
+        "lastAttemptAt": None, "news": "of tomorrow",
     }  # fmt: skip
     whole = described("waiting", {"sku": "x"}, meta={"currentStep": step})
     failed = described("errored", error={"name": "E", "message": "no"})
