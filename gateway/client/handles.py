@@ -35,6 +35,7 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _PAGE_SIZE: Final = 100
 
 
-class InstanceHandle:
+class InstanceHandle(Steered[InstanceStatus]):
     """An instance, by its id. To have a handle does not mean that there is such an instance."""
 
     def __init__(self, session: "Session", workflow_name: str, instance_id: str) -> None:
@@ -67,21 +68,15 @@ class InstanceHandle:
         """All that there is to know of it but its history: `.details` and `.meta`."""
         return await self._session.read(self._path, Instance, instance=self._key)
 
-    async def pause(self) -> InstanceStatus:
-        """Pauses it at its next step boundary; one that is paused stays so.
+    @override
+    async def steer(self, verb: Verb) -> InstanceStatus:
+        """Does one of the verbs, and gives how the instance stands then."""
+        return await self._manage(verb.name, Repeat.SAFE if verb.repeatable else Repeat.UNSAFE)
 
-        What steers an instance gives how it stands then.
-        """
-        return await self._manage("pause", Repeat.SAFE)
-
-    async def resume(self) -> InstanceStatus:
-        """Lets it go on if it is paused; any other is left as it is."""
-        return await self._manage("resume", Repeat.SAFE)
-
+    @override
     async def terminate(self) -> InstanceStatus:
-        """Ends it for good."""
         try:
-            return await self._manage("terminate", Repeat.SAFE)
+            return await super().terminate()
         except InstanceTerminalError as error:
             if not error.repeated:
                 raise
@@ -90,10 +85,6 @@ class InstanceHandle:
             if found.status is not RunStatus.TERMINATED:
                 raise
             return found
-
-    async def restart(self) -> InstanceStatus:
-        """Begins a new run. A request whose outcome is unknown is not repeated."""
-        return await self._manage("restart", Repeat.UNSAFE)
 
     async def retry(self, from_step: str | None = None) -> InstanceStatus:
         """Begins a new run of an errored instance that keeps what was done.

@@ -16,11 +16,12 @@ from headwater.gateway.commands.workflow_service import (
     workflow_option,
 )
 from headwater.schemas.statuses import RunStatus
+from headwater.streams.authoring.steering import PAUSE, RESUME, VERBS, Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
-    from headwater.gateway.client import Client, InstanceHandle
+    from headwater.gateway.client import Client
     from headwater.schemas.answers import InstanceStatus
 
 _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
@@ -57,44 +58,37 @@ def create(service: Service, workflow: str, instance_id: str | None, params: Giv
     say(f"Created; `headwater instances get -w {workflow} -i {made}` shows where it stands.")
 
 
-def _steering(
-    name: str,
-    help_text: str,
-    done: "Callable[[InstanceStatus], str]",
-    act: "Callable[[InstanceHandle], Awaitable[InstanceStatus]]",
-) -> click.Command:
-    """A command that does one thing to one instance; `done` says how it stands then."""
+def _steering(verb: Verb) -> click.Command:
+    """A command that does one thing to one instance, and says how it stands then."""
 
     @click.command(
-        name,
-        help=help_text,
-        epilog=examples(f"headwater instances {name} -w order -i order-1") + ENVIRONMENT,
+        verb.name,
+        help=f"{verb.summary}.\n\n{verb.effect}",
+        epilog=examples(f"headwater instances {verb.name} -w order -i order-1") + ENVIRONMENT,
     )
     @workflow_option
     @id_option
     @service_options
     def steer(service: Service, workflow: str, instance_id: str) -> None:
         async def ask(client: "Client") -> "InstanceStatus":
-            return await act(client.workflow(workflow).get(instance_id))
+            return await client.workflow(workflow).get(instance_id).steer(verb)
 
-        say(f"{workflow}/{instance_id} {done(service.ask(ask))}.")
+        say(f"{workflow}/{instance_id} {_stands(verb, service.ask(ask))}.")
 
     return steer
 
 
-def _stands(found: "InstanceStatus") -> str:
-    return f"is {found.status}"
-
-
-def _stands_paused(found: "InstanceStatus") -> str:
-    ends = "; a step that is under way still ends" if found.status is RunStatus.PAUSED else ""
-    return f"{_stands(found)}{ends}"
-
-
-def _stands_resumed(found: "InstanceStatus") -> str:
-    """Who resumes what is not paused has changed nothing: its status must not sound like it."""
-    again = "; `headwater instances restart` begins a new run of it"
-    return f"{_stands(found)}: nothing to resume{again}" if found.ended else _stands(found)
+def _stands(verb: Verb, found: "InstanceStatus") -> str:
+    """How an instance stands after a verb, and what somebody might not expect of it."""
+    if verb.begins_run:
+        return "begins a new run"
+    if verb is RESUME and found.ended:
+        # Who resumes what is not paused has changed nothing: its status must not sound like it.
+        again = "`headwater instances restart` begins a new run of it"
+        return f"is {found.status}: nothing to resume; {again}"
+    stopped = verb is PAUSE and found.status is RunStatus.PAUSED
+    ends = "; a step that is under way still ends" if stopped else ""
+    return f"is {found.status}{ends}"
 
 
 @click.command(
@@ -178,34 +172,4 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     say(f"{workflow}/{instance_id} has the event {event_type}.")
 
 
-CHANGES: Final = (
-    create,
-    _steering(
-        "pause",
-        "Pause an instance at its next step boundary.\n\nSleeps and waits go on to count; events "
-        "that come are kept.",
-        _stands_paused,
-        lambda instance: instance.pause(),
-    ),
-    _steering(
-        "resume",
-        "Let a paused instance go on; any other is left as it is.",
-        _stands_resumed,
-        lambda instance: instance.resume(),
-    ),
-    _steering(
-        "restart",
-        "Begin a new run of an instance, from the start.\n\nEarlier runs stay in its history; "
-        "events that they received do not count for the new one.",
-        lambda _: "begins a new run",
-        lambda instance: instance.restart(),
-    ),
-    _steering(
-        "terminate",
-        "End an instance for good; only a restart brings it back.",
-        _stands,
-        lambda instance: instance.terminate(),
-    ),
-    retry,
-    send_event,
-)
+CHANGES: Final = (create, *map(_steering, VERBS), retry, send_event)

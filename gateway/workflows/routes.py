@@ -33,9 +33,10 @@ from headwater.gateway.workflows.read_routes import listings, reads_of_instance,
 from headwater.gateway.workflows.reading import Reading
 from headwater.gateway.workflows.tail import Tails
 from headwater.gateway.workflows.tick import Ticks
-from headwater.gateway.workflows.write_routes import VERBS, creations, events, retry, tick, verb
+from headwater.gateway.workflows.write_routes import creations, events, retry, steering, tick
 from headwater.gateway.workflows.writing import Writing
 from headwater.projections.workflows.queries import Workflows
+from headwater.streams.authoring.steering import VERBS
 from headwater.streams.workflows.client import Commands
 
 BASE: Final = "/api/workflows"
@@ -129,7 +130,7 @@ class WorkflowService:
         """The routes of one instance, by what follows its id."""
         return [
             *reads_of_instance(self._reading),
-            *[verb(self._writing, name) for name in VERBS],
+            *[steering(self._writing, verb) for verb in VERBS],
             retry(self._writing),
             events(self._entrance, self._writing, self._ports.new_id),
             tail(self._reading, self._tails),

@@ -54,32 +54,10 @@ from headwater.schemas.failures import (
     WORKFLOW_NOT_FOUND,
     WORKFLOW_PARAMS_INVALID,
 )
-from headwater.schemas.history import (
-    Command,
-    PauseRun,
-    RestartRun,
-    ResumeRun,
-    RetryRun,
-    TerminateRun,
-)
+from headwater.schemas.history import RetryRun
+from headwater.streams.authoring.steering import Verb
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
-
-#: What the verbs send that need no body, and what that does.
-VERBS: Final[dict[str, tuple[Command, str]]] = {
-    "pause": (
-        PauseRun(),
-        "Stops an instance at its next step boundary. Its timers go on; one that is paused "
-        "already stays so.",
-    ),
-    "resume": (ResumeRun(), "Lets a paused instance go on; any other is left as it is."),
-    "terminate": (TerminateRun(), "Ends an instance for good."),
-    "restart": (
-        RestartRun(),
-        "Begins the next run of an instance from the beginning, with the same params, however it "
-        "stands. Earlier runs are kept; events that nobody took are not.",
-    ),
-}
 #: Problems of routes that may create instances.
 _CREATING: Final = (INVALID_INSTANCE_ID, WORKFLOW_PARAMS_INVALID, WORKFLOW_NOT_FOUND)
 
@@ -145,26 +123,27 @@ async def _allow_event(entrance: Entrance, context: RequestContext, event: NewEv
         await _allow_creation(entrance, context, context.instance_id, start.params)
 
 
-def verb(writing: Writing, name: str) -> HTTPRouteHandler:
-    """One of `VERBS`."""
-    command, description = VERBS[name]
-    example = examples.BEGUN if isinstance(command, RestartRun) else examples.DONE
-    refused = RECORD_TOO_LARGE if isinstance(command, RestartRun) else INSTANCE_TERMINAL
-    refusals = () if isinstance(command, ResumeRun) else (refused,)
+def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
+    """What is done to an instance by its name alone."""
 
     @post(
-        f"/{name}",
-        operation_id=f"{name}Instance",
-        summary=f"{name.capitalize()} an instance",
-        description=description,
-        **writes(Policy.MANAGE, answers.Managed, example, INSTANCE_NOT_FOUND, *refusals),
+        f"/{verb.name}",
+        operation_id=f"{verb.name}Instance",
+        summary=verb.summary,
+        description=verb.effect,
+        **writes(
+            Policy.MANAGE,
+            answers.Managed,
+            examples.BEGUN if verb.begins_run else examples.DONE,
+            *(INSTANCE_NOT_FOUND, *verb.refusals),
+        ),
     )
-    async def manage(
+    async def steer(
         workflow: Named, instance_id: Named, data: JSONBody[NoFields], prefer: Prefer = ""
     ) -> Response[bytes]:
-        return await writing.manage(workflow, instance_id, command, prefer)
+        return await writing.manage(workflow, instance_id, verb.command, prefer)
 
-    return manage
+    return steer
 
 
 def retry(writing: Writing) -> HTTPRouteHandler:

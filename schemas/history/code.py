@@ -1,5 +1,7 @@
 """The events of a code workflow: its steps and its other entries."""
 
+from typing import TypeAlias
+
 from headwater.schemas.history.values import Child, Failure, Json, Tagged
 from headwater.schemas.statuses import EntryKind
 
@@ -173,3 +175,20 @@ class HostLost(Tagged, frozen=True):
     reason: str
     #: When the run goes on, Unix milliseconds.
     retry_at_ms: int
+
+
+CodeEvent: TypeAlias = (
+    StepCompleted
+    | StepFailed
+    | EntryOpened
+    | EntryCompleted
+    | EntryErrored
+    | EntriesCancelled
+    | LoopAdvanced
+    | RollbackStarted
+    | EntryRolledBack
+    | RollbackFailed
+    | HostLost
+    | StepsRetried
+    | StepStarted
+)

@@ -8,63 +8,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.schemas.history.code import (
-    EntriesCancelled,
-    EntryCompleted,
-    EntryErrored,
-    EntryOpened,
-    EntryRolledBack,
-    HostLost,
-    LoopAdvanced,
-    RollbackFailed,
-    RollbackStarted,
-    StepCompleted,
-    StepFailed,
-    StepsRetried,
-    StepStarted,
-)
+from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.commands import Command
 from headwater.schemas.history.notes import CommandRejected, PartitionClaimed
-from headwater.schemas.history.runs import (
-    EventReceived,
-    LogWritten,
-    PostsQueued,
-    PostsSent,
-    RunCompleted,
-    RunErrored,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    RunTerminated,
-)
+from headwater.schemas.history.runs import LifeEvent
 
-RunEvent: TypeAlias = (
-    RunStarted
-    | RunSuspended
-    | RunPaused
-    | RunResumed
-    | RunTerminated
-    | RunCompleted
-    | RunErrored
-    | EventReceived
-    | LogWritten
-    | PostsQueued
-    | PostsSent
-    | StepCompleted
-    | StepFailed
-    | EntryOpened
-    | EntryCompleted
-    | EntryErrored
-    | EntriesCancelled
-    | LoopAdvanced
-    | RollbackStarted
-    | EntryRolledBack
-    | RollbackFailed
-    | HostLost
-    | StepsRetried
-    | StepStarted
-)
+RunEvent: TypeAlias = LifeEvent | CodeEvent
 LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected
 
 #: A record that no command caused.

@@ -1,5 +1,7 @@
 """The events of a run, whatever decides it: how it begins and ends, its mailbox, log and outbox."""
 
+from typing import TypeAlias
+
 from headwater.schemas.history.commands import Command
 from headwater.schemas.history.values import Artifact, Failure, Json, Parent, Part, Tagged
 
@@ -137,3 +139,18 @@ class PostsSent(Tagged, frozen=True):
 
     #: Number of the last of them.
     through: int
+
+
+LifeEvent: TypeAlias = (
+    RunStarted
+    | RunSuspended
+    | RunPaused
+    | RunResumed
+    | RunTerminated
+    | RunCompleted
+    | RunErrored
+    | EventReceived
+    | LogWritten
+    | PostsQueued
+    | PostsSent
+)

@@ -2,6 +2,8 @@
 
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
 from headwater.processors.runs.views import RunView
 from headwater.schemas.answers import History, StatusOfRun
@@ -13,14 +15,11 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import (
     Command,
-    PauseRun,
     ReplySent,
-    RestartRun,
-    ResumeRun,
     RetryRun,
     SendEvent,
-    TerminateRun,
 )
+from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode
 from headwater.streams.harness.histories import error_of, history_of, value_of
 
@@ -38,7 +37,7 @@ class World(Protocol):
         """An id drawn from the seed."""
 
 
-class TestInstance:
+class TestInstance(Steered[None]):
     """An instance under test."""
 
     __test__ = False
@@ -74,17 +73,9 @@ class TestInstance:
         text = encode(payload, "an event's payload")
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
-    async def pause(self) -> None:
-        """Pauses it at its next step boundary."""
-        await self._send(PauseRun())
-
-    async def resume(self) -> None:
-        """Lets it go on."""
-        await self._send(ResumeRun())
-
-    async def restart(self) -> None:
-        """Begins a new run."""
-        await self._send(RestartRun())
+    @override
+    async def steer(self, verb: Verb) -> None:
+        await self._send(verb.command)
 
     async def retry(self, from_step: str | None = None) -> None:
         """Begins a new run that keeps what was done before the step that failed, or before another.
@@ -93,10 +84,6 @@ class TestInstance:
         Errors: InstanceNotErroredError, StepNotFoundError.
         """
         await self._send(RetryRun(from_step))
-
-    async def terminate(self) -> None:
-        """Ends it for good."""
-        await self._send(TerminateRun())
 
     async def _send(self, command: Command) -> None:
         reply = await self._world.send(self.workflow_name, self.id, command)

@@ -1,0 +1,91 @@
+"""What is done to an instance by its name alone: each verb is described here, for everybody.
+
+The routes of the API and the commands of the command line are made from `VERBS`. The client's
+handles and the harness's instances inherit the methods of `Steered`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from headwater.schemas.failures import INSTANCE_TERMINAL, RECORD_TOO_LARGE
+from headwater.schemas.history import Command, PauseRun, RestartRun, ResumeRun, TerminateRun
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """Something that is done to an instance.
+
+    Shape:  name is the end of its path, and its command; summary and effect are for people, the
+            summary without a full stop; refusals are the codes beside "not found"; one that is
+            repeatable may be sent again when its outcome is unknown.
+    """
+
+    name: str
+    command: Command
+    summary: str
+    effect: str
+    refusals: tuple[str, ...] = ()
+    repeatable: bool = True
+    begins_run: bool = False
+
+
+PAUSE: Final = Verb(
+    name="pause",
+    command=PauseRun(),
+    summary="Pause an instance at its next step boundary",
+    effect="Sleeps and waits go on to count; events that come are kept. One that is paused already "
+    "stays so.",
+    refusals=(INSTANCE_TERMINAL,),
+)
+RESUME: Final = Verb(
+    name="resume",
+    command=ResumeRun(),
+    summary="Let a paused instance go on",
+    effect="Any other is left as it is.",
+)
+TERMINATE: Final = Verb(
+    name="terminate",
+    command=TerminateRun(),
+    summary="End an instance for good",
+    effect="Only a restart brings it back.",
+    refusals=(INSTANCE_TERMINAL,),
+)
+RESTART: Final = Verb(
+    name="restart",
+    command=RestartRun(),
+    summary="Begin a new run of an instance, from the start",
+    effect="It has the same params, however the instance stands. Earlier runs stay in its history; "
+    "events that they received do not count for the new one.",
+    refusals=(RECORD_TOO_LARGE,),
+    repeatable=False,
+    begins_run=True,
+)
+
+VERBS: Final = (PAUSE, RESUME, TERMINATE, RESTART)
+
+
+class Steered(ABC, Generic[T]):
+    """An instance that can be steered; T is what its holder is told of it."""
+
+    @abstractmethod
+    async def steer(self, verb: Verb) -> T:
+        """Does one of `VERBS`."""
+
+    async def pause(self) -> T:
+        """Pauses it at its next step boundary; one that is paused stays so."""
+        return await self.steer(PAUSE)
+
+    async def resume(self) -> T:
+        """Lets it go on if it is paused; any other is left as it is."""
+        return await self.steer(RESUME)
+
+    async def terminate(self) -> T:
+        """Ends it for good."""
+        return await self.steer(TERMINATE)
+
+    async def restart(self) -> T:
+        """Begins a new run. A request whose outcome is unknown is not repeated."""
+        return await self.steer(RESTART)
