@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 from headwater.processors.replay.errors import RollbackError, StepFailedError, UniqueConstraintError
 from headwater.processors.replay.state import Entry
@@ -72,7 +72,8 @@ def check_rollback(name: str, handler: object) -> None:
     Errors: TypeError.
     """
     # A step calls it so. What `inspect` would find of most, at a hundredth of its time.
-    if callable(handler) and _is_plain(handler) and handler.__code__.co_argcount == 1:
+    code = _plain_code(handler)
+    if code is not None and code.co_argcount == 1:
         return
     if callable(handler):
         try:
@@ -98,11 +99,14 @@ def wants_tx(name: str, callback: Callable[..., Any]) -> bool:
 
     Errors: TypeError for more, which nothing would be given for.
     """
-    if _is_plain(callback):
-        # What `inspect` would find, at a hundredth of its time.
-        required, named = callback.__code__.co_argcount - len(callback.__defaults__ or ()), ""
-    else:
+    code = _plain_code(callback)
+    if code is None:
         required, named = _required(callback)
+    elif not code.co_argcount:
+        return False
+    else:
+        # What `inspect` would find, at a hundredth of its time.
+        required, named = code.co_argcount - len(callback.__defaults__ or ()), ""
     if required > 1 or named:
         raise TypeError(
             f'expected the function of the step "{name}" to take no argument or one, the '
@@ -112,13 +116,12 @@ def wants_tx(name: str, callback: Callable[..., Any]) -> bool:
     return required == 1
 
 
-def _is_plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
-    """Whether a function's code says all that it needs. Decorators leave traces."""
-    return (
-        isinstance(function, types.FunctionType)
-        and not function.__dict__
-        and not function.__code__.co_kwonlyargcount
-    )
+def _plain_code(function: object) -> types.CodeType | None:
+    """The code of a function, if it says all that the function needs. Decorators leave traces."""
+    if not isinstance(function, types.FunctionType) or function.__dict__:
+        return None
+    code = function.__code__  # Once: Python reports each look at it to audit hooks.
+    return None if code.co_kwonlyargcount else code
 
 
 def _required(function: Callable[..., Any]) -> tuple[int, str]:

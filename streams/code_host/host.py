@@ -137,6 +137,10 @@ class Host:
         self._services.fresh.clear()
         return found
 
+    def has_started(self) -> bool:
+        """Whether `still_running` would give any."""
+        return any(each.counts() for each in self._services.fresh)
+
     def starting(self) -> list[Started]:
         """What `still_running` would give now: before the first turn of what `hear` has started."""
         return [each.started() for each in self._services.fresh if each.counts()]

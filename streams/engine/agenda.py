@@ -1,7 +1,7 @@
 """What an owner has before it: who is ready, times to come, and who rests since when."""
 
 import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -36,7 +36,8 @@ class Agenda:
         self._count = 0
         self._wakes: Timers[str] = Timers((key, at_ms) for at_ms, key in wakes)
         self._deadlines: Timers[Place] = Timers()
-        self._unseen: Timers[Place] = Timers()
+        #: All wait equally long, so they are in the order of their times.
+        self._unseen: OrderedDict[Place, int] = OrderedDict()
         self._rests: deque[tuple[int, str]] = deque()
 
     # -- who is ready for a host
@@ -67,8 +68,9 @@ class Agenda:
 
     def next_due_ms(self) -> int | None:
         """When time next moves something, or None."""
-        times = (self._wakes.next_ms(), self._deadlines.next_ms(), self._unseen.next_ms())
-        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+        unseen_ms = next(iter(self._unseen.values())) if self._unseen else None
+        times = (self._wakes.next_ms(), self._deadlines.next_ms(), unseen_ms)
+        return min([at_ms for at_ms in times if at_ms is not None], default=None)
 
     def reschedule(self, live: LiveInstance, after_ms: int = 0) -> None:
         """Notes when time next moves an instance, if it does."""
@@ -87,19 +89,20 @@ class Agenda:
         if started.step.timeout_ms:
             self._deadlines.put(_place(started), now_ms + started.step.timeout_ms)
         if started.attempt == 1 and not started.rollback:
-            self._unseen.put(_place(started), now_ms + SEEN_AFTER_MS)
+            self._unseen[_place(started)] = now_ms + SEEN_AFTER_MS
 
     def unwatch(self, started: Started) -> None:
         """Forgets an attempt that has ended."""
-        self._deadlines.drop(_place(started))
-        self._unseen.drop(_place(started))
+        place = _place(started)
+        self._deadlines.drop(place)
+        self._unseen.pop(place, None)
 
     def attempts_due(self, now_ms: int) -> Iterator[tuple[Place, Callable[[Started], Request]]]:
         """Takes out the attempts whose time has come, each with what is then asked of its run."""
         for place in self._deadlines.due(now_ms):
             yield place, timed_out
-        for place in self._unseen.due(now_ms):
-            yield place, under_way
+        while self._unseen and next(iter(self._unseen.values())) <= now_ms:
+            yield self._unseen.popitem(last=False)[0], under_way
 
     # -- who rests
 
