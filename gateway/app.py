@@ -17,8 +17,10 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from headwater.gateway.http.admin import admin_routes
 from headwater.gateway.http.bodies import BodyReader
+from headwater.gateway.http.budget import READ_S, Budget
 from headwater.gateway.http.health import health_routes
 from headwater.gateway.http.metrics import Metrics
+from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import HANDLERS, Problem, ProblemDocument
 from headwater.gateway.http.reads import read_routes
@@ -26,6 +28,7 @@ from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.settings import Settings
+from headwater.gateway.workflows.entrance import LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
@@ -60,20 +63,24 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     Units:  the clock in Unix milliseconds.
     """
     metrics = Metrics()
-    bodies = BodyReader(max_bytes=settings.max_body_bytes)
+    bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
+    peer_of = peers_behind(settings.trusted_proxies)
     receivers = {
         provider.paths: Receiver(
             provider,
             secrets=settings.secrets_of(provider.name),
             log=log,
             bodies=bodies,
+            peer_of=peer_of,
             metrics=metrics,
             clock=clock,
             new_request_id=new_request_id,
         )
         for provider in providers.values()
     }
-    service = None if workflows is None else _workflow_service(settings, workflows)
+    service = None
+    if workflows is not None:
+        service = _workflow_service(settings, workflows, LimitedBodies(bodies, peer_of))
     return Litestar(
         [
             *(_receiving(receiver, paths) for paths, receiver in receivers.items()),
@@ -176,14 +183,16 @@ async def _running(
         yield
 
 
-def _workflow_service(settings: Settings, workflows: WorkflowPorts) -> WorkflowService:
+def _workflow_service(
+    settings: Settings, workflows: WorkflowPorts, bodies: LimitedBodies
+) -> WorkflowService:
     """The workflow service, with the keys of the settings."""
     return WorkflowService(
         workflows,
         workflow_key=settings.workflow_key.get_secret_value(),
         tick_key=settings.tick_key.get_secret_value(),
         tick_url=settings.tick_url,
-        max_body_bytes=settings.max_body_bytes,
+        bodies=bodies,
     )
 
 

@@ -7,6 +7,7 @@ flags, which win. No file is read behind anybody's back.
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -57,6 +58,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "string_too_short": "text of at least {min_length} characters",
     "too_short": "text of at least {min_length} characters",
     "not_postgres": "postgresql://user:password@host/database",
+    "not_networks": "networks such as 10.0.0.0/8, separated by commas",
     "not_here": "http:// and a loopback address",
 }
 #: What the signing secrets of a provider mean that an installed package has added.
@@ -77,6 +79,20 @@ def _split(value: object) -> object:
 
 #: Signing secrets, separated by commas.
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
+
+
+def _read_networks(value: object) -> object:
+    parts = _split(value)
+    try:
+        return tuple(map(ip_network, parts)) if isinstance(parts, tuple) else value
+    except ValueError as error:
+        raise PydanticCustomError("not_networks", "") from error
+
+
+#: Networks, separated by commas.
+Networks = Annotated[
+    tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_read_networks)
+]
 
 
 class SettingsInvalid(Exception):
@@ -190,6 +206,11 @@ class Settings(BaseSettings):
         ge=1,
         le=10 * 1024 * 1024,
         description="Largest body of a request, in bytes.",
+    )
+    trusted_proxies: Networks = Field(
+        default=(),
+        description="Networks of proxies in front, as 10.0.0.0/8, separated by commas; whom they "
+        "name in X-Forwarded-For counts as the sender.",
     )
     app_id: str = Field(
         default="headwater",
@@ -335,19 +356,19 @@ def _revealed(value: object) -> tuple[str, ...]:
     return tuple(one.get_secret_value() if isinstance(one, SecretStr) else str(one) for one in many)
 
 
-def _is_secret(value: object) -> bool:
-    return isinstance(value, SecretStr | tuple)
+def _is_secret(name: str, value: object) -> bool:
+    return isinstance(value, SecretStr) or name.endswith("_secrets")
 
 
 def _shown(name: str, value: object) -> str:
     """A value for people: a secret only as what it is not."""
-    if _is_secret(value):
+    if _is_secret(name, value):
         known = DEVELOPMENT_SECRETS.get(name)
         return ", ".join(
             f"{one} (development)" if one == known else one and "(secret)"
             for one in _revealed(value)
         )
-    text = str(value)
+    text = ", ".join(_revealed(value))
     if name == "postgres" and "@" in text:
         account, _, place = text.rpartition("@")
         scheme, _, user = account.partition("://")

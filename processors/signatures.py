@@ -19,7 +19,18 @@ import msgspec
 
 from headwater.processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
 
-__all__ = ["SCHEMES", "RefusalReason", "Refused", "SignatureScheme", "Verified", "verify"]
+__all__ = [
+    "SCHEMES",
+    "Claim",
+    "RefusalReason",
+    "Refused",
+    "SignatureScheme",
+    "Verified",
+    "key_of",
+    "prove",
+    "read_claim",
+    "verify",
+]
 
 #: A signature is below 100 characters; the rest leaves room for some thirty in one rotation.
 MAX_HEADER_CHARS: Final = 4096
@@ -65,6 +76,17 @@ class Refused(msgspec.Struct, frozen=True):
 _Read: TypeAlias = tuple[str, list[str]]
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """What the headers of a delivery claim: well formed, of our time, and not yet believed.
+
+    Shape:  head is what is signed in front of the body; given are the signatures that may be right.
+    """
+
+    head: bytes
+    given: tuple[str, ...]
+    unproven: Verified
+
+
 def verify(
     scheme: SignatureScheme,
     headers: Mapping[str, str],
@@ -79,6 +101,14 @@ def verify(
     Units:  now_s in Unix seconds.
     Errors: none; a refusal is data. An upper-case hex signature is taken, a `v0` is not.
     """
+    claim = read_claim(scheme, headers, now_s)
+    return claim if isinstance(claim, Refused) else prove(scheme, claim, raw, secrets)
+
+
+def read_claim(
+    scheme: SignatureScheme, headers: Mapping[str, str], now_s: float
+) -> Claim | Refused:
+    """Reads all that can be known before the body is there; the first half of `verify`."""
     read = _read_header(scheme, headers)
     if isinstance(read, Refused):
         return read
@@ -96,8 +126,45 @@ def verify(
             return found
         delivery_id = found
         head = head.replace("{id}", found)
-    signed = head.encode("ascii") + raw if head else raw
-    return _match(scheme, signed, given, secrets) or Verified(sent_at_ms, delivery_id)
+    fitting = tuple(text for text in given if len(text) == scheme.signature_chars)
+    if not fitting:
+        return Refused(
+            RefusalReason.LENGTH_MISMATCH,
+            f"expected {scheme.signature_chars} {scheme.encoding} characters in "
+            f"{scheme.signature_header}, found {len(given[0])}",
+        )
+    return Claim(head.encode("ascii"), fitting, Verified(sent_at_ms, delivery_id))
+
+
+def prove(
+    scheme: SignatureScheme, claim: Claim, raw: bytes, secrets: Sequence[str]
+) -> Verified | Refused:
+    """Proves a claim by the body; the second half of `verify`.
+
+    Comparisons take constant time.
+    """
+    signed = claim.head + raw if claim.head else raw
+    keys = 0
+    for secret in secrets:
+        key = key_of(scheme, secret)
+        if not key:
+            continue
+        keys += 1
+        digest = hmac.digest(key, signed, scheme.algorithm)
+        for text in claim.given:
+            if scheme.encoding is Encoding.HEX:
+                same = hmac.compare_digest(digest.hex(), text.lower())
+            else:
+                same = hmac.compare_digest(b64encode(digest), text.encode())
+            if same:
+                return claim.unproven
+    return Refused(
+        RefusalReason.SIGNATURE_MISMATCH,
+        f"expected a signature of the {len(signed)} signed bytes by one of {keys} secrets, found "
+        f"{len(claim.given)} others; usual cause: another secret, or a body changed on the way"
+        if keys
+        else f"expected a secret to be configured for {scheme.name}, found none that is usable",
+    )
 
 
 def _read_header(scheme: SignatureScheme, headers: Mapping[str, str]) -> _Read | Refused:
@@ -183,41 +250,7 @@ def _read_id(scheme: SignatureScheme, headers: Mapping[str, str]) -> str | Refus
     return value
 
 
-def _match(
-    scheme: SignatureScheme, signed: bytes, given: Sequence[str], secrets: Sequence[str]
-) -> Refused | None:
-    """None if a secret explains a signature; all comparisons take constant time."""
-    fitting = [text for text in given if len(text) == scheme.signature_chars]
-    if not fitting:
-        return Refused(
-            RefusalReason.LENGTH_MISMATCH,
-            f"expected {scheme.signature_chars} {scheme.encoding} characters in "
-            f"{scheme.signature_header}, found {len(given[0])}",
-        )
-    keys = 0
-    for secret in secrets:
-        key = _key(scheme, secret)
-        if not key:
-            continue
-        keys += 1
-        digest = hmac.digest(key, signed, scheme.algorithm)
-        for text in fitting:
-            if scheme.encoding is Encoding.HEX:
-                same = hmac.compare_digest(digest.hex(), text.lower())
-            else:
-                same = hmac.compare_digest(b64encode(digest), text.encode())
-            if same:
-                return None
-    return Refused(
-        RefusalReason.SIGNATURE_MISMATCH,
-        f"expected a signature of the {len(signed)} signed bytes by one of {keys} secrets, found "
-        f"{len(fitting)} others; usual cause: another secret, or a body changed on the way"
-        if keys
-        else f"expected a secret to be configured for {scheme.name}, found none that is usable",
-    )
-
-
-def _key(scheme: SignatureScheme, secret: str) -> bytes:
+def key_of(scheme: SignatureScheme, secret: str) -> bytes:
     """The key of a secret; empty, which signs nothing, if it is not one."""
     if scheme.secret_prefix is None:
         return secret.encode()

@@ -1,26 +1,16 @@
 """Reading request bodies within limits, before anything is known about who sends them."""
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from contextlib import suppress
+from typing import Any, Final
 
 from litestar.types import Receive
 
-#: Seconds for a body that comes in several pieces. 10 MiB in this time is 350 kB/s; senders are
-#: servers, not telephones.
-BODY_TIMEOUT_S: Final = 30.0
+from headwater.gateway.http.budget import Budget, Hold, Refusal
 
-#: Bytes of bodies that may be held at once, from the first piece to the answer: six of the largest,
-#: or tens of thousands of usual ones. Without a limit, strangers could fill the memory.
-HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-
-
-class Refusal(NamedTuple):
-    """Why a request is not taken: a code of `problems.CODES`, and what to say about it."""
-
-    code: str
-    detail: str
-    reason: str | None = None
-
+#: How much more is read of a body that is refused, and for how many seconds.
+_DRAIN_BYTES: Final = 32 * 1024 * 1024
+_DRAIN_S: Final = 2.0
 
 #: What a server reports as a sender that went away may also be a body that it could not read, and
 #: then there is somebody to tell.
@@ -28,80 +18,81 @@ _BROKEN_OFF: Final = Refusal("bad_request", "expected a whole body, found one th
 
 
 class BodyReader:
-    """Reads bodies and counts the bytes that are held."""
+    """Reads bodies of at most so many bytes, within a budget."""
 
-    def __init__(self, *, max_bytes: int, held_bytes_max: int = HELD_BYTES_MAX) -> None:
-        self.held_bytes = 0
+    def __init__(self, *, max_bytes: int, budget: Budget) -> None:
         self._max_bytes = max_bytes
-        self._held_bytes_max = held_bytes_max
+        self._budget = budget
 
-    async def read(self, receive: Receive, length: int | None, hold: "Hold") -> bytes | Refusal:
+    def hold(self, peer: str) -> Hold:
+        """What a request of an address will hold; the caller releases it, after the answer."""
+        return self._budget.hold(peer)
+
+    async def read(self, receive: Receive, length: int | None, hold: Hold) -> bytes | Refusal:
         """Reads a body.
 
         Shape:  `length` is what the sender announced, which may be a lie; `hold` grows by what was
-                read and is released by the caller, after the answer.
+                read.
         """
         if length is not None and length > self._max_bytes:
             return self._too_large(length)
-        message: Any = await receive()
-        if message["type"] != "http.request":
-            return _BROKEN_OFF
-        body: bytes = message.get("body", b"")
-        refusal = hold.grow(len(body))
-        if refusal is not None:
-            return refusal
-        # The server announces more even after the last byte; a body that has its length is whole.
-        if len(body) == length or not message.get("more_body", False):
-            return body
+        hold.begin()
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                return await self._read_rest(receive, bytearray(body), hold)
-        except TimeoutError:
-            return Refusal("body_timeout", f"expected the whole body within {BODY_TIMEOUT_S:.0f} s")
+            return hold.ended or await self._read(receive, length, hold)
+        except asyncio.CancelledError:
+            refusal = hold.refusal()
+            if refusal is None:
+                raise
+            return refusal
+        finally:
+            hold.finish()
 
-    async def _read_rest(self, receive: Receive, body: bytearray, hold: "Hold") -> bytes | Refusal:
+    async def _read(self, receive: Receive, length: int | None, hold: Hold) -> bytes | Refusal:
+        body: bytes | bytearray = b""
         while True:
             message: Any = await receive()
             if message["type"] != "http.request":
                 return _BROKEN_OFF
-            piece = message.get("body", b"")
+            piece: bytes = message.get("body", b"")
             refusal = hold.grow(len(piece))
             if refusal is not None:
                 return refusal
-            body += piece
-            if not message.get("more_body", False):
+            if hold.size > self._max_bytes:
+                return self._too_large(hold.size)
+            if not body:
+                body = piece
+            else:
+                if isinstance(body, bytes):
+                    body = bytearray(body)
+                body += piece
+            # The server announces more even after the last byte; a body of its length is whole.
+            if len(body) == length or not message.get("more_body", False):
                 return bytes(body)
 
-    def check(self, size: int) -> Refusal | None:
-        """Tells whether a request that has brought so many bytes may bring them."""
-        if size > self._max_bytes:
-            return self._too_large(size)
-        if self.held_bytes > self._held_bytes_max:
-            return Refusal("overloaded", "Too many bodies are being received; try again shortly.")
-        return None
+    async def drain(self, receive: Receive, hold: Hold) -> None:
+        """Reads on for a while and keeps nothing: who is still sending would not hear the answer.
+
+        Needless if the budget ended the reading: then there is no time, or no room.
+        """
+        if hold.ended is not None:
+            return
+        hold.begin()
+        left = _DRAIN_BYTES
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_S):
+                    while left > 0 and hold.ended is None:
+                        message: Any = await receive()
+                        left -= len(message.get("body", b"")) or 1
+                        if not message.get("more_body", False):
+                            return
+        except asyncio.CancelledError:
+            if hold.refusal() is None:
+                raise
+        finally:
+            hold.finish()
 
     def _too_large(self, size: int) -> Refusal:
         return Refusal(
             "body_too_large", f"expected at most {self._max_bytes} bytes, found {size} or more"
         )
-
-
-class Hold:
-    """The bytes that one request holds of a reader's budget."""
-
-    __slots__ = ("_reader", "size")
-
-    def __init__(self, reader: BodyReader) -> None:
-        self._reader = reader
-        self.size = 0
-
-    def grow(self, count: int) -> Refusal | None:
-        """Holds more bytes; a refusal if that is too many."""
-        self.size += count
-        self._reader.held_bytes += count
-        return self._reader.check(self.size)
-
-    def release(self) -> None:
-        """Gives back everything, after the answer."""
-        self._reader.held_bytes -= self.size
-        self.size = 0

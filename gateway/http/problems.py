@@ -43,6 +43,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_cursor": (400, "The cursor is not one of ours"),
     "cursor_expired": (410, "The cursor can no longer be continued"),
     "body_too_large": (413, "The body is too large"),
+    "too_many_requests": (429, "This address holds more than its share"),
     "internal_error": (500, "Something went wrong on our side"),
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),
     "store_unavailable": (503, "Postgres did not answer"),
@@ -68,6 +69,14 @@ _CODE_BY_STATUS: Final[Mapping[int, str]] = {
     413: "body_too_large",
 }
 
+#: What may be better the next time.
+_RETRIED: Final = frozenset(
+    {
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    }
+)
 #: Seconds after which a sender may try again: a broker that restarts needs about this long.
 _RETRY_AFTER_S: Final = "5"
 
@@ -139,7 +148,7 @@ def document(
 
 def retry_headers(status: int) -> dict[str, str]:
     """Tells a sender when to come back, if coming back can help."""
-    return {"retry-after": _RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return {"retry-after": _RETRY_AFTER_S} if status in _RETRIED else {}
 
 
 def on_problem(request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:

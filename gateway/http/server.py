@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource  # of POSIX alone, as uvloop is
 import signal
 import socket
 from collections.abc import Callable
@@ -16,10 +17,16 @@ from headwater.schemas.errors import PartUnavailable
 
 #: A request's head: all real ones fit in a fraction of it; a larger one is answered 431.
 _HEAD_BYTES_MAX = 64 * 1024
-#: Milliseconds for the head of a request. Slower senders hold connections and nothing else.
+#: Milliseconds for the head of a request, from the connection or the answer before it. Slower
+#: senders hold connections and nothing else.
 _HEAD_TIMEOUT_MS = 10_000
-#: Connections at once; more wait in the backlog of the socket.
-_CONNECTIONS_MAX = 1024
+#: Connections at once, some 10 KiB each; more wait in the backlog of the socket. Those whose heads
+#: have come are limited by `budget`, so these are what senders of nothing at all have to fill.
+_CONNECTIONS_MAX = 8_192
+#: Connections that wait to be accepted; Linux holds no more than net.core.somaxconn.
+_BACKLOG = 1024
+#: Open files for everything else: Kafka, Postgres, logs.
+_OTHER_FILES = 256
 
 
 async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[], None]) -> None:
@@ -58,12 +65,24 @@ def listener(app: ASGIApp, *, host: str, port: int) -> Server:
         interface=Interfaces.ASGI,
         http=HTTPModes.http1,
         websockets=False,
-        backlog=_CONNECTIONS_MAX,
+        backlog=_BACKLOG,
+        # Granian's word for the connections that it accepts.
+        backpressure=_connections(),
         http1_settings=HTTP1Settings(
             header_read_timeout=_HEAD_TIMEOUT_MS, max_buffer_size=_HEAD_BYTES_MAX
         ),
         log_enabled=False,
     )
+
+
+def _connections() -> int:
+    """How many connections this process can have; asks for as many open files as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS_MAX + _OTHER_FILES
+    if soft < wanted:
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(_CONNECTIONS_MAX, soft - _OTHER_FILES))
 
 
 def refuse_taken_port(host: str, port: int) -> None:

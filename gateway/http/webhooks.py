@@ -4,8 +4,9 @@ A plain ASGI function inside Litestar, not one of its request handlers: those co
 microseconds a request more than this form does, which is as much as all the rest of the work.
 Nothing in it touches Postgres, so deliveries are taken while the read side is down.
 
-Order: size, signature, emptiness, shape, append, answer. Nothing is read into bytes that nobody
-signed, and nothing is answered "ok" before Kafka has acknowledged.
+Order: form and time of the signature, size, signature, emptiness, shape, append, answer. A body is
+not waited for if its headers rule it out, nothing is read into bytes that nobody signed, and
+nothing is answered "ok" before Kafka has acknowledged.
 """
 
 import logging
@@ -17,7 +18,8 @@ from typing import Final, NamedTuple
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from headwater.gateway.http.bodies import BodyReader, Hold, Refusal
+from headwater.gateway.http.bodies import BodyReader
+from headwater.gateway.http.budget import Hold, Refusal
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import MEDIA_TYPE, document, retry_headers
@@ -25,7 +27,7 @@ from headwater.gateway.http.request_scope import keep_request_id
 from headwater.gateway.request_ids import usable
 from headwater.processors.providers.envelope import Malformed, event_id
 from headwater.processors.providers.provider import Provider
-from headwater.processors.signatures import Refused, verify
+from headwater.processors.signatures import Refused, prove, read_claim
 from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, NotYetReadable, Overloaded
 from headwater.schemas.records import WebhookReceived
 
@@ -60,6 +62,7 @@ class Receiver:
         secrets: Sequence[str],
         log: DeliveryLog,
         bodies: BodyReader,
+        peer_of: Callable[[Scope], str],
         metrics: Metrics,
         clock: Callable[[], int],
         new_request_id: Callable[[], str],
@@ -70,6 +73,7 @@ class Receiver:
         self._secrets = tuple(secrets)
         self._log = log
         self._bodies = bodies
+        self._peer_of = peer_of
         self._metrics = metrics
         self._clock = clock
         self._new_request_id = new_request_id
@@ -83,7 +87,7 @@ class Receiver:
         head = self._read_head(scope)
         request_id = head.request_id or self._new_request_id()
         keep_request_id(scope, request_id)
-        hold = Hold(self._bodies)
+        hold = self._bodies.hold(self._peer_of(scope))
         answer: Accepted | Refusal
         try:
             answer = await self._answer(scope, receive, head, request_id, hold)
@@ -117,19 +121,27 @@ class Receiver:
         """Decides what to answer."""
         if scope.get("method") != HTTPMethod.POST:
             return Refusal("method_not_allowed", "Deliveries are posted to this path.")
+        now_ms = self._clock()
+        claim = read_claim(self._scheme, head.named, now_ms / 1000)
+        if isinstance(claim, Refused):
+            await self._bodies.drain(receive, hold)
+            return self._unsigned(claim)
         body = await self._bodies.read(receive, head.length, hold)
         if not isinstance(body, bytes):
+            await self._bodies.drain(receive, hold)
             return body
-        now_ms = self._clock()
-        verified = verify(self._scheme, head.named, body, self._secrets, now_ms / 1000)
+        verified = prove(self._scheme, claim, body, self._secrets)
         if isinstance(verified, Refused):
-            self._metrics.refused(self._source, verified.reason)
-            return Refusal("invalid_signature", verified.detail, verified.reason)
+            return self._unsigned(verified)
         sent_at_ms = verified.sent_at_ms or now_ms
         delivery = self._read(body, head.named, request_id, now_ms, sent_at_ms)
         if isinstance(delivery, Refusal):
             return delivery
         return await self._append(delivery)
+
+    def _unsigned(self, refused: Refused) -> Refusal:
+        self._metrics.refused(self._source, refused.reason)
+        return Refusal("invalid_signature", refused.detail, refused.reason)
 
     def _read(
         self,

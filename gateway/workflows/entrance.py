@@ -1,8 +1,6 @@
 """The way in: who may pass, where to, and with what body."""
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -21,17 +19,14 @@ from litestar.types import (
 )
 from typing_extensions import override
 
-from headwater.gateway.http.bodies import BodyReader, Hold, Refusal
+from headwater.gateway.http.bodies import BodyReader
+from headwater.gateway.http.budget import Hold, Refusal
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
 from headwater.gateway.workflows.parameters import INSTANCE, REPEATED, WORKFLOW
 
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
-
-#: How much more is read of a body that is refused, and for how many seconds.
-_LINGER_BYTES: Final = 32 * 1024 * 1024
-_LINGER_S: Final = 2.0
 
 #: Policies whose hooks are shown the body, so the handler asks them when it has it.
 _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT})
@@ -50,12 +45,13 @@ class BodyRequest(Request[Any, Any, Any]):
 class LimitedBodies(ASGIMiddleware):
     """Reads bodies within limits; they count against what the gateway holds until the answer."""
 
-    def __init__(self, reader: BodyReader) -> None:
+    def __init__(self, reader: BodyReader, peer_of: Callable[[Scope], str]) -> None:
         self._reader = reader
+        self._peer_of = peer_of
 
     @override
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        hold = Hold(self._reader)
+        hold = self._reader.hold(self._peer_of(scope))
         begun = False
 
         async def whole() -> HTTPReceiveMessage:
@@ -79,7 +75,7 @@ class LimitedBodies(ASGIMiddleware):
         length = headers.get("content-length", "")
         found = await self._reader.read(receive, int(length) if length.isdecimal() else None, hold)
         if isinstance(found, Refusal):
-            await _linger(receive)
+            await self._reader.drain(receive, hold)
             raise Problem(found.code, found.detail)
         kind = headers.get("content-type")
         if found and not bodies.is_json(kind):
@@ -126,15 +122,3 @@ def context_of(connection: AnyConnection, handler: BaseRouteHandler) -> RequestC
         instance_id=connection.path_params.get(INSTANCE, handler.opt.get(INSTANCE)),
         headers=connection.headers,
     )
-
-
-async def _linger(receive: Receive) -> None:
-    """Reads on for a while, and keeps nothing: who is still sending would not hear the answer."""
-    left = _LINGER_BYTES
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
-            while left > 0:
-                message: Any = await receive()
-                left -= len(message.get("body", b"")) or 1
-                if not message.get("more_body", False):
-                    return

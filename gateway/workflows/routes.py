@@ -9,7 +9,6 @@ from litestar import Response, Router, route
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 
-from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.workflows.authorization import (
     Gatekeeper,
     WorkflowHooks,
@@ -72,7 +71,7 @@ class WorkflowService:
         workflow_key: str,
         tick_key: str,
         tick_url: str,
-        max_body_bytes: int,
+        bodies: LimitedBodies,
     ) -> None:
         self._ports = ports
         self._freshness = Freshness(ports.workflows.next_offsets)
@@ -81,7 +80,7 @@ class WorkflowService:
         self._entrance = Entrance(
             Gatekeeper(ports.hooks, workflow_key=workflow_key, tick_key=tick_key)
         )
-        self._bodies = LimitedBodies(BodyReader(max_bytes=max_body_bytes))
+        self._bodies = bodies
         self._reading = Reading(ports.workflows, self._freshness)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness)
 

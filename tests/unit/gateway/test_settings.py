@@ -76,6 +76,12 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
             )
         ],
         (
+            "HEADWATER_TRUSTED_PROXIES",
+            "10.0.0.0/8,proxy",
+            "HEADWATER_TRUSTED_PROXIES: expected networks such as 10.0.0.0/8, separated by "
+            "commas, found '10.0.0.0/8,proxy'",
+        ),
+        (
             "HEADWATER_WORKFLOW_HOOKS",
             "hooks.py",
             r"HEADWATER_WORKFLOW_HOOKS: expected text that matches "
@@ -103,6 +109,16 @@ def test_a_dsn_of_another_database_is_refused_without_its_password() -> None:
 
 def test_a_dsn_may_be_a_list_of_names_and_values() -> None:
     assert load_settings(postgres="host=db dbname=rows").postgres == "host=db dbname=rows"
+
+
+def test_networks_are_shown_and_reach_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(trusted_proxies="10.0.0.0/8, fd00::/8")
+    monkeypatch.setenv(
+        "HEADWATER_TRUSTED_PROXIES", environment(settings)["HEADWATER_TRUSTED_PROXIES"]
+    )
+    assert load_settings().trusted_proxies == settings.trusted_proxies
+    (shown,) = [each for each in describe(settings) if each.name == "trusted_proxies"]
+    assert (shown.value, shown.default) == ("10.0.0.0/8, fd00::/8", "")
 
 
 def test_a_variable_that_is_no_setting_is_named_with_the_nearest_one() -> None:

@@ -1,0 +1,206 @@
+"""Senders who send nothing, or little by little, against the real server: others are served.
+
+Loopback has many addresses, so one machine can be several senders.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
+
+import pytest
+
+from headwater.gateway.app import create_app, with_short_cut
+from headwater.gateway.http import server
+from headwater.gateway.http.budget import READS_MAX
+from headwater.gateway.local.demo_day import terra_signature
+from headwater.gateway.providers import installed_providers
+from headwater.gateway.settings import Settings
+from headwater.gateway.workflows import WorkflowHooks
+from headwater.gateway.workflows.routes import WorkflowPorts
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.workflows.queries import Workflows
+from headwater.streams.clock import now_ms
+from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.unit.gateway.conftest import NO_POSTGRES
+from tests.unit.gateway.workflow_fakes import MemoryCommands
+
+BODY = b'{"type":"daily","user":{"user_id":"terra-1","reference_id":"user_1"},"data":[]}'
+LARGE = 10 * 1024 * 1024
+WORKFLOWS = "/api/workflows/workflows/order/instances"
+#: Longer than a good sender ever waits here, shorter than any slow one is waited for.
+SOON_S = 5
+
+
+class Connection:
+    """A connection to the server, written and read as bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def status(self) -> int:
+        """The status of the answer; what else the head says is passed over."""
+        line = await self._reader.readline()
+        return int(line.split()[1]) if line else 0
+
+    async def rest(self) -> bytes:
+        return await self._reader.read()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+Connect = Callable[[str], Awaitable[Connection]]
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Connect]:
+    """The real application on a free port; connections come from the address that is asked for."""
+    numbers = count(1)
+    postgres = Reader(NO_POSTGRES)
+    app = create_app(
+        Settings(),
+        providers=installed_providers(),
+        log=MemoryLog(),
+        reader=postgres,
+        replays=MemoryReplays(),
+        clock=now_ms,
+        new_request_id=lambda: f"request-{next(numbers)}",
+        workflows=WorkflowPorts(
+            commands=MemoryCommands(),
+            workflows=Workflows(postgres),
+            hooks=WorkflowHooks(),
+            new_id=lambda: f"id-{next(numbers)}",
+        ),
+    )
+    free = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = free.sockets[0].getsockname()[1]
+    free.close()
+    await free.wait_closed()
+    listening = server.listener(with_short_cut(app), host="127.0.0.1", port=port)
+    serving = asyncio.create_task(listening.serve())
+    async with AsyncExitStack() as connections:
+
+        async def connect(address: str) -> Connection:
+            async with asyncio.timeout(SOON_S):
+                while True:
+                    try:
+                        pair = await asyncio.open_connection(
+                            "127.0.0.1", port, local_addr=(address, 0)
+                        )
+                        break
+                    except ConnectionRefusedError:
+                        await asyncio.sleep(0.01)
+            connection = Connection(*pair)
+            connections.callback(connection.close)
+            return connection
+
+        try:
+            yield connect
+        finally:
+            await connections.aclose()
+            listening.stop()
+            await serving
+
+
+def head(path: str, length: int, *, signature: str | None = None) -> bytes:
+    signature = signature or terra_signature("dev-terra-secret", BODY, now_ms() // 1000)
+    return (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n"
+        f"content-type: application/json\r\nauthorization: Bearer dev-workflow-key\r\n"
+        f"terra-signature: {signature}\r\n\r\n"
+    ).encode()
+
+
+async def answer_to_a_good_sender(connect: Connect, address: str) -> int:
+    async with asyncio.timeout(SOON_S):
+        connection = await connect(address)
+        await connection.send(head("/webhooks/terra", len(BODY)) + BODY)
+        return await connection.status()
+
+
+@pytest.mark.parametrize("path", ["/webhooks/terra", WORKFLOWS])
+def test_heads_without_bodies_keep_nobody_out(path: str) -> None:
+    async def whole() -> None:
+        async with served() as connect:
+            silent = [await connect("127.0.0.2") for _ in range(1_100)]
+            for connection in silent:
+                await connection.send(head(path, 100))
+            refused = await asyncio.wait_for(silent[0].status(), SOON_S)
+            assert refused in {429, 503}
+            assert await answer_to_a_good_sender(connect, "127.0.0.3") == 200
+            assert await answer_to_a_good_sender(connect, "127.0.0.2") == 200
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("path", ["/webhooks/terra", WORKFLOWS])
+def test_a_body_that_never_comes_is_answered_in_time(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.gateway.app.READ_S", 0.2)
+
+    async def whole() -> None:
+        async with served() as connect:
+            connection = await connect("127.0.0.2")
+            await connection.send(head(path, 100))
+            async with asyncio.timeout(SOON_S):
+                assert await connection.status() == 408
+                # The connection is closed too: what it would bring is no request.
+                assert b"retry-after" in await connection.rest()
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("path", ["/webhooks/terra", WORKFLOWS])
+def test_large_bodies_that_come_slowly_keep_nobody_out(path: str) -> None:
+    async def whole() -> None:
+        async with served() as connect:
+            slow = [await connect("127.0.0.2") for _ in range(7)]
+            answers = [asyncio.create_task(connection.status()) for connection in slow]
+            for connection in slow:
+                await connection.send(head(path, LARGE) + b" " * (LARGE - 1))
+            async with asyncio.timeout(SOON_S):
+                done, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+            assert {answer.result() for answer in done} <= {429, 503}
+            assert await answer_to_a_good_sender(connect, "127.0.0.3") == 200
+            for answer in answers:
+                answer.cancel()
+
+    asyncio.run(whole())
+
+
+def test_a_signature_that_cannot_be_right_is_refused_without_its_body() -> None:
+    async def whole() -> None:
+        async with served() as connect:
+            connection = await connect("127.0.0.2")
+            stale = terra_signature("dev-terra-secret", BODY, now_ms() // 1000 - 3600)
+            await connection.send(head("/webhooks/terra", LARGE, signature=stale))
+            async with asyncio.timeout(SOON_S):
+                assert await connection.status() == 401
+
+    asyncio.run(whole())
+
+
+def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HEAD_TIMEOUT_MS", 300)
+
+    async def whole() -> None:
+        async with served() as connect:
+            silent, begun, idle = [await connect("127.0.0.2") for _ in range(3)]
+            await begun.send(b"POST / HTTP/1.1\r\nhost: ")
+            await idle.send(head("/webhooks/terra", len(BODY)) + BODY)
+            async with asyncio.timeout(SOON_S):
+                for connection in (silent, begun, idle):
+                    await connection.rest()
+
+    asyncio.run(whole())
+
+
+def test_there_is_room_for_more_connections_than_can_be_read_at_once() -> None:
+    assert server._connections() > 4 * READS_MAX
