@@ -17,6 +17,7 @@ from benchmarks.children import Child
 from benchmarks.meter import Reading
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import create_topics
 
@@ -69,7 +70,7 @@ def opened() -> Iterator[House]:
     try:
         say("Starting Kafka and Postgres")
         bootstrap, dsn = kafka.start(), postgres.start()
-        asyncio.run(create_topics(bootstrap, partitions=PARTITIONS, replication=1))
+        asyncio.run(create_topics(Cluster(bootstrap), partitions=PARTITIONS, replication=1))
         migrate(dsn, lambda _line: None)
         logs = directory / "logs"
         logs.mkdir()

@@ -13,6 +13,7 @@ from benchmarks.raw import ours, plain
 from benchmarks.reporting import report
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
 
 #: Records of one append: a few megabytes, so that the broker works while the next are packed.
@@ -20,7 +21,7 @@ _AT_ONCE: Final = 2_000
 
 
 async def _preload(bootstrap: str, topic: str, first: int, count: int) -> None:
-    appender = Appender(bootstrap=bootstrap, client_id="bench-preload")
+    appender = Appender(cluster=Cluster(bootstrap), client_id="bench-preload")
     try:
         records = _build(topic, first, count, await appender.partitions(topic))
         report(built=count, bytes=sum(len(record.value or b"") for record in records))

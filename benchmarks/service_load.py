@@ -40,6 +40,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.topics import WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import WorkflowClient
 
 #: A workflow of as many steps as its params say, and one that waits behind them for an event.
@@ -85,7 +86,7 @@ class Load:
 
     def __init__(self, bootstrap: str, port: int, key: str) -> None:
         self._client = WorkflowClient(
-            bootstrap=bootstrap,
+            cluster=Cluster(bootstrap),
             client_id="bench-service",
             timeout_s=_PATIENCE_S,
             clock=now_ms,

@@ -29,6 +29,7 @@ from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY, WORKFL
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.workflows.client import WorkflowClient
 
@@ -45,7 +46,7 @@ class Load:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._client = WorkflowClient(
-            bootstrap=bootstrap,
+            cluster=Cluster(bootstrap),
             client_id="bench-load",
             timeout_s=_PATIENCE_S,
             clock=now_ms,
@@ -61,7 +62,7 @@ class Load:
     async def start(self) -> None:
         """Connects."""
         await self._client.start()
-        appender = Appender(bootstrap=self._bootstrap, client_id="bench-load-topics")
+        appender = Appender(cluster=Cluster(self._bootstrap), client_id="bench-load-topics")
         self._partitions = await appender.partitions(WORKFLOW_COMMANDS)
         await appender.stop()
         while not self._client.ready:  # noqa: ASYNC110, it has no event for this

@@ -15,6 +15,7 @@ import uvloop
 
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.worker import Pace, WorkflowWorker
 
 _PACES: Final = {
@@ -25,7 +26,7 @@ _PACES: Final = {
 
 async def _main(bootstrap: str, app: str, member: str, checkpoints: str) -> None:
     worker = WorkflowWorker(
-        bootstrap=bootstrap,
+        cluster=Cluster(bootstrap),
         app=app,
         engines={ReplayEngine.kind: ReplayEngine()},
         clock=now_ms,

@@ -19,7 +19,7 @@ import click
 from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import (
     app_option,
-    bootstrap_of,
+    cluster_of,
     data_dir_option,
     dsn_of,
     examples,
@@ -125,22 +125,20 @@ async def _serve(settings: "Settings") -> None:
     from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
     from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
 
-    bootstrap = bootstrap_of(settings)
+    cluster = cluster_of(settings)
     reader = Reader(dsn_of(settings))
     new_id = ulid_source(now_ms, os.urandom)
     app = create_app(
         settings,
         providers=installed_providers(),
-        log=WebhookLog(
-            bootstrap=bootstrap, append_timeout_s=settings.append_timeout_s, clock=now_ms
-        ),
+        log=WebhookLog(cluster=cluster, append_timeout_s=settings.append_timeout_s, clock=now_ms),
         reader=reader,
-        replays=DeadLetters(bootstrap=bootstrap, clock=now_ms),
+        replays=DeadLetters(cluster=cluster, clock=now_ms),
         clock=now_ms,
         new_request_id=new_id,
         workflows=WorkflowPorts(
             commands=WorkflowClient(
-                bootstrap=bootstrap,
+                cluster=cluster,
                 client_id="headwater-gateway",
                 timeout_s=OUTCOME_WITHIN_S,
                 clock=now_ms,
@@ -152,7 +150,7 @@ async def _serve(settings: "Settings") -> None:
         ),
     )
     # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
-    with member_of_house(bootstrap, _member("gateway")) as membership:
+    with member_of_house(cluster, _member("gateway")) as membership:
         membership.start()
         await serve_app(
             with_short_cut(app),
@@ -203,11 +201,11 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
-    bootstrap = bootstrap_of(settings)
-    with member_of_house(bootstrap, _member("pipeline")) as membership:
+    cluster = cluster_of(settings)
+    with member_of_house(cluster, _member("pipeline")) as membership:
         membership.join()
         run_worker(
-            bootstrap=bootstrap,
+            cluster=cluster,
             app_id=settings.app_id,
             providers=installed_providers(),
             user_prefix=settings.user_prefix,
@@ -241,10 +239,10 @@ async def _project(settings: "Settings") -> None:
     # A batch makes and drops many objects, none of them in cycles: look for cycles seldom.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    bootstrap = bootstrap_of(settings)
-    with member_of_house(bootstrap, _member("projector")) as membership:
+    cluster = cluster_of(settings)
+    with member_of_house(cluster, _member("projector")) as membership:
         membership.start()
-        await run_projector(bootstrap=bootstrap, dsn=dsn_of(settings), clock=now_ms, stop=stop)
+        await run_projector(cluster=cluster, dsn=dsn_of(settings), clock=now_ms, stop=stop)
 
 
 @cli.command(epilog=examples("headwater migrate"))
@@ -292,7 +290,7 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
 
     made = asyncio.run(
         create_topics(
-            bootstrap_of(settings),
+            cluster_of(settings),
             partitions=settings.partitions,
             replication=settings.replication,
         )

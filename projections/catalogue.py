@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.projections.deliveries.plan import DELIVERIES
-from headwater.projections.projector.projector import Projector
+from headwater.projections.projector.projector import Cluster, Projector
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
 
@@ -17,7 +17,7 @@ PROJECTIONS: Final = (DELIVERIES, WORKFLOWS)
 
 async def run_projector(
     *,
-    bootstrap: str,
+    cluster: Cluster,
     dsn: str,
     clock: Callable[[], int],
     stop: asyncio.Event,
@@ -33,7 +33,7 @@ async def run_projector(
     running = [
         asyncio.create_task(
             Projector(
-                bootstrap=bootstrap,
+                cluster=cluster,
                 store=Store(dsn, projection=projection, clock=clock),
                 clock=clock,
                 log=log if projection is DELIVERIES else log.getChild(projection.name),

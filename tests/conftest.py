@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from psycopg import conninfo, sql
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import create_topics
 
@@ -61,7 +62,7 @@ def kafka(scratch: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def topics(kafka: str) -> str:
     """The address of that broker, which has the topics of the catalogue."""
-    asyncio.run(create_topics(kafka, partitions=PARTITIONS, replication=1))
+    asyncio.run(create_topics(Cluster(kafka), partitions=PARTITIONS, replication=1))
     return kafka
 
 

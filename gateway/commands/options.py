@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from headwater.gateway.commands.output import say
+from headwater.streams.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from headwater.gateway.settings import Settings
@@ -48,11 +49,11 @@ def settings_from(**flags: object) -> "Settings":
     return settings
 
 
-def bootstrap_of(settings: "Settings") -> str:
-    """Kafka's address: the one given, else that of the embedded one on this machine."""
+def cluster_of(settings: "Settings") -> Cluster:
+    """Kafka: the one given, else the embedded one on this machine."""
     if not settings.kafka and not settings.kafka_port:
         raise SettingsWrong("HEADWATER_KAFKA: expected host:port, found nothing and a free port")
-    return settings.kafka or f"{_LOOPBACK}:{settings.kafka_port}"
+    return Cluster(settings.kafka or f"{_LOOPBACK}:{settings.kafka_port}")
 
 
 def dsn_of(settings: "Settings") -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from headwater.gateway.commands.options import url_of
+from headwater.gateway.commands.options import cluster_of, url_of
 from headwater.gateway.commands.output import print_rows
 from headwater.gateway.commands.show_day import DayFailed
 from headwater.gateway.settings import Settings
@@ -76,7 +76,7 @@ class WorkflowShow:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[WorkflowClient]:
         client = WorkflowClient(
-            bootstrap=self._settings.kafka,
+            cluster=cluster_of(self._settings),
             client_id="headwater-demo",
             timeout_s=_WITHIN_S,
             clock=self._clock,

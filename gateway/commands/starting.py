@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from headwater.gateway.commands.options import bootstrap_of
+from headwater.gateway.commands.options import cluster_of
 from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
@@ -73,9 +73,9 @@ async def start_workflows(
     check_rules(settings, rules, declared)
     if not rules and not declared.schedules:
         return
-    bootstrap = bootstrap_of(settings)
+    cluster = cluster_of(settings)
     client = WorkflowClient(
-        bootstrap=bootstrap,
+        cluster=cluster,
         client_id=f"{name}-starts",
         timeout_s=_OUTCOME_WITHIN_S,
         clock=clock,
@@ -86,7 +86,7 @@ async def start_workflows(
         triggers = Triggers(
             rules,
             client,
-            bootstrap=bootstrap,
+            cluster=cluster,
             group=f"{settings.app_id}-triggers",
             member=settings.member or None,
             clock=clock,

@@ -15,7 +15,7 @@ from typing import Final
 
 import httpx
 
-from headwater.gateway.commands.options import SettingsWrong, url_of
+from headwater.gateway.commands.options import SettingsWrong, cluster_of, url_of
 from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.show_day import DayFailed, DayShow
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
@@ -54,7 +54,9 @@ def run_up(
         settings = _with_servers(settings, house)
         made = asyncio.run(
             create_topics(
-                settings.kafka, partitions=settings.partitions, replication=settings.replication
+                cluster_of(settings),
+                partitions=settings.partitions,
+                replication=settings.replication,
             )
         )
         if made:

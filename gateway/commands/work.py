@@ -14,7 +14,7 @@ from typing import Final
 import click
 import uvloop
 
-from headwater.gateway.commands.options import bootstrap_of, dsn_of
+from headwater.gateway.commands.options import cluster_of, dsn_of
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings
@@ -68,15 +68,15 @@ async def _work(
 ) -> None:
     new_id = ulid_source(clock, os.urandom)
     name = f"{socket.gethostname()}-{os.getpid()}"
-    bootstrap = bootstrap_of(settings)
+    cluster = cluster_of(settings)
     async with contextlib.AsyncExitStack() as exits:
         dsn = steps_dsn_of(settings)
         database = await exits.enter_async_context(StepCommits(dsn)) if dsn else None
         if database is None:
             log.info("no Postgres: steps that use tx.execute fail")
-        membership = exits.enter_context(member_of_house(bootstrap, f"workflows {name}"))
+        membership = exits.enter_context(member_of_house(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
-            bootstrap=bootstrap,
+            cluster=cluster,
             app=settings.app,
             engines={ReplayEngine.kind: ReplayEngine(settings.max_steps)},
             clock=clock,

@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
@@ -59,6 +59,13 @@ T = TypeVar("T")
 _Fetched: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
 
 
+class Cluster(Protocol):
+    """The Kafka cluster to read from; as text, where it is."""
+
+    def options(self) -> Mapping[str, Any]:
+        """What a client of aiokafka is given to reach it."""
+
+
 class Projector:
     """One member of the projector's consumer group.
 
@@ -69,7 +76,7 @@ class Projector:
     def __init__(
         self,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         store: Store,
         projection: Projection,
         clock: Callable[[], int],
@@ -86,7 +93,7 @@ class Projector:
         self._claims: dict[Partition, Claims] = {}
         self._waiting = Waiting()
         self._projection = projection
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._clock = clock
         self._log = log or logging.getLogger("headwater.projector")
         self._on_batch = on_batch
@@ -117,13 +124,13 @@ class Projector:
                 try:
                     await self._consume(stop, backoff)
                 except (KafkaError, OSError) as error:
-                    self._report(f"expected Kafka at {self._bootstrap}, found: {error!r}")
+                    self._report(f"expected Kafka at {self._cluster}, found: {error!r}")
                     await backoff.pause(stop)
         finally:
             await self._store.close()
 
     async def _consume(self, stop: asyncio.Event, backoff: "_Backoff") -> None:
-        consumer = _consumer(self._bootstrap, self._projection.group)
+        consumer = _consumer(self._cluster, self._projection.group)
         consumer.subscribe(self._projection.topics, listener=_Listener(self._on_assigned))
         try:
             await consumer.start()
@@ -364,9 +371,9 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
             await stop.wait()
 
 
-def _consumer(bootstrap: str, group: str) -> AIOKafkaConsumer:
+def _consumer(cluster: Cluster, group: str) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
+        **cluster.options(),
         group_id=group,
         client_id=group,
         enable_auto_commit=False,

@@ -18,6 +18,7 @@ from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable, PartUnavailable
 from headwater.schemas.topics import DEAD_LETTERS
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.jars import aot_cache, fetch_jars, jars_directory
 from headwater.streams.kafka.topics import create_topics
@@ -44,23 +45,23 @@ def make_aot_cache(directory: Path, report: Callable[[str], None]) -> None:
 def _train(scratch: Path, learnt: Path) -> None:
     broker = EmbeddedKafka(scratch / "kafka", port=0, report=lambda _line: None, training=learnt)
     try:
-        asyncio.run(_exercise(broker.start()))
+        asyncio.run(_exercise(Cluster(broker.start())))
     finally:
         broker.stop()
 
 
-async def _exercise(bootstrap: str) -> None:
+async def _exercise(cluster: Cluster) -> None:
     """Does what Headwater does with a broker: topics, appends, transactions, groups, reading."""
-    await create_topics(bootstrap, partitions=1, replication=1)
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
+    await create_topics(cluster, partitions=1, replication=1)
+    async with AIOKafkaProducer(**cluster.options(), acks="all") as producer:
         await producer.send_and_wait(DEAD_LETTERS, b"a record")
     async with (
-        AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="learner") as producer,
+        AIOKafkaProducer(**cluster.options(), transactional_id="learner") as producer,
         producer.transaction(),
     ):
         await producer.send_and_wait(DEAD_LETTERS, b"a record of a transaction")
     async with AIOKafkaConsumer(
-        DEAD_LETTERS, bootstrap_servers=bootstrap, group_id="learner", auto_offset_reset="earliest"
+        DEAD_LETTERS, **cluster.options(), group_id="learner", auto_offset_reset="earliest"
     ) as consumer:
         await consumer.getone()
         await consumer.commit()

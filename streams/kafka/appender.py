@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
 
 #: Large enough that a batch of a thousand small records is one or two Kafka batches; four of these
@@ -42,8 +43,8 @@ class Sent(NamedTuple):
 class Appender:
     """An idempotent producer that appends lists of records; connects when first used."""
 
-    def __init__(self, *, bootstrap: str, client_id: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, *, cluster: Cluster, client_id: str) -> None:
+        self._cluster = cluster
         self._client_id = client_id
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
@@ -59,7 +60,7 @@ class Appender:
 
     async def _connect(self) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap,
+            **self._cluster.options(),
             client_id=self._client_id,
             acks="all",
             enable_idempotence=True,
@@ -73,7 +74,7 @@ class Appender:
             await producer.stop()
             if isinstance(error, KafkaError | OSError):
                 raise BrokerUnavailable(
-                    f"expected Kafka at {self._bootstrap}, found no broker that answers: {error}"
+                    f"expected Kafka at {self._cluster}, found no broker that answers: {error}"
                 ) from error
             raise
         return producer
@@ -101,7 +102,7 @@ class Appender:
             found = await (await self._connected()).partitions_for(topic)
         except (KafkaError, OSError) as error:
             raise BrokerUnavailable(
-                f"expected the topic {topic} at {self._bootstrap}, found: {error!r}; "
+                f"expected the topic {topic} at {self._cluster}, found: {error!r}; "
                 "`headwater topics create` makes the topics"
             ) from error
         return len(found)
@@ -169,7 +170,7 @@ class Appender:
 
     def _unavailable(self, count: int, error: Exception) -> BrokerUnavailable:
         return BrokerUnavailable(
-            f"expected {count} records acknowledged by {self._bootstrap}, found: {error!r}"
+            f"expected {count} records acknowledged by {self._cluster}, found: {error!r}"
         )
 
     async def _connected(self) -> AIOKafkaProducer:

@@ -41,6 +41,7 @@ from headwater.schemas.forms import (
     told,
 )
 from headwater.schemas.topics import WORKFLOW_REPLIES
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -101,12 +102,12 @@ class Membership:
     def __init__(
         self,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         member: str,
         reads: Mapping[str, int] = READS,
         learnt: Callable[[Mapping[str, Form]], None] = write_forms,
     ) -> None:
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._reads = dict(reads)
         self._assignor = _Assignor(Announcement(member, self._reads), self._learn)
         self._learnt = learnt
@@ -173,7 +174,7 @@ class Membership:
         retrying = Retrying(log, "waiting for Kafka to learn what the other members read")
         while True:
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._bootstrap,
+                **self._cluster.options(),
                 group_id=GROUP,
                 client_id=GROUP,
                 enable_auto_commit=False,
@@ -203,10 +204,10 @@ async def _poll(consumer: AIOKafkaConsumer) -> NoReturn:
 
 
 @contextlib.contextmanager
-def member_of_house(bootstrap: str, member: str) -> Iterator[Membership]:
+def member_of_house(cluster: Cluster, member: str) -> Iterator[Membership]:
     """A membership that ends with the body, which begins it when it is ready to."""
     write_forms(OLDEST_FORMS)
-    membership = Membership(bootstrap=bootstrap, member=member)
+    membership = Membership(cluster=cluster, member=member)
     try:
         yield membership
     finally:

@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _REPORT_EVERY_S: Final = 10.0
 
 
 async def read_partition(
-    bootstrap: str,
+    cluster: Cluster,
     topics: Sequence[str],
     partition: int,
     *,
@@ -45,7 +46,7 @@ async def read_partition(
         return
     where = [TopicPartition(topic, partition) for topic in topics]
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
+        **cluster.options(),
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=_FETCH_BYTES,
@@ -55,7 +56,7 @@ async def read_partition(
         await consumer.start()
         starts = await _starts(consumer, where, start)
         ends = await consumer.end_offsets(where) if end is None else dict.fromkeys(where, end)
-        reading = _Progress(bootstrap, starts, ends, stall_s)
+        reading = _Progress(cluster, starts, ends, stall_s)
         # Not for nothing: fetches that have only just begun do not end in order.
         if reading.is_unfinished():
             consumer.assign(where)
@@ -73,8 +74,7 @@ async def read_partition(
                 reading.reached({each: await consumer.position(each) for each in where})
     except (KafkaError, OSError) as error:  # also TimeoutError
         raise BrokerUnavailable(
-            f"expected partition {partition} of {', '.join(topics)} at {bootstrap}, "
-            f"found: {error!r}"
+            f"expected partition {partition} of {', '.join(topics)} at {cluster}, found: {error!r}"
         ) from error
     finally:
         await consumer.stop()
@@ -94,13 +94,13 @@ class _Progress:
 
     def __init__(
         self,
-        bootstrap: str,
+        cluster: Cluster,
         starts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         stall_s: float,
     ) -> None:
         self._now = asyncio.get_running_loop().time
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._ends = ends
         self._stall_s = stall_s
         self._positions = starts
@@ -119,7 +119,7 @@ class _Progress:
             self._positions, self._moved_at = positions, now
         elif self.is_unfinished() and now - self._moved_at > self._stall_s:
             raise BrokerUnavailable(
-                f"expected more of {self._left()} at {self._bootstrap}, found nothing for "
+                f"expected more of {self._left()} at {self._cluster}, found nothing for "
                 f"{self._stall_s} s"
             )
         if self.is_unfinished() and now - self._reported_at > _REPORT_EVERY_S:

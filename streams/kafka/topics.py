@@ -5,14 +5,15 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import TOPICS
+from headwater.streams.kafka.cluster import Cluster
 
 
-async def create_topics(bootstrap: str, *, partitions: int, replication: int) -> list[str]:
+async def create_topics(cluster: Cluster, *, partitions: int, replication: int) -> list[str]:
     """Creates the topics that are missing; returns their names.
 
     Errors: BrokerUnavailable, with the broker's reason.
     """
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = AIOKafkaAdminClient(**cluster.options())
     try:
         await admin.start()
         present = set(await admin.list_topics())
@@ -26,7 +27,7 @@ async def create_topics(bootstrap: str, *, partitions: int, replication: int) ->
         response = await admin.create_topics(missing)
     except (KafkaError, OSError) as error:
         raise BrokerUnavailable(
-            f"expected Kafka at {bootstrap}, found: {error!r}; is the broker up?"
+            f"expected Kafka at {cluster}, found: {error!r}; is the broker up?"
         ) from error
     finally:
         await admin.close()

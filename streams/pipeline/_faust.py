@@ -26,6 +26,7 @@ from faust.types.tuples import ConsumerMessage
 from typing_extensions import override
 
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 
 __all__ = ["SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
@@ -243,7 +244,7 @@ class _BatchSchema(faust.Schema[Any, Any]):
         return decode
 
 
-def batch_app(*, app_id: str, bootstrap: str, member: str | None) -> faust.App:
+def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App:
     """A Faust app that consumes batches.
 
     Shape:  member is a name that this worker keeps over restarts (Kafka's static membership), so
@@ -251,7 +252,7 @@ def batch_app(*, app_id: str, bootstrap: str, member: str | None) -> faust.App:
     """
     return faust.App(
         app_id,
-        broker=[f"batched://{server}" for server in bootstrap.split(",")],
+        broker=[f"batched://{server}" for server in cluster.servers.split(",")],
         store="memory://",
         # No Faust tables: without them and their standbys, aiokafka's own assignor is used.
         table_standby_replicas=0,

@@ -24,6 +24,7 @@ from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import (
     CONNECT_PREFIX,
     REPLAY_OF,
@@ -87,15 +88,15 @@ class WebhookLog:
     def __init__(
         self,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         append_timeout_s: float,
         clock: Callable[[], int],
         producer: Producer | None = None,
     ) -> None:
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._timeout_s = append_timeout_s
         self._clock = clock
-        producer = producer or Appender(bootstrap=bootstrap, client_id="headwater-gateway")
+        producer = producer or Appender(cluster=cluster, client_id="headwater-gateway")
         self._commit = GroupCommit(producer, WEBHOOKS, settled=self._settled)
         self._known = _Known()
         #: By event id: those that are queued, or with the broker.
@@ -144,7 +145,7 @@ class WebhookLog:
             await self._durable(first)
             return _DUPLICATE
         if not self._commit.partitions:
-            raise BrokerUnavailable(f"expected Kafka at {self._bootstrap}, found no connection yet")
+            raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
         key = event_id.encode()
         partition = partition_of(key, self._commit.partitions)
         record = Outgoing(WEBHOOKS, partition, key, encode(delivery), _cloud(delivery))
@@ -179,7 +180,7 @@ class WebhookLog:
                     self._late = True
                     waiter.set_exception(
                         BrokerUnavailable(
-                            f"expected an acknowledgement of {self._bootstrap} within "
+                            f"expected an acknowledgement of {self._cluster} within "
                             f"{self._timeout_s} s, found none"
                         )
                     )
@@ -203,7 +204,7 @@ class WebhookLog:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")
         while True:
             consumer = AIOKafkaConsumer(  # without a group: all partitions are its own
-                ADMISSIONS, bootstrap_servers=self._bootstrap, auto_offset_reset="earliest"
+                ADMISSIONS, **self._cluster.options(), auto_offset_reset="earliest"
             )
             try:
                 await consumer.start()
@@ -264,10 +265,10 @@ class Replayed(msgspec.Struct, frozen=True):
 class DeadLetters:
     """The topic `dead-letters`, as operators see it."""
 
-    def __init__(self, *, bootstrap: str, clock: Callable[[], int]) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
+        self._cluster = cluster
         self._clock = clock
-        self._appender = Appender(bootstrap=bootstrap, client_id="headwater-replay")
+        self._appender = Appender(cluster=cluster, client_id="headwater-replay")
 
     async def start(self) -> None:
         """Connects at the first replay; nothing to do before."""
@@ -282,13 +283,13 @@ class DeadLetters:
         Shape:  (partition, offset) of the topic dead-letters -> one answer each, in order.
         Errors: BrokerUnavailable; replaying again is safe.
         """
-        consumer = AIOKafkaConsumer(DEAD_LETTERS, bootstrap_servers=self._bootstrap)
+        consumer = AIOKafkaConsumer(DEAD_LETTERS, **self._cluster.options())
         try:
             await consumer.start()
             return [await self._replay(consumer, *position) for position in positions]
         except (KafkaError, OSError) as error:
             raise BrokerUnavailable(
-                f"expected Kafka at {self._bootstrap}, found: {error!r}"
+                f"expected Kafka at {self._cluster}, found: {error!r}"
             ) from error
         finally:
             # aiokafka cancels a task of its own here and lets that through when it just started.

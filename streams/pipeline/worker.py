@@ -25,6 +25,7 @@ from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.retrying import Retrying
@@ -117,13 +118,13 @@ class Agent:
         self,
         stage: Stage,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         appender: Appender,
         lease: Lease,
         clock: Callable[[], int],
     ) -> None:
         self.stage = stage
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._appender = appender
         self._lease = lease
         self._clock = clock
@@ -212,7 +213,7 @@ class Agent:
             return True
         self.stage.forget(partition)
         owned = self._owned
-        reading = read_partition(self._bootstrap, self.stage.memory, partition)
+        reading = read_partition(self._cluster, self.stage.memory, partition)
         async with aclosing(reading) as batches:
             async for records in batches:
                 if owned is not self._owned:
@@ -228,9 +229,9 @@ class Agent:
         return partition in self._ready
 
 
-async def _partitions(bootstrap: str) -> int:
+async def _partitions(cluster: Cluster) -> int:
     """The number of partitions of the topics, waiting for Kafka and for the topics."""
-    appender = Appender(bootstrap=bootstrap, client_id="headwater-worker")
+    appender = Appender(cluster=cluster, client_id="headwater-worker")
     try:
         retrying = Retrying(log, "waiting for Kafka")
         return await retrying.until_done(lambda: appender.partitions(WEBHOOKS))
@@ -273,12 +274,12 @@ def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
 
 
 def _build(
-    app: App, stages: tuple[Stage, ...], lease: Lease, bootstrap: str, clock: Callable[[], int]
+    app: App, stages: tuple[Stage, ...], lease: Lease, cluster: Cluster, clock: Callable[[], int]
 ) -> None:
     agents = []
     for stage in stages:
-        appender = Appender(bootstrap=bootstrap, client_id=f"headwater-{stage.name}")
-        agent = Agent(stage, bootstrap=bootstrap, appender=appender, lease=lease, clock=clock)
+        appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
+        agent = Agent(stage, cluster=cluster, appender=appender, lease=lease, clock=clock)
         agents.append(agent)
         consume(app, name=stage.name, topic=stage.source, process=_or_die(agent.process))
         every(app, _TICK_S, _or_die(agent.tick))
@@ -296,7 +297,7 @@ def _build(
 
 def run_worker(  # noqa: PLR0913 (all that it joins)
     *,
-    bootstrap: str,
+    cluster: Cluster,
     app_id: str,
     providers: Providers,
     user_prefix: str,
@@ -310,8 +311,8 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     Units:  park_for_ms, how long a delivery waits for its user, in milliseconds.
     """
     uvloop.install()
-    partitions = uvloop.run(_partitions(bootstrap))
-    app = batch_app(app_id=app_id, bootstrap=bootstrap, member=member)
+    partitions = uvloop.run(_partitions(cluster))
+    app = batch_app(app_id=app_id, cluster=cluster, member=member)
     stages = (
         Admit(providers=providers, partitions=partitions, user_prefix=user_prefix),
         Resolve(
@@ -323,7 +324,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
         Normalize(providers=providers, partitions=partitions),
     )
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
-    _build(app, stages, lease, bootstrap, clock)
+    _build(app, stages, lease, cluster, clock)
     # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
     # among what lives as long as the process.
     gc.freeze()

@@ -14,6 +14,7 @@ from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSche
 from headwater.schemas.newer import readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.topics import EVENTS
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming
 
@@ -39,14 +40,14 @@ class Seen:
         return first < offset
 
 
-async def look_back(bootstrap: str, partition: int, end: int) -> Seen:
+async def look_back(cluster: Cluster, partition: int, end: int) -> Seen:
     """What a partition of `events` holds right before an offset, which it has reached.
 
     Errors: BrokerUnavailable; NewerSchema for what only a later release can read.
     """
     seen = Seen()
     start = max(0, end - LOOK_BACK)
-    async for records in read_partition(bootstrap, [EVENTS], partition, start=start, end=end):
+    async for records in read_partition(cluster, [EVENTS], partition, start=start, end=end):
         known, newer = readable(records)
         if newer is not None:
             raise NewerSchema(why_waits(newer))

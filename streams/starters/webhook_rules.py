@@ -32,6 +32,7 @@ from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, dead_letter, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
@@ -75,23 +76,23 @@ class Triggers:
         rules: Sequence[Rule],
         client: Commands,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         group: str,
         member: str | None,
         clock: Callable[[], int],
     ) -> None:
         self._rules = tuple(rules)
         self._client = client
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._clock = clock
         self._begin_ms = clock() - LEAD_MS
-        self._appender = Appender(bootstrap=bootstrap, client_id=group)
+        self._appender = Appender(cluster=cluster, client_id=group)
         self._seen: dict[TopicPartition, Seen] = {}
         self._waiting = Waiting()
         #: Assigned, and not known yet where they go on.
         self._fresh: set[TopicPartition] = set()
         self._options = {
-            "bootstrap_servers": bootstrap,
+            **cluster.options(),
             "group_id": group,
             "group_instance_id": member,
             "client_id": group,
@@ -170,7 +171,7 @@ class Triggers:
             # Now: whoever takes the partition over must not begin later.
             await self._consumer.commit({where: start})
         try:
-            seen = await look_back(self._bootstrap, where.partition, min(start, end))
+            seen = await look_back(self._cluster, where.partition, min(start, end))
         except NewerSchema as error:
             # Without it, nobody here knows which deliveries behind it are copies.
             self._stop_at(where, error.message)

@@ -20,6 +20,7 @@ from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterEr
 from headwater.schemas.history import Command, CommandSent, ReplySent, instance_key
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_REPLIES
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
@@ -104,18 +105,18 @@ class WorkflowClient:
     def __init__(
         self,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         client_id: str,
         timeout_s: float,
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._clock = clock
         self._new_id = new_id
-        self._appender = Appender(bootstrap=bootstrap, client_id=client_id)
+        self._appender = Appender(cluster=cluster, client_id=client_id)
         self._commit = GroupCommit(self._appender, WORKFLOW_COMMANDS, settled=_settled)
         self._reply_to = -1
         #: The next reply to read; None before the first connection, which begins at the end.
@@ -163,7 +164,7 @@ class WorkflowClient:
         Errors: as `send`, when it is so for any of them.
         """
         if not self.ready:
-            raise BrokerUnavailable(f"expected Kafka at {self._bootstrap}, found no connection yet")
+            raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
         if not commands:
             return []
         awaited = self._enter(commands)
@@ -172,7 +173,7 @@ class WorkflowClient:
             _, missing = await asyncio.wait(futures, timeout=self._timeout_s)
             if len(missing) == len(futures) and self._withdraw(awaited):
                 raise BrokerUnavailable(
-                    f"expected Kafka at {self._bootstrap} to take commands within "
+                    f"expected Kafka at {self._cluster} to take commands within "
                     f"{self._timeout_s} s, found that it stalls; they were not sent"
                 )
             if missing:
@@ -241,7 +242,7 @@ class WorkflowClient:
         retrying = Retrying(log, "waiting for Kafka to listen to replies")
         while True:
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._bootstrap,
+                **self._cluster.options(),
                 enable_auto_commit=False,
                 auto_offset_reset="latest",
             )

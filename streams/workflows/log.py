@@ -42,6 +42,7 @@ from headwater.schemas.topics import (
     WORKFLOW_SNAPSHOTS,
 )
 from headwater.streams.kafka.appender import Appender, Sent
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing
 
@@ -115,12 +116,12 @@ class _Flight:
 class WorkflowLog:
     """The four workflow topics, for the owner of some of their partitions."""
 
-    def __init__(self, *, bootstrap: str, client_id: str, clock: Callable[[], int]) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, *, cluster: Cluster, client_id: str, clock: Callable[[], int]) -> None:
+        self._cluster = cluster
         self._clock = clock
-        self._history = Appender(bootstrap=bootstrap, client_id=f"{client_id}-history")
+        self._history = Appender(cluster=cluster, client_id=f"{client_id}-history")
         # A producer of its own: what is no history waits for none, and its errors stop none.
-        self._aside = Appender(bootstrap=bootstrap, client_id=f"{client_id}-aside")
+        self._aside = Appender(cluster=cluster, client_id=f"{client_id}-aside")
         self._tenures: dict[int, Tenure] = {}
         #: Held while batches are queued, so that those of one call stay together.
         self._turn = asyncio.Lock()
@@ -193,9 +194,7 @@ class WorkflowLog:
                 that record was given.
         """
         topics = [WORKFLOW_HISTORY]
-        async for records in read_partition(
-            self._bootstrap, topics, partition, start=start, end=end
-        ):
+        async for records in read_partition(self._cluster, topics, partition, start=start, end=end):
             known, newer = readable(records)
             yield [(record.offset, decode(record.value, HistoryAppended)) for record in known]
             if newer is not None:
@@ -337,7 +336,7 @@ class WorkflowLog:
         Snapshots are disposable: one that a newer release wrote is one that is not there.
         Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema.
         """
-        async for records in read_partition(self._bootstrap, [WORKFLOW_SNAPSHOTS], partition):
+        async for records in read_partition(self._cluster, [WORKFLOW_SNAPSHOTS], partition):
             for record in records:
                 value = None if is_newer(record.value) else record.value
                 yield record.key or b"", None if value is None else decode(value, SnapshotTaken)

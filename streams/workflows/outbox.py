@@ -20,6 +20,7 @@ from headwater.schemas.topics import MAX_VALUE_BYTES, WORKFLOW_COMMANDS
 from headwater.streams.engine.effects import Queued, command_of
 from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
@@ -49,13 +50,13 @@ class Outbox:
     def __init__(
         self,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         client_id: str,
         clock: Callable[[], int],
         sent: Callable[[int, str, int], None],
     ) -> None:
-        self._appender = Appender(bootstrap=bootstrap, client_id=client_id)
-        self._publishing = Publishing(bootstrap=bootstrap, sent=self._done)
+        self._appender = Appender(cluster=cluster, client_id=client_id)
+        self._publishing = Publishing(cluster=cluster, sent=self._done)
         self._clock = clock
         self._sent = sent
         self._waiting: list[_Waiting] = []

@@ -30,6 +30,7 @@ from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import WORKFLOW_COMMANDS
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.workflows.log import WorkflowLog
 
@@ -71,7 +72,7 @@ class Ownership:
     def __init__(  # noqa: PLR0913, what a worker does with its partitions
         self,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         name: str,
         member: str | None,
         driver: Driver,
@@ -95,7 +96,7 @@ class Ownership:
         self._waiting = Waiting()
         self._takeovers: dict[int, asyncio.Task[None]] = {}
         self._options = {
-            "bootstrap_servers": bootstrap,
+            **cluster.options(),
             "group_id": GROUP,
             "group_instance_id": member,
             "client_id": name,

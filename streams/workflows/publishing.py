@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaError
 
 from headwater.schemas.history import Post
 from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.kafka.retrying import Retrying
 
@@ -49,8 +50,8 @@ def _order(waiting: _Waiting) -> int:
 class Publisher:
     """What the owner of a partition publishes to one topic."""
 
-    def __init__(self, *, bootstrap: str, partition: int, topic: str, sent: Sent) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, *, cluster: Cluster, partition: int, topic: str, sent: Sent) -> None:
+        self._cluster = cluster
         self._topic = topic
         self._sent = sent
         self._name = f"headwater-publish-{partition}-{topic}"
@@ -100,7 +101,7 @@ class Publisher:
     async def _begin(self) -> AIOKafkaProducer:
         """Fences off who published before, and learns how far that was."""
         producer = AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap,
+            **self._cluster.options(),
             client_id=self._name,
             transactional_id=self._name,
             transaction_timeout_ms=_TRANSACTION_MS,
@@ -111,7 +112,7 @@ class Publisher:
         # Before a transaction holds anything open: is there such a topic at all?
         await producer.partitions_for(self._topic)
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap, group_id=self._group, enable_auto_commit=False
+            **self._cluster.options(), group_id=self._group, enable_auto_commit=False
         )
         try:
             await consumer.start()
@@ -157,8 +158,8 @@ class Publishing:
     Shape:  `sent` is called with (partition, instance key, number of a post) when it is durable.
     """
 
-    def __init__(self, *, bootstrap: str, sent: Callable[[int, str, int], None]) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, *, cluster: Cluster, sent: Callable[[int, str, int], None]) -> None:
+        self._cluster = cluster
         self._sent = sent
         self._publishers: dict[tuple[int, str], tuple[Publisher, asyncio.Task[None]]] = {}
 
@@ -174,7 +175,7 @@ class Publishing:
         known = self._publishers.get((partition, topic))
         if known is None:
             publisher = Publisher(
-                bootstrap=self._bootstrap,
+                cluster=self._cluster,
                 partition=partition,
                 topic=topic,
                 sent=partial(self._sent, partition),

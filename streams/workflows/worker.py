@@ -22,6 +22,7 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import take_over
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition, StepTransaction
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
 from headwater.streams.workflows.host_supervisor import HostSupervisor
@@ -66,7 +67,7 @@ class WorkflowWorker:
     def __init__(  # noqa: PLR0913, what the composition root chooses
         self,
         *,
-        bootstrap: str,
+        cluster: Cluster,
         app: str,
         engines: Engines,
         workflows: Mapping[str, str] | None = None,
@@ -90,13 +91,13 @@ class WorkflowWorker:
         self._something_came = asyncio.Event()
         wake_up = self._something_came.set
         self._driver = Driver(partitions=1)
-        self._log = WorkflowLog(bootstrap=bootstrap, client_id=f"{name}-log", clock=clock)
+        self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
         self._host = HostSupervisor(app, self._driver, wake_up)
         self._outbox = Outbox(
-            bootstrap=bootstrap, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
+            cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
         )
         self._ownership = Ownership(
-            bootstrap=bootstrap,
+            cluster=cluster,
             name=name,
             member=member,
             driver=self._driver,

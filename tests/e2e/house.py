@@ -29,6 +29,7 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import decode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
@@ -70,7 +71,7 @@ class House:
 
     def open(self) -> None:
         self.bootstrap = self.broker.start()
-        asyncio.run(create_topics(self.bootstrap, partitions=PARTITIONS, replication=1))
+        asyncio.run(create_topics(Cluster(self.bootstrap), partitions=PARTITIONS, replication=1))
         migrate(self.dsn, print)
 
     def close(self) -> None:
@@ -185,7 +186,9 @@ class House:
             return [
                 (partition, record.offset, decode(record.value, WebhookReceived))
                 for partition in range(PARTITIONS)
-                async for records in read_partition(self.bootstrap, ["webhooks"], partition)
+                async for records in read_partition(
+                    Cluster(self.bootstrap), ["webhooks"], partition
+                )
                 for record in records
             ]
 

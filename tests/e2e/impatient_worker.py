@@ -16,6 +16,7 @@ import uvloop
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import mend
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.worker import Pace, WorkflowWorker
 from tests.fakes.counter import CounterEngine
 from tests.fakes.engines import ENGINES
@@ -38,7 +39,7 @@ async def main() -> None:
     dsn = os.environ.get("HEADWATER_POSTGRES")
     async with StepCommits(dsn) if dsn else contextlib.nullcontext() as database:
         worker = WorkflowWorker(
-            bootstrap=os.environ["HEADWATER_KAFKA"],
+            cluster=Cluster(os.environ["HEADWATER_KAFKA"]),
             app=sys.argv[1],
             engines=ENGINES,
             workflows={"count": CounterEngine.kind},

@@ -15,6 +15,7 @@ import psycopg
 
 from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import WorkflowClient
 from tests.e2e.house import free_port
 
@@ -81,7 +82,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
 
 async def send(kafka: str, instance_id: str, *commands: Command) -> list[ReplySent]:
     client = WorkflowClient(
-        bootstrap=kafka,
+        cluster=Cluster(kafka),
         client_id="test",
         timeout_s=PATIENCE_S,
         clock=now_ms,

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from headwater import Client, InstanceExistsError, InstanceFailedError
 from headwater.gateway.cli import cli
 from headwater.projections.postgres.migrate import migrate
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import create_topics
 from tests.e2e.house import free_port
@@ -94,7 +95,7 @@ def own_kafka(scratch: Path) -> Iterator[str]:
     broker = EmbeddedKafka(scratch / "kafka of the command line", port=0, report=print)
     try:
         bootstrap = broker.start()
-        asyncio.run(create_topics(bootstrap, partitions=4, replication=1))
+        asyncio.run(create_topics(Cluster(bootstrap), partitions=4, replication=1))
         yield bootstrap
     finally:
         broker.stop()

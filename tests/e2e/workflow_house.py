@@ -45,6 +45,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
@@ -237,7 +238,7 @@ class WorkflowHouse:
         asyncio.run(self._make_topics())
 
     async def _make_topics(self) -> None:
-        await create_topics(self.bootstrap, partitions=PARTITIONS, replication=1)
+        await create_topics(Cluster(self.bootstrap), partitions=PARTITIONS, replication=1)
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
         await admin.start()
         try:
@@ -404,7 +405,9 @@ class WorkflowHouse:
         found: dict[int, list[int]] = {}
         for partition in range(PARTITIONS):
             found[partition] = []
-            async for records in read_partition(self.bootstrap, [WORKFLOW_COMMANDS], partition):
+            async for records in read_partition(
+                Cluster(self.bootstrap), [WORKFLOW_COMMANDS], partition
+            ):
                 for record in records:
                     with suppress(HeadwaterError):
                         decode(record.value, CommandSent)
@@ -436,7 +439,7 @@ class WorkflowHouse:
     @asynccontextmanager
     async def client(self, name: str = "tests") -> AsyncIterator["Sender"]:
         client = WorkflowClient(
-            bootstrap=self.bootstrap,
+            cluster=Cluster(self.bootstrap),
             client_id=name,
             timeout_s=_PATIENCE_S,
             clock=now_ms,

@@ -19,6 +19,7 @@ from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Sent
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
@@ -38,7 +39,7 @@ async def until(done: Callable[[], bool], within_s: float = 20.0) -> None:
 
 
 def real_log(bootstrap: str, append_timeout_s: float = 5.0) -> WebhookLog:
-    return WebhookLog(bootstrap=bootstrap, append_timeout_s=append_timeout_s, clock=now_ms)
+    return WebhookLog(cluster=Cluster(bootstrap), append_timeout_s=append_timeout_s, clock=now_ms)
 
 
 class TestWebhookLog(DeliveryLogContract):
@@ -100,7 +101,9 @@ class FailingProducer:
 def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None:
     async def whole() -> None:
         producer = FailingProducer()
-        log = WebhookLog(bootstrap=NOBODY, append_timeout_s=0.1, clock=now_ms, producer=producer)
+        log = WebhookLog(
+            cluster=Cluster(NOBODY), append_timeout_s=0.1, clock=now_ms, producer=producer
+        )
         await log.start()
         try:
             await until(lambda: log.ready)
@@ -122,7 +125,7 @@ def app_on(bootstrap: str, append_timeout_s: float = 5.0) -> TestClient:
         providers=installed_providers(),
         log=real_log(bootstrap, append_timeout_s),
         reader=Reader(NO_POSTGRES),
-        replays=DeadLetters(bootstrap=bootstrap, clock=now_ms),
+        replays=DeadLetters(cluster=Cluster(bootstrap), clock=now_ms),
         clock=now_ms,
         new_request_id=ulid_source(now_ms, os.urandom),
     )
@@ -159,7 +162,7 @@ def test_what_was_answered_ok_is_in_kafka_byte_for_byte(topics: str) -> None:
     async def appended() -> dict[str, tuple[bytes, str]]:
         found = {}
         for partition in range(PARTITIONS):
-            async for records in read_partition(topics, ["webhooks"], partition):
+            async for records in read_partition(Cluster(topics), ["webhooks"], partition):
                 for record in records:
                     delivery = decode(record.value, WebhookReceived)
                     assert record.key == delivery.event_id.encode()

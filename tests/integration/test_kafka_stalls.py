@@ -13,6 +13,7 @@ import pytest
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import PauseRun
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import partition_of
@@ -46,7 +47,7 @@ def broker(scratch: Path) -> Iterator[Broker]:
     embedded = EmbeddedKafka(scratch / "kafka that stalls", port=0, report=print)
     try:
         bootstrap = embedded.start()
-        asyncio.run(create_topics(bootstrap, partitions=PARTITIONS, replication=1))
+        asyncio.run(create_topics(Cluster(bootstrap), partitions=PARTITIONS, replication=1))
         yield Broker(embedded, bootstrap)
     finally:
         embedded.stop()
@@ -76,14 +77,14 @@ async def copies(bootstrap: str, topic: str) -> Counter[bytes]:
     """How often each key is in a topic."""
     found: Counter[bytes] = Counter()
     for partition in range(PARTITIONS):
-        async for records in read_partition(bootstrap, [topic], partition):
+        async for records in read_partition(Cluster(bootstrap), [topic], partition):
             found.update(record.key or b"" for record in records)
     return found
 
 
 def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(broker: Broker):
     async def whole() -> None:
-        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=0.3, clock=now_ms)
+        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=0.3, clock=now_ms)
         await log.start()
         await ready(log)
         await durable(log, ["before"])
@@ -105,7 +106,7 @@ def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(b
 def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
     async def whole() -> None:
         client = WorkflowClient(
-            bootstrap=broker.bootstrap,
+            cluster=Cluster(broker.bootstrap),
             client_id="impatient",
             timeout_s=0.3,
             clock=now_ms,
@@ -131,12 +132,14 @@ def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
 def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broker):
     async def whole() -> None:
         partition = partition_of(b"read", PARTITIONS)
-        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=5, clock=now_ms)
+        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=5, clock=now_ms)
         await log.start()
         await ready(log)
         await durable(log, ["read"])
         await log.stop()
-        reading = read_partition(broker.bootstrap, ["webhooks"], partition, end=10**6, stall_s=0.5)
+        reading = read_partition(
+            Cluster(broker.bootstrap), ["webhooks"], partition, end=10**6, stall_s=0.5
+        )
         offsets: list[int] = []
 
         async def read() -> None:
@@ -153,17 +156,19 @@ def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broke
 
 def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broker):
     async def whole() -> None:
-        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=5, clock=now_ms)
+        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=5, clock=now_ms)
         await log.start()
         await ready(log)
         await durable(log, [f"many {number}" for number in range(50)])
         await log.stop()
-        async for records in read_partition(broker.bootstrap, ["webhooks"], 0):
+        async for records in read_partition(Cluster(broker.bootstrap), ["webhooks"], 0):
             last = records[-1].offset
-        reading = read_partition(broker.bootstrap, ["webhooks"], 0, start=last - 3, end=last)
+        reading = read_partition(
+            Cluster(broker.bootstrap), ["webhooks"], 0, start=last - 3, end=last
+        )
         offsets = [record.offset async for records in reading for record in records]
         assert offsets == [last - 3, last - 2, last - 1]
-        reading = read_partition(broker.bootstrap, ["webhooks"], 0, start=last, end=last)
+        reading = read_partition(Cluster(broker.bootstrap), ["webhooks"], 0, start=last, end=last)
         assert [records async for records in reading] == []
 
     asyncio.run(whole())
@@ -171,7 +176,7 @@ def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broke
 
 def test_stopping_while_kafka_stalls_ends(broker: Broker):
     async def whole() -> None:
-        log = WebhookLog(bootstrap=broker.bootstrap, append_timeout_s=60, clock=now_ms)
+        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=60, clock=now_ms)
         await log.start()
         await ready(log)
         with broker.suspended():

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from headwater.schemas.forms import Form
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import Membership
 
 PATIENCE_S = 60.0
@@ -17,7 +18,7 @@ Told: TypeAlias = "queue.Queue[Mapping[str, Form]]"
 def member(bootstrap: str, name: str, **reads: int) -> Iterator[Told]:
     """A member, and the forms that it learns."""
     told: Told = queue.Queue()
-    membership = Membership(bootstrap=bootstrap, member=name, reads=reads, learnt=told.put)
+    membership = Membership(cluster=Cluster(bootstrap), member=name, reads=reads, learnt=told.put)
     membership.start()
     try:
         yield told

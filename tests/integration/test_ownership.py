@@ -8,6 +8,7 @@ from typing import cast
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import Ownership
 
@@ -19,11 +20,11 @@ def ownership(
     wake_up: asyncio.Event,
 ) -> Ownership:
     return Ownership(
-        bootstrap=kafka,
+        cluster=Cluster(kafka),
         name="tests",
         member=None,
         driver=driver,
-        workflow_log=WorkflowLog(bootstrap=kafka, client_id="tests", clock=now_ms),
+        workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=now_ms),
         clock=now_ms,
         take_over=take_over,
         before_giving_up=lambda: asyncio.sleep(0),

@@ -12,6 +12,7 @@ from headwater.schemas.forms import NEWEST_FORMS
 from headwater.schemas.topics import EVENTS, TRACES
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
 from headwater.streams.pipeline.worker import Agent, FormsChanged, Lease
@@ -72,11 +73,13 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
     committed = Committed()
 
     async def whole() -> None:
-        appender = Appender(bootstrap=bootstrap, client_id="watched")
+        appender = Appender(cluster=Cluster(bootstrap), client_id="watched")
         await appender.append([Outgoing(TRACES, PARTITION, b"k", b"memory")])
         stage = Watched()
         lease = Lease(valid_for_s=60, monotonic=monotonic)
-        agent = Agent(stage, bootstrap=bootstrap, appender=appender, lease=lease, clock=now_ms)
+        agent = Agent(
+            stage, cluster=Cluster(bootstrap), appender=appender, lease=lease, clock=now_ms
+        )
         agent.assigned(OWNED)
         record = Incoming(EVENTS, PARTITION, 0, 0, 0, b"k", b"v", None, 1, 1, ())
         batch = Batch(EVENTS, PARTITION, [record], None, cast("BatchConsumer", committed))

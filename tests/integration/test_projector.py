@@ -27,6 +27,7 @@ from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from headwater.schemas.topics import DEAD_LETTERS
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from tests.integration.written import (
     Written,
@@ -95,7 +96,7 @@ class House:
         stop = asyncio.Event()
         projector = Projector(
             projection=DELIVERIES,
-            bootstrap=self.bootstrap,
+            cluster=Cluster(self.bootstrap),
             store=Store(self.dsn, projection=DELIVERIES, clock=lambda: NOW_MS, **more),
             clock=lambda: NOW_MS,
             on_batch=lambda _: self.moved.set(),
@@ -453,7 +454,7 @@ def test_a_log_shorter_than_what_was_applied_is_said(broker: EmbeddedKafka, fres
         with pytest.raises(LogTruncated, match="traces/0 to reach offset 1000000"):
             async with asyncio.timeout(PATIENCE_S):
                 await run_projector(
-                    bootstrap=house.bootstrap,
+                    cluster=Cluster(house.bootstrap),
                     dsn=house.dsn,
                     clock=lambda: NOW_MS,
                     stop=asyncio.Event(),
@@ -486,7 +487,7 @@ def test_no_kafka_is_waited_for(fresh_database: str, caplog: pytest.LogCaptureFi
         asyncio.get_running_loop().call_later(1, stop.set)
         async with asyncio.timeout(PATIENCE_S):
             await run_projector(
-                bootstrap="127.0.0.1:1", dsn=fresh_database, clock=lambda: NOW_MS, stop=stop
+                cluster=Cluster("127.0.0.1:1"), dsn=fresh_database, clock=lambda: NOW_MS, stop=stop
             )
 
     asyncio.run(run())

@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 from headwater.schemas.history import Post
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.publishing import Publisher, Publishing
 
 PARTITIONS = 2
@@ -78,7 +79,7 @@ class Told:
 async def publish(bootstrap: str, topic: str, handed: list[tuple[str, list[Post]]]) -> Told:
     """Lets an owner of partition 0 publish, to the end."""
     told = Told()
-    publisher = Publisher(bootstrap=bootstrap, partition=0, topic=topic, sent=told)
+    publisher = Publisher(cluster=Cluster(bootstrap), partition=0, topic=topic, sent=told)
     for key, group in handed:
         publisher.queue(key, group)
     running = asyncio.create_task(publisher.run())
@@ -127,7 +128,7 @@ def test_an_open_transaction_of_the_owner_before_is_undone(
     topics: str, monkeypatch: pytest.MonkeyPatch
 ):
     async def scene(bootstrap: str, topic: str) -> None:
-        zombie = Publisher(bootstrap=bootstrap, partition=0, topic=topic, sent=Told())
+        zombie = Publisher(cluster=Cluster(bootstrap), partition=0, topic=topic, sent=Told())
         sending, goes_on = asyncio.Event(), asyncio.Event()
         producer = await zombie._begin()
         commit = producer.commit_transaction
@@ -155,7 +156,7 @@ def test_a_topic_that_is_not_there_holds_up_no_other(topics: str):
     async def scene(bootstrap: str, topic: str) -> None:
         told = Told()
         publishing = Publishing(
-            bootstrap=bootstrap, sent=lambda partition, key, number: told(key, number)
+            cluster=Cluster(bootstrap), sent=lambda partition, key, number: told(key, number)
         )
         here, nowhere = posts(topic, (1, 5)), posts("nowhere", (0, 5))
         publishing.queue(0, "a", [*nowhere, *here])

@@ -14,6 +14,7 @@ from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import EVENTS
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing, partition_of
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
 
@@ -147,7 +148,7 @@ def delivery(user: str, n: int) -> Outgoing:
 
 def test_deliveries_signal_in_order_and_once_whoever_is_killed(house: WorkflowHouse):
     async def act(story: Story, client: Sender) -> None:
-        appender = Appender(bootstrap=house.bootstrap, client_id="test")
+        appender = Appender(cluster=Cluster(house.bootstrap), client_id="test")
         for n in range(40):
             batch = [delivery(user, n) for user in USERS]
             # Each third delivery is posted twice.

@@ -24,6 +24,7 @@ from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REASON, REPLAY_OF, RULE, original, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
@@ -107,7 +108,7 @@ class Scene:
     appender: Appender = field(init=False)
 
     def __post_init__(self) -> None:
-        self.appender = Appender(bootstrap=self.bootstrap, client_id="test")
+        self.appender = Appender(cluster=Cluster(self.bootstrap), client_id="test")
 
     @property
     def group(self) -> str:
@@ -151,7 +152,7 @@ class Scene:
         triggers = Triggers(
             read_rules(rules.replace("{source}", self.source), installed_providers()),
             self.workflows,
-            bootstrap=self.bootstrap,
+            cluster=Cluster(self.bootstrap),
             group=self.group,
             member="only",
             clock=now_ms,
@@ -197,7 +198,7 @@ class Scene:
         return [
             record
             for partition in range(PARTITIONS)
-            async for records in read_partition(self.bootstrap, [DEAD_LETTERS], partition)
+            async for records in read_partition(Cluster(self.bootstrap), [DEAD_LETTERS], partition)
             for record in records
             if self.source.encode() in (record.value or b"")
         ]
@@ -338,7 +339,7 @@ def test_a_dead_letter_that_is_replayed_is_followed_by_its_rule_alone(topics: st
             await scene.post(scene.delivery("user_a", 1))
             await scene.settled()
             (letter,) = await scene.letters()
-            replays = DeadLetters(bootstrap=scene.bootstrap, clock=now_ms)
+            replays = DeadLetters(cluster=Cluster(scene.bootstrap), clock=now_ms)
             (replayed,) = await replays.replay([(letter.partition, letter.offset)])
             assert replayed.ok, replayed
             await replays.stop()

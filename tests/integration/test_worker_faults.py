@@ -7,6 +7,7 @@ import pytest
 
 from headwater.schemas.history import StartRun
 from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.e2e.workflow_house import Sender
@@ -17,7 +18,7 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
     topics: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     worker = WorkflowWorker(
-        bootstrap=topics,
+        cluster=Cluster(topics),
         app="tests.e2e.workflow_app",
         engines=ENGINES,
         clock=now_ms,
@@ -25,7 +26,7 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
         name="tests",
     )
     client = WorkflowClient(
-        bootstrap=topics,
+        cluster=Cluster(topics),
         client_id="tests",
         timeout_s=20,
         clock=now_ms,

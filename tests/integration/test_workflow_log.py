@@ -29,6 +29,7 @@ from headwater.schemas.topics import (
 )
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
@@ -61,19 +62,19 @@ def topics(scratch: Path) -> Iterator[str]:
     broker = EmbeddedKafka(scratch / "kafka of the workflow log", port=0, report=print)
     try:
         bootstrap = broker.start()
-        asyncio.run(create_topics(bootstrap, partitions=PARTITIONS, replication=1))
+        asyncio.run(create_topics(Cluster(bootstrap), partitions=PARTITIONS, replication=1))
         yield bootstrap
     finally:
         broker.stop()
 
 
 def a_log(bootstrap: str) -> WorkflowLog:
-    return WorkflowLog(bootstrap=bootstrap, client_id=f"test-{next(_OPENED)}", clock=now_ms)
+    return WorkflowLog(cluster=Cluster(bootstrap), client_id=f"test-{next(_OPENED)}", clock=now_ms)
 
 
 def on_kafka(bootstrap: str) -> Run:
     async def replies(partition: int) -> list[ReplySent]:
-        read = read_partition(bootstrap, [WORKFLOW_REPLIES], partition)
+        read = read_partition(Cluster(bootstrap), [WORKFLOW_REPLIES], partition)
         return [decode(record.value, ReplySent) async for records in read for record in records]
 
     async def whole(scenario: Scenario) -> None:
@@ -186,7 +187,7 @@ def test_a_broker_that_is_killed_under_load_leaves_every_record_once(scratch: Pa
 
     async def whole() -> None:
         bootstrap = await asyncio.to_thread(broker.start)
-        await create_topics(bootstrap, partitions=1, replication=1)
+        await create_topics(Cluster(bootstrap), partitions=1, replication=1)
         log = a_log(bootstrap)
         epoch = await log.claim(0, "worker-1")
         appends: list[asyncio.Task[dict[int, int]]] = []
@@ -212,7 +213,7 @@ def test_what_appending_costs_is_told(topics: str, run: Run):
     """Reports throughput beside that of the plain appender; how long it took decides nothing."""
 
     async def plain(partition: int, groups: list[list[bytes]]) -> float:
-        appender = Appender(bootstrap=topics, client_id="plain")
+        appender = Appender(cluster=Cluster(topics), client_id="plain")
         await appender.start()
         began = time.perf_counter()
         for group in groups:
@@ -314,7 +315,7 @@ class FakeOwner:
 def a_client(bootstrap: str, client_id: str, timeout_s: float = 20.0) -> WorkflowClient:
     numbers = itertools.count(1)
     return WorkflowClient(
-        bootstrap=bootstrap,
+        cluster=Cluster(bootstrap),
         client_id=client_id,
         timeout_s=timeout_s,
         clock=now_ms,
@@ -423,7 +424,7 @@ def test_without_a_worker_the_outcome_is_unknown_and_the_command_stays(topics: s
             await client.send_many(sent)
         assert raised.value.command_ids == ("a-late", "b-late")
         partition = partition_of(b"orders/late", PARTITIONS)
-        read = read_partition(topics, [WORKFLOW_COMMANDS], partition)
+        read = read_partition(Cluster(topics), [WORKFLOW_COMMANDS], partition)
         commands = [
             decode(record.value, CommandSent) async for records in read for record in records
         ]

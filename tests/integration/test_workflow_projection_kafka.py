@@ -27,6 +27,7 @@ from headwater.schemas.history import (
     StepCompleted,
 )
 from headwater.schemas.statuses import EntryKind
+from headwater.streams.kafka.cluster import Cluster
 from tests.integration.test_workflow_projection import NOW_MS, rows_of
 from tests.unit.projections.histories import START_MS, Log
 
@@ -108,7 +109,7 @@ class House:
     def start(self) -> tuple["asyncio.Task[None]", asyncio.Event]:
         stop = asyncio.Event()
         projector = Projector(
-            bootstrap=self.bootstrap,
+            cluster=Cluster(self.bootstrap),
             store=Store(self.dsn, projection=PROJECTION, clock=lambda: NOW_MS),
             clock=lambda: NOW_MS,
             on_batch=lambda _: self.moved.set(),

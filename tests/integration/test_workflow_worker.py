@@ -31,6 +31,7 @@ from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import DEAD_LETTERS, WORKFLOW_COMMANDS, WORKFLOW_SNAPSHOTS
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.restore import CHECKPOINT, take_over
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.workflows.log import WorkflowLog
@@ -104,7 +105,7 @@ async def snapshots(house: WorkflowHouse, partition: int) -> dict[bytes, Snapsho
 
 
 def a_log(house: WorkflowHouse) -> WorkflowLog:
-    return WorkflowLog(bootstrap=house.bootstrap, client_id="test", clock=now_ms)
+    return WorkflowLog(cluster=Cluster(house.bootstrap), client_id="test", clock=now_ms)
 
 
 @asynccontextmanager
@@ -204,7 +205,9 @@ def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
             letters = [
                 record.value
                 for partition in range(PARTITIONS)
-                async for records in read_partition(house.bootstrap, [DEAD_LETTERS], partition)
+                async for records in read_partition(
+                    Cluster(house.bootstrap), [DEAD_LETTERS], partition
+                )
                 for record in records
             ]
         assert letters.count(GARBAGE) == PARTITIONS, "each is parked once"
@@ -264,7 +267,7 @@ async def _unanswered(scene: Scene, count: int) -> list[tuple[int, int, CommandS
             (partition, record.offset, decode(record.value, CommandSent))
             for partition in range(PARTITIONS)
             async for records in read_partition(
-                scene.house.bootstrap, [WORKFLOW_COMMANDS], partition
+                Cluster(scene.house.bootstrap), [WORKFLOW_COMMANDS], partition
             )
             for record in records
             if record.offset > scene.story.claims[partition].cause and record.value != GARBAGE

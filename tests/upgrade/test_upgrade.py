@@ -21,6 +21,7 @@ from typing_extensions import override
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.history import instance_key
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from tests.e2e.deliveries import daily
@@ -144,7 +145,7 @@ class Mixed(House):
         async def count(topic: str) -> Counter[int]:
             found: Counter[int] = Counter()
             for partition in range(PARTITIONS):
-                async for records in read_partition(self.bootstrap, [topic], partition):
+                async for records in read_partition(Cluster(self.bootstrap), [topic], partition):
                     found.update(int.from_bytes(each.value[1:5], "big") for each in records)
             return found
 
@@ -318,7 +319,7 @@ async def put_newer(house: Mixed, instance: str) -> None:
         "workflow-history": None,
         "daily-summary": b'["user_97","garmin","2026-06-03"]',
     }
-    appender = Appender(bootstrap=house.bootstrap, client_id="upgrade-test")
+    appender = Appender(cluster=Cluster(house.bootstrap), client_id="upgrade-test")
     await appender.append(
         [Outgoing(topic, 0, keys[topic], base64.b64decode(value)) for topic, value in made.items()]
     )

@@ -16,6 +16,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.outbox import Outbox
 
 _SENDER = Sender("other", "x", 2, 4)
@@ -31,7 +32,9 @@ def _sendable(command: Command) -> tuple[CommandSent | None, bytes, CommandSent]
         reply_to=-1,
         command=command,
     )
-    outbox = Outbox(bootstrap="nowhere:1", client_id="test", clock=lambda: 5, sent=lambda *_: None)
+    outbox = Outbox(
+        cluster=Cluster("nowhere:1"), client_id="test", clock=lambda: 5, sent=lambda *_: None
+    )
     return *outbox._sendable(sent), sent
 
 
