@@ -28,8 +28,15 @@ check: lint ## For everyday use: lint, and the tests that need no Kafka or Postg
 test: setup ## Run every test against the real parts (ARGS="-k name")
 	@$(PYTEST) $(ARGS)
 
-bench: setup ## Run the benchmarks
+bench: setup .venv-bench/stamp ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+.venv-bench/stamp: requirements-bench.txt
+	@echo "Installing what Headwater is measured beside, in .venv-bench"
+	@$(BIN)/python -m venv --clear .venv-bench
+	@.venv-bench/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes \
+		--requirement requirements-bench.txt
+	@touch $@
 
 lint: setup ## Check style, types and the walls between the rooms
 	@$(BIN)/ruff check .
@@ -47,9 +54,10 @@ lock: ## Pin the Python packages anew, from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml --output-file requirements.txt
 	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --group dev --constraint requirements.txt \
 		--output-file requirements-dev.txt
+	$(LOCK) --group bench --output-file requirements-bench.txt
 
 lock-jars: setup ## Pin Kafka's jars anew
 	@$(BIN)/python -m headwater.streams.kafka.jars --lock
 
 clean: ## Remove .venv and what was built; the data in .headwater stays
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,7 +17,7 @@ import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
-from benchmarks import raw, rows
+from benchmarks import rows, topics
 from benchmarks.reporting import report
 
 _RECORDS_A_BATCH: Final = 4_000
@@ -30,7 +30,7 @@ class Loop:
 
     def __init__(self, bootstrap: str, connection: psycopg.AsyncConnection[Any]) -> None:
         self._consumer = AIOKafkaConsumer(
-            raw.BY_HAND,
+            topics.BY_HAND,
             bootstrap_servers=bootstrap,
             group_id="bench-by-hand",
             enable_auto_commit=False,
@@ -101,7 +101,7 @@ class Loop:
         await asyncio.gather(*(sent for group in pending.values() for sent in group))
 
     async def _send(self, batch: Any, partition: int) -> Any:  # noqa: ANN401 (aiokafka's own types)
-        return await self._producer.send_batch(batch, raw.BY_HAND_ROWS, partition=partition)
+        return await self._producer.send_batch(batch, topics.BY_HAND_ROWS, partition=partition)
 
     async def _store(self, changed: dict[int, list[dict[str, Any]]]) -> None:
         every = [row for group in changed.values() for row in group]

@@ -32,7 +32,12 @@ class Child:
     """One process, `python -m MODULE ARGUMENTS`, in a session of its own."""
 
     def __init__(
-        self, name: str, *arguments: str, logs: Path, variables: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *arguments: str,
+        logs: Path,
+        variables: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.name = name
         self._log_file = logs / f"{name.replace(' ', '-')}.log"
@@ -40,7 +45,7 @@ class Child:
         with self._log_file.open("ab") as log:
             # Its own session: Ctrl-C reaches the benchmark alone, which then stops its children.
             self._process = subprocess.Popen(
-                (sys.executable, "-m", *arguments),
+                (python, "-m", *arguments),
                 env={**os.environ, **(variables or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -47,9 +47,9 @@ class House:
         named = {f"HEADWATER_{name.upper()}": value for name, value in variables.items()}
         return Child(command, "headwater", command, logs=self.logs, variables=named)
 
-    def child(self, name: str, *arguments: str) -> Child:
+    def child(self, name: str, *arguments: str, python: str = sys.executable) -> Child:
         """A process of the benchmark's own."""
-        return Child(name, *arguments, logs=self.logs)
+        return Child(name, *arguments, logs=self.logs, python=python)
 
     def meter(self, **children: Child) -> Reading:
         """How much processor time the given children and the servers have used so far."""

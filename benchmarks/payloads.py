@@ -1,7 +1,8 @@
 """Daily deliveries of 2 KB: every one different, all of them plausible.
 
-A delivery is a function of its number, so that every process makes the same ones: numbers go
-through the users first and then through the days, one delivery for each user and day.
+A delivery is a function of its number, so that every process makes the same ones. Wearables send
+a day again each time they sync, so each row is made of five deliveries: numbers go through the
+users first, then once more for each version of their day, and then through the days.
 """
 
 import json
@@ -12,6 +13,10 @@ from typing import Any, Final
 
 #: Users that the deliveries are spread over.
 USERS: Final = 2_000
+#: Deliveries of one user's day, each with other numbers; a whole round has all of them.
+VERSIONS: Final = 5
+#: A number of deliveries that is a multiple of this makes whole rows.
+WHOLE: Final = USERS * VERSIONS
 
 _FIRST_DAY: Final = date(1995, 1, 1)
 _HEART_SAMPLES: Final = 11
@@ -26,10 +31,15 @@ class Delivery:
     body: bytes
 
 
+def rows_of(count: int) -> int:
+    """How many rows the first so many deliveries make."""
+    return count // WHOLE * USERS + min(count % WHOLE, USERS)
+
+
 def delivery(number: int) -> Delivery:
     """The delivery of a number, from 0."""
-    user, day = number % USERS, number // USERS
-    mixed = user * 7_919 + day * 104_729
+    user, day, version = number % USERS, number // WHOLE, number // USERS % VERSIONS
+    mixed = user * 7_919 + day * 104_729 + version * 15_485_863
     name, subject = f"user_{user:06d}", f"00000000-0000-4000-8000-{user:012d}"
     today = _day(day)
     readings = (2_000 + mixed % 20_000, 45 + mixed % 30, 20 + mixed % 90, 900 + mixed % 5_000)

@@ -4,23 +4,30 @@ Method. The consumer under test runs and is warm, idle at the end of its raw top
 (SIGSTOP), the load is appended by another process, and then it is let go (SIGCONT): the clock runs
 from there until the last row is committed in Postgres. So the whole load is visible at once, nobody
 pays for appending it, and start-up, group join and first connections are not in the figure, while
-the ramp from an empty pipeline to a full one and back is.
+the ramp from an empty pipeline to a full one and back is. Five deliveries make a row, two thousand
+deliveries apart, so that merging is work for the state and not for the batch.
 
 All processes of all targets run all the time; those not measured are idle. Headwater is done when
 every row and every outcome is in Postgres.
 """
 
+import asyncio
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, LiteralString, Protocol
 
 import psycopg
+from aiokafka import AIOKafkaConsumer
 
-from benchmarks import raw
+from benchmarks import topics
 from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.house import House, opened, say
+from benchmarks.payloads import rows_of
 from benchmarks.profiles import Profiler
 from benchmarks.results import Comparison, Round, Target, turns
 from headwater.schemas.tables import DAILY_SUMMARY
@@ -36,9 +43,13 @@ _SETTLE_S: Final = 0.5
 #: Events before the first round: connections are made, tables looked up, code is imported.
 _WARM: Final = 200
 
+#: Quix Streams has an environment of its own: it needs other releases of what Headwater pins.
+_PYTHON_OF_QUIX: Final = Path(__file__).parent.parent / ".venv-bench" / "bin" / "python"
+
 HEADWATER: Final = "headwater"
 BY_HAND: Final = "by hand"
 FAUST: Final = "stock Faust"
+QUIX: Final = "Quix Streams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +60,11 @@ class Sizes:
     headwater: int
     by_hand: int
     faust: int
+    quix: int
 
 
-FULL: Final = Sizes(rounds=5, headwater=40_000, by_hand=40_000, faust=6_000)
-QUICK: Final = Sizes(rounds=2, headwater=6_000, by_hand=12_000, faust=1_500)
+FULL: Final = Sizes(rounds=5, headwater=50_000, by_hand=50_000, faust=6_000, quix=50_000)
+QUICK: Final = Sizes(rounds=2, headwater=10_000, by_hand=20_000, faust=2_000, quix=20_000)
 
 
 class Contestant(Protocol):
@@ -80,8 +92,8 @@ class Contestant(Protocol):
         Shape:  when that was, and what else is known of it, in perf_counter seconds.
         """
 
-    def stored(self) -> int:
-        """Counts its rows in Postgres."""
+    def stored(self) -> dict[str, int]:
+        """Counts what it has in Postgres: rows, and outcomes where it keeps any."""
 
 
 class Headwater:
@@ -95,19 +107,25 @@ class Headwater:
         self.projector = stack.enter_context(house.part("project"))
         self.parts = {"worker": self.consumer, "projector": self.projector}
         self._connection = stack.enter_context(psycopg.connect(house.dsn, autocommit=True))
+        self._bootstrap = house.bootstrap
+        #: Records of the outcomes that are none, as writers leave them when they begin.
+        self._others = 0
 
     def wait(self, total: int) -> tuple[float, dict[str, float]]:
-        """Watches how far Postgres is."""
-        done = self._when(total, (DAILY_SUMMARY.topic, OUTCOMES))
+        """Watches how far Postgres is: every outcome, and every row that was appended with them."""
+        self._when(OUTCOMES, total + self._others)
+        # All that is still to come in the topics of rows was appended before the outcomes.
+        done = self._when(DAILY_SUMMARY.topic, asyncio.run(_end(self._bootstrap)))
+        self._others = self._applied(OUTCOMES) - total
         latest = self._connection.execute("select max(at) from webhook_outcomes").fetchone()
         assert latest is not None
         ago = time.time() - latest[0].timestamp()
         # Wall clock to perf_counter: when the worker took up its last batch.
         return done, {"worker_s": time.perf_counter() - ago}
 
-    def _when(self, total: int, topics: Sequence[str]) -> float:
+    def _when(self, topic: str, offset: int) -> float:
         deadline = time.monotonic() + _PATIENCE_S
-        while min(self._applied(topic) for topic in topics) < total:
+        while self._applied(topic) < offset:
             for part in self.parts.values():
                 part.check()
             if time.monotonic() > deadline:
@@ -120,25 +138,46 @@ class Headwater:
         found = self._connection.execute(query, (topic,)).fetchone()
         return int(found[0]) if found else 0
 
-    def stored(self) -> int:
-        """Rows, or outcomes of deliveries that were processed, whichever are fewer."""
+    def stored(self) -> dict[str, int]:
+        """Rows, and outcomes of deliveries that were processed."""
         processed = "select count(*) from webhook_outcomes where status = 'processed'"
-        query = f"select least((select count(*) from daily_summary), ({processed}))"  # noqa: S608 (ours)
-        found = self._connection.execute(query.encode()).fetchone()
+        return {
+            "rows": self._count("select count(*) from daily_summary"),
+            "outcomes": self._count(processed),
+        }
+
+    def _count(self, query: LiteralString) -> int:
+        found = self._connection.execute(query).fetchone()
         return int(found[0]) if found else 0
+
+
+async def _end(bootstrap: str) -> int:
+    """How many records the topic of the rows has had."""
+    consumer = AIOKafkaConsumer(DAILY_SUMMARY.topic, bootstrap_servers=bootstrap)
+    await consumer.start()
+    try:
+        return sum((await consumer.end_offsets(consumer.assignment())).values())
+    finally:
+        await consumer.stop()
 
 
 class Rival:
     """A comparison: one process that reports how many rows it has written."""
 
     def __init__(
-        self, house: House, stack: ExitStack, *, name: str, topic: str, module: str
+        self,
+        house: House,
+        stack: ExitStack,
+        *,
+        name: str,
+        topic: str,
+        module: str,
+        python: str = sys.executable,
     ) -> None:
         self.name = name
         self.topic = topic
-        self.consumer = stack.enter_context(
-            house.child(name, f"benchmarks.{module}", house.bootstrap, house.dsn)
-        )
+        arguments = (f"benchmarks.{module}", house.bootstrap, house.dsn)
+        self.consumer = stack.enter_context(house.child(name, *arguments, python=python))
         self.parts = {name: self.consumer}
         self._table = f"bench_{module.removeprefix('stock_')}"
         self._dsn = house.dsn
@@ -150,11 +189,11 @@ class Rival:
             if report["rows"] >= total:
                 return at, {}
 
-    def stored(self) -> int:
+    def stored(self) -> dict[str, int]:
         """Rows of its table."""
         with psycopg.connect(self._dsn) as connection:
             found = connection.execute(f"select count(*) from {self._table}".encode()).fetchone()  # noqa: S608 (ours)
-        return int(found[0]) if found else 0
+        return {"rows": int(found[0]) if found else 0}
 
 
 class Course:
@@ -219,11 +258,12 @@ class Course:
             yield append
 
     def _verify(self) -> None:
-        stored = self.contestant.stored()
-        if stored != self._had:
-            raise BenchmarkFailed(
-                f"{self.contestant.name}: expected {self._had} rows in Postgres, found {stored}"
-            )
+        for what, found in self.contestant.stored().items():
+            expected = {"rows": rows_of(self._had), "outcomes": self._had}[what]
+            if found != expected:
+                raise BenchmarkFailed(
+                    f"{self.contestant.name}: expected {expected} {what} in Postgres, found {found}"
+                )
 
 
 @contextmanager
@@ -236,9 +276,9 @@ def _profiled(profiler: Profiler | None, contestant: Contestant) -> Iterator[Non
 
 
 def run(sizes: Sizes, profiler: Profiler | None) -> Comparison:
-    """Measures all three, in turn, for as many rounds as asked."""
+    """Measures all of them, in turn, for as many rounds as asked."""
     with opened() as house, ExitStack() as stack:
-        house.make_topics(raw.BY_HAND, raw.BY_HAND_ROWS, raw.FAUST, raw.FAUST_ROWS)
+        house.make_topics(*topics.ALL)
         courses = _courses(house, stack, sizes)
         # All at once at the end: each takes a second or two.
         for part in (part for course in courses for part in course.contestant.parts.values()):
@@ -260,13 +300,16 @@ def run(sizes: Sizes, profiler: Profiler | None) -> Comparison:
 
 
 def _courses(house: House, stack: ExitStack, sizes: Sizes) -> list[Course]:
-    def rival(name: str, topic: str, module: str) -> Rival:
-        return Rival(house, stack, name=name, topic=topic, module=module)
+    rival = partial(Rival, house, stack)
 
+    if not _PYTHON_OF_QUIX.exists():
+        raise BenchmarkFailed("Quix Streams is not installed here; `make bench` installs it")
+    quix = rival(name=QUIX, topic=topics.QUIX, module="quix", python=str(_PYTHON_OF_QUIX))
     contestants: list[tuple[Contestant, int]] = [
-        (rival(BY_HAND, raw.BY_HAND, "by_hand"), sizes.by_hand),
+        (rival(name=BY_HAND, topic=topics.BY_HAND, module="by_hand"), sizes.by_hand),
         (Headwater(house, stack), sizes.headwater),
-        (rival(FAUST, raw.FAUST, "stock_faust"), sizes.faust),
+        (rival(name=FAUST, topic=topics.FAUST, module="stock_faust"), sizes.faust),
+        (quix, sizes.quix),
     ]
     return [Course(house, contestant, events) for contestant, events in contestants]
 
@@ -276,10 +319,9 @@ def _comparison(rounds: dict[str, list[Round]]) -> Comparison:
         HEADWATER: "worker and projector: no duplicates, an outcome each, the origin of each value",
         BY_HAND: "one aiokafka loop: parse, merge, produce, upsert",
         FAUST: "Faust's own transport and table, one event at a time",
+        QUIX: "Quix Streams: state on disk with its changelog, rows produced and upserted",
     }
-    targets = {
-        name: Target(what=what[name], rounds=rounds[name]) for name in (HEADWATER, BY_HAND, FAUST)
-    }
+    targets = {name: Target(what=what[name], rounds=rounds[name]) for name in what}
     return Comparison(
         name="pipeline",
         title="From the raw topic to rows in Postgres, 2 KB daily deliveries",

@@ -4,8 +4,6 @@ The plain form is for what Headwater is compared with. Its topics are keyed by u
 their readers the re-keying that Headwater does; nothing else about the records differs.
 """
 
-from typing import Final
-
 import msgspec
 import orjson
 
@@ -15,12 +13,6 @@ from headwater.schemas.codec import encode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import WEBHOOKS
 from headwater.streams.kafka.records import Outgoing, partition_of
-
-#: The raw topics of the hand-written loop and of stock Faust, and where each puts its rows.
-BY_HAND: Final = "bench-by-hand"
-BY_HAND_ROWS: Final = "bench-by-hand-rows"
-FAUST: Final = "bench-faust"
-FAUST_ROWS: Final = "bench-faust-rows"
 
 
 def received(number: int, now_ms: int) -> WebhookReceived:

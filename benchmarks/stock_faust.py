@@ -15,7 +15,7 @@ import orjson
 import psycopg
 import uvloop
 
-from benchmarks import raw, rows
+from benchmarks import rows, topics
 from benchmarks.house import PARTITIONS
 from benchmarks.reporting import report
 
@@ -65,8 +65,8 @@ def _app(bootstrap: str, dsn: str) -> faust.App:
         topic_partitions=PARTITIONS,
         consumer_auto_offset_reset="earliest",
     )
-    source = app.topic(raw.FAUST, key_serializer="raw", value_serializer="raw")
-    target = app.topic(raw.FAUST_ROWS, key_serializer="raw", value_serializer="raw")
+    source = app.topic(topics.FAUST, key_serializer="raw", value_serializer="raw")
+    target = app.topic(topics.FAUST_ROWS, key_serializer="raw", value_serializer="raw")
     table = app.Table("rows", partitions=PARTITIONS)
     store = Store(dsn)
 
