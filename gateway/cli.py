@@ -197,11 +197,15 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
 
         run_workflows(settings, clock=now_ms, ticked=tick)
         return
+    import asyncio  # noqa: PLC0415 (see above)
+
     from headwater.gateway.providers import installed_providers  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
+    asyncio.run(pass_over_skipped(cluster))
     with member_of_house(cluster, _member("pipeline")) as membership:
         membership.join()
         run_worker(
@@ -231,7 +235,10 @@ async def _project(settings: "Settings") -> None:
 
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
 
+    cluster = cluster_of(settings)
+    await pass_over_skipped(cluster)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -239,7 +246,6 @@ async def _project(settings: "Settings") -> None:
     # A batch makes and drops many objects, none of them in cycles: look for cycles seldom.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    cluster = cluster_of(settings)
     with member_of_house(cluster, _member("projector")) as membership:
         membership.start()
         await run_projector(cluster=cluster, dsn=dsn_of(settings), clock=now_ms, stop=stop)
@@ -255,7 +261,14 @@ def migrate(postgres: str | None) -> None:
     say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
 
 
-@cli.group(epilog=examples("headwater topics list", "headwater topics create --partitions 12"))
+@cli.group(
+    cls=OnDemandGroup,
+    epilog=examples(
+        "headwater topics list",
+        "headwater topics create --partitions 12",
+        "headwater topics skip webhooks 0 17",
+    ),
+)
 def topics() -> None:
     """Look at the topics of Headwater, and make them."""
 
@@ -298,6 +311,13 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
     say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
 
 
+topics.add_command(
+    OnDemand(
+        "skip",
+        "headwater.gateway.commands.skipping:skip",
+        "Pass over a record that nobody can read and that holds up its partition.",
+    )
+)
 for _command in (
     OnDemand(
         "dlq",

@@ -17,9 +17,8 @@ import msgspec
 
 from headwater.schemas.avro_types import Annotation
 from headwater.schemas.catalogue import IDS, schema_text
-from headwater.schemas.errors import NewerSchema, NotYetReadable, UndecodableRecord, UnknownSchema
+from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.forms import NEWEST_FORMS, READS, Form
-from headwater.schemas.newer import is_newer, why_newer
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
 from headwater.schemas.tables import TABLES, UNSET, Row, Stamps, Table
@@ -136,7 +135,7 @@ def encode(record: Record) -> bytes:
 def decode(data: bytes | None, kind: type[R]) -> R:
     """Decodes a record of a known type.
 
-    Errors: UndecodableRecord, UnknownSchema, NewerSchema.
+    Errors: UndecodableRecord, UnknownSchema.
     """
     return cast("R", _read(data, _NAMES[kind]))
 
@@ -164,7 +163,7 @@ def encode_row(table: Table, row: Row) -> bytes:
 def decode_row(table: Table, data: bytes | None) -> Row:
     """Decodes a row of a projection table.
 
-    Errors: UndecodableRecord, UnknownSchema, NewerSchema.
+    Errors: UndecodableRecord, UnknownSchema.
     """
     *values, stamps, stamp_of = _read(data, table.schema)
     # Columns are only ever added behind the others: an older row has nothing to say of the newest.
@@ -185,9 +184,18 @@ def decode_fields(table: Table, data: bytes | None) -> dict[str, Any]:
     """Decodes a row of a projection table to its bare fields, for readers that only pass it on.
 
     Shape:  key and columns by name, `stamps` a tuple, `stamp_of` as bytes (UNSET for no stamp).
-    Errors: UndecodableRecord, UnknownSchema, NewerSchema.
+    Errors: UndecodableRecord, UnknownSchema.
     """
     return dict(zip(table.field_names, _read(data, table.schema), strict=True))
+
+
+def fault_of(data: bytes | None, schema: str) -> str | None:
+    """What keeps bytes from being read as a record of a schema, if anything does."""
+    try:
+        _read(data, schema)
+    except (UndecodableRecord, UnknownSchema) as error:
+        return error.message
+    return None
 
 
 def _read(data: bytes | None, name: str) -> Any:  # noqa: ANN401, the name says what
@@ -208,15 +216,13 @@ def _read(data: bytes | None, name: str) -> Any:  # noqa: ANN401, the name says 
     return value
 
 
-def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema | NewerSchema:
+def _unknown(data: bytes) -> UndecodableRecord | UnknownSchema:
     """Says what bytes are that no reader is for."""
     if len(data) < _PREFIX_BYTES or data[:1] != _MAGIC:
         return UndecodableRecord(
             f"expected the Confluent wire format (a zero byte and a schema id), "
             f"found {len(data)} bytes that start with {data[:8].hex() or 'nothing'}"
         )
-    if is_newer(data):
-        return NewerSchema(why_newer(data))
     return UnknownSchema(
         f"expected a schema id of the catalogue (1 to {max(IDS.values())}), "
         f"found {int.from_bytes(data[1:_PREFIX_BYTES], 'big')}"

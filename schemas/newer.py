@@ -1,23 +1,29 @@
 """Records that a newer release wrote: a reader waits for them, and skips none.
 
-A schema id greater than all of the catalogue can only come from a later release. What such a record
-says is not known here, so nothing behind it in its partition may be read either: the reader stops
-there, other partitions go on, and a member of the newer release takes the partition over in time.
-An id that is missing in between is another matter: no release will ever bring it.
+A schema id a little greater than all of the catalogue can only come from a later release. What
+such a record says is not known here, so nothing after it in its partition may be read either: the
+reader stops there, other partitions go on, and a member of the newer release takes the partition
+over in time.
+
+Two kinds of records are no reason to wait. Programs of others may write to some topics, with ids of
+a registry of their own: a record whose key is not of our form was never ours, and is decoded, which
+fails, as any other that cannot be read. And an operator may say that a record is to be passed over.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from headwater.schemas.catalogue import IDS
+from headwater.schemas.topics import TOPICS
 
 _MAGIC: Final = b"\x00"
-#: No catalogue will have as many. Bytes that seem to name a schema beyond it were never a record of
-#: ours, and nobody should wait for them.
-_IDS_MAX: Final = 65_536
+#: More than releases that run side by side differ by. Bytes that seem to name a schema beyond it
+#: were never a record of ours, and nobody should wait for them.
+_AHEAD_MAX: Final = 1_000
 _LATEST: Final = _MAGIC + max(IDS.values()).to_bytes(4, "big")
-_BEYOND: Final = _MAGIC + _IDS_MAX.to_bytes(4, "big")
+_BEYOND: Final = _MAGIC + (max(IDS.values()) + _AHEAD_MAX + 1).to_bytes(4, "big")
 _REMIND_MS: Final = 60_000
+_KEYS: Final = {topic.name: topic.key_form for topic in TOPICS if topic.key_form is not None}
 
 
 class Logged(Protocol):
@@ -30,21 +36,58 @@ class Logged(Protocol):
     @property
     def offset(self) -> int: ...  # noqa: D102
     @property
+    def key(self) -> bytes | None: ...  # noqa: D102
+    @property
     def value(self) -> bytes | None: ...  # noqa: D102
 
 
 R = TypeVar("R", bound=Logged)
 
 
-def is_newer(value: bytes | None) -> bool:
-    """Whether a record's value names a schema that a later release has."""
-    return value is not None and len(value) >= len(_LATEST) and _LATEST < value[:5] < _BEYOND
+class Place(NamedTuple):
+    """Where a record lies."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+_skipped: frozenset[Place] = frozenset()
+
+
+def skip(places: Iterable[Place]) -> None:
+    """Says which records this process passes over, because an operator has said so."""
+    global _skipped  # noqa: PLW0603, one for the process, set before anything is read
+    _skipped = frozenset(places)
+
+
+def skipped() -> frozenset[Place]:
+    """The records that this process passes over."""
+    return _skipped
+
+
+def is_newer(record: Logged) -> bool:
+    """Whether a record is of a schema that a later release has."""
+    value = record.value
+    if value is None or len(value) < len(_LATEST) or not _LATEST < value[:5] < _BEYOND:
+        return False
+    form = _KEYS.get(record.topic)
+    return form is None or form.fullmatch(record.key or b"") is not None
 
 
 def readable(records: Sequence[R]) -> tuple[Sequence[R], R | None]:
-    """Divides records of a partition: those before the first newer one, and that one if any."""
+    """Divides records of a partition: those before the first newer one, and that one if any.
+
+    Shape:  those that an operator has had skipped are in neither.
+    """
+    if _skipped:
+        records = [
+            record
+            for record in records
+            if (record.topic, record.partition, record.offset) not in _skipped
+        ]
     for at, record in enumerate(records):
-        if is_newer(record.value):
+        if is_newer(record):
             return records[:at], record
     return records, None
 
@@ -52,14 +95,10 @@ def readable(records: Sequence[R]) -> tuple[Sequence[R], R | None]:
 def why_waits(record: Logged) -> str:
     """What to log of a newer record."""
     position = f"{record.topic}/{record.partition}@{record.offset}"
-    return f"{position} has to wait: {why_newer(record.value or b'')}"
-
-
-def why_newer(value: bytes) -> str:
-    """What is wrong with a newer value, and what to do."""
     return (
-        f"expected a schema id of 1 to {max(IDS.values())}, found "
-        f"{int.from_bytes(value[1:5], 'big')}, which a newer release wrote; start that release here"
+        f"{position} has to wait: expected a schema id of 1 to {max(IDS.values())}, found "
+        f"{int.from_bytes((record.value or b'')[1:5], 'big')}, which a newer release wrote; start "
+        "that release here, or, if no release of ours did, `headwater topics skip`"
     )
 
 

@@ -1,5 +1,6 @@
 """The topic catalogue: every topic of the house, with what Kafka needs to know about it."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -33,6 +34,8 @@ class Topic:
     cleanup: Cleanup
     retention_ms: int | None = None
     purpose: str
+    #: What the keys of our records look like, where programs of others may write, too.
+    key_form: re.Pattern[bytes] | None = None
 
     def config(self) -> dict[str, str]:
         """The topic's configuration in Kafka's own names."""
@@ -62,6 +65,7 @@ WAITING: Final = "waiting"
 OUTCOMES: Final = "webhook-outcomes"
 TRACES: Final = "traces"
 DEAD_LETTERS: Final = "dead-letters"
+SKIPPED: Final = "skipped"
 WORKFLOW_COMMANDS: Final = "workflow-commands"
 WORKFLOW_HISTORY: Final = "workflow-history"
 WORKFLOW_SNAPSHOTS: Final = "workflow-snapshots"
@@ -74,6 +78,7 @@ TOPICS: Final = (
         value="webhook_received",
         cleanup=Cleanup.COMPACT,
         purpose="Every verified delivery, its bytes untouched.",
+        key_form=re.compile(rb"[0-9a-f]{32}"),
     ),
     Topic(
         name=ADMISSIONS,
@@ -132,6 +137,13 @@ TOPICS: Final = (
         purpose="What could not be processed, bytes untouched, with the reason in headers.",
     ),
     Topic(
+        name=SKIPPED,
+        key="topic/partition@offset",
+        value=None,
+        cleanup=Cleanup.COMPACT,
+        purpose="Records that an operator has said to pass over.",
+    ),
+    Topic(
         name=WORKFLOW_COMMANDS,
         key="instance key",
         value="command_sent",
@@ -139,6 +151,7 @@ TOPICS: Final = (
         # Longer than the workers may all be down: a command that is gone before it is read is lost.
         retention_ms=7 * _DAY_MS,
         purpose="What instances of workflows are told to do.",
+        key_form=re.compile(rb"\w[\w-]*/\w[\w-]*"),
     ),
     Topic(
         name=WORKFLOW_HISTORY,

@@ -17,7 +17,7 @@ from headwater.gateway.commands.options import (
 )
 from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.schemas.codec import decode
-from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 
 _LETTER_COLUMNS = (
@@ -110,9 +110,9 @@ def _body(value: str | None) -> str:
     if value is None:
         return ""
     data = base64.b64decode(value)
-    with contextlib.suppress(UndecodableRecord, UnknownSchema, NewerSchema):
+    with contextlib.suppress(UndecodableRecord, UnknownSchema):
         return decode(data, WebhookReceived).body.decode(errors="replace")
-    with contextlib.suppress(UndecodableRecord, UnknownSchema, NewerSchema):
+    with contextlib.suppress(UndecodableRecord, UnknownSchema):
         return decode(data, WebhookAdmitted).body.decode(errors="replace")
     return f"{len(data)} bytes in base64: {value}"
 

@@ -12,6 +12,7 @@ from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.streams.code_host.apps import Declarations
+from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.starters.schedule_declarer import declare
 from headwater.streams.starters.webhook_rules import Triggers
 from headwater.streams.workflows.client import WorkflowClient
@@ -74,6 +75,7 @@ async def start_workflows(
     if not rules and not declared.schedules:
         return
     cluster = cluster_of(settings)
+    await pass_over_skipped(cluster)
     client = WorkflowClient(
         cluster=cluster,
         client_id=f"{name}-starts",

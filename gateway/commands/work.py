@@ -24,6 +24,7 @@ from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.kafka.membership import member_of_house
+from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.host_process import HostKilled, declarations_of
 from headwater.streams.workflows.worker import WorkflowWorker
@@ -69,6 +70,11 @@ async def _work(
     new_id = ulid_source(clock, os.urandom)
     name = f"{socket.gethostname()}-{os.getpid()}"
     cluster = cluster_of(settings)
+
+    async def joined() -> None:
+        await pass_over_skipped(cluster)
+        await membership.joined()
+
     async with contextlib.AsyncExitStack() as exits:
         dsn = steps_dsn_of(settings)
         database = await exits.enter_async_context(StepCommits(dsn)) if dsn else None
@@ -85,7 +91,7 @@ async def _work(
             database=database,
             member=settings.member or None,
             ticked=ticked,
-            joined=membership.joined,
+            joined=joined,
         )
         if ticked:
             # Brings the web framework, which other workers do without.

@@ -161,11 +161,12 @@ class Agent:
             known, newer = readable(batch.records)
             if newer is not None:
                 self._waiting.begin(batch.partition, why_waits(newer))
-            if not known:
-                return
-            batch = batch.first(len(known))
+                before = sum(record.offset < newer.offset for record in batch.records)
+                if not before:
+                    return
+                batch = batch.first(before)
             with self._writable(batch.partition):
-                emitted = self.stage.step(batch.partition, batch.records, self._clock())
+                emitted = self.stage.step(batch.partition, known, self._clock())
                 await self._append(emitted)
                 batch.done()
 

@@ -338,7 +338,7 @@ class WorkflowLog:
         """
         async for records in read_partition(self._cluster, [WORKFLOW_SNAPSHOTS], partition):
             for record in records:
-                value = None if is_newer(record.value) else record.value
+                value = None if is_newer(record) else record.value
                 yield record.key or b"", None if value is None else decode(value, SnapshotTaken)
 
     async def reply(self, replies: Iterable[tuple[int, ReplySent]]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from headwater.schemas.catalogue import IDS
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
     Command,
@@ -40,6 +41,8 @@ from tests.fakes.engines import ENGINES
 
 HOUR = "3600000"
 GARBAGE = b"no command"
+#: As if a newer release had written it, with an id of somebody else's registry.
+FOREIGN = b"\x00" + (max(IDS.values()) + 2).to_bytes(4, "big") + b"somebody else's"
 
 
 @pytest.fixture(scope="module")
@@ -197,11 +200,14 @@ def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
             await producer.send_and_wait(
                 WORKFLOW_COMMANDS, GARBAGE, key=b"sleeper/x", partition=partition
             )
+            await producer.send_and_wait(
+                WORKFLOW_COMMANDS, FOREIGN, key=b"their-key", partition=partition
+            )
         await producer.stop()
         for number in range(8):
             await scene.create("sleeper", f"behind-{number}", HOUR)
         letters: list[bytes] = []
-        while letters.count(GARBAGE) < PARTITIONS:
+        while letters.count(GARBAGE) < PARTITIONS or letters.count(FOREIGN) < PARTITIONS:
             letters = [
                 record.value
                 for partition in range(PARTITIONS)
@@ -211,6 +217,7 @@ def test_a_command_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(
                 for record in records
             ]
         assert letters.count(GARBAGE) == PARTITIONS, "each is parked once"
+        assert letters.count(FOREIGN) == PARTITIONS, "its key is not ours: nobody waits for it"
 
     work(house)
     play(house, act)

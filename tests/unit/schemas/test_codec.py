@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
-from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.history import (
     NO_CAUSE,
     Child,
@@ -123,7 +123,7 @@ def test_a_row_names_every_stamp_once():
         (b"\x01" + encode(CLAIMED)[1:], UndecodableRecord),
         (b"\x00\x00\x00\x00\x00\x0e\x02", UnknownSchema),
         (b"\x00\x7f\xff\xff\xff\x0e\x02", UnknownSchema),
-        (b"\x00" + (max(IDS.values()) + 1).to_bytes(4, "big") + b"\x0e\x02", NewerSchema),
+        (b"\x00" + (max(IDS.values()) + 1).to_bytes(4, "big") + b"\x0e\x02", UnknownSchema),
         (encode(CLAIMED)[:-1], UndecodableRecord),
         (encode(CLAIMED) + b"\x00", UndecodableRecord),
         (encode(CLAIMED)[:5] + b"\xff" * 4, UndecodableRecord),
@@ -174,7 +174,7 @@ def test_no_bytes_whatever_raise_anything_else(data: bytes):
     for kind in RECORD_TYPES.values():
         try:
             assert isinstance(decode(data, kind), kind)
-        except (UndecodableRecord, UnknownSchema, NewerSchema):
+        except (UndecodableRecord, UnknownSchema):
             continue
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.codec import encode
-from headwater.schemas.newer import Waiting, is_newer, readable, why_waits
+from headwater.schemas.newer import Place, Waiting, is_newer, readable, skip, why_waits
 from headwater.schemas.records import WebhooksClaimed
 
 LATEST = max(IDS.values())
@@ -25,6 +25,7 @@ class Record:
     offset: int
     value: bytes | None
     topic: str = "events"
+    key: bytes | None = None
     partition: int = 3
 
 
@@ -33,12 +34,40 @@ class Record:
     [
         (None, False), (b"", False), (b"\x00", False), (b"{}", False), (KNOWN, False),
         (of_schema(0), False), (of_schema(LATEST), False), (of_schema(LATEST + 1), True),
-        (of_schema(65_535), True), (of_schema(65_536), False), (b"\x01\x00\x00\x00\xff", False),
+        (of_schema(LATEST + 1_000), True), (of_schema(LATEST + 1_001), False),
+        (b"\x01\x00\x00\x00\xff", False),
         (b"\x00\x00\x00\xff", False),
     ],
 )  # fmt: skip
 def test_a_schema_id_beyond_the_catalogue_is_of_a_later_release(value: bytes | None, newer: bool):
-    assert is_newer(value) is newer
+    assert is_newer(Record(0, value)) is newer
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "newer"),
+    [
+        ("webhooks", b"0123456789abcdef" * 2, True), ("webhooks", b"order-1", False),
+        ("webhooks", None, False), ("workflow-commands", b"order/order-1", True),
+        ("workflow-commands", b"order", False), ("workflow-commands", b"a/b/c", False),
+        ("workflow-history", b"anything", True),
+    ],
+)  # fmt: skip
+def test_nobody_waits_for_records_whose_keys_are_not_ours(
+    topic: str, key: bytes | None, newer: bool
+):
+    record = Record(0, of_schema(LATEST + 1), topic=topic, key=key)
+    assert is_newer(record) is newer
+    assert readable([record]) == (([], record) if newer else ([record], None))
+
+
+def test_what_an_operator_has_skipped_is_neither_read_nor_waited_for():
+    records = [Record(0, KNOWN), Record(1, of_schema(LATEST + 1)), Record(2, KNOWN)]
+    skip([Place("events", 3, 1)])
+    try:
+        assert readable(records) == ([records[0], records[2]], None)
+        assert readable([Record(1, of_schema(LATEST + 1), partition=2)])[1] is not None
+    finally:
+        skip([])
 
 
 def test_records_are_readable_up_to_the_first_newer_one():
@@ -51,7 +80,8 @@ def test_records_are_readable_up_to_the_first_newer_one():
 def test_a_wait_names_the_place_and_what_to_do():
     assert why_waits(Record(7, of_schema(LATEST + 2))) == (
         f"events/3@7 has to wait: expected a schema id of 1 to {LATEST}, found {LATEST + 2}, which "
-        "a newer release wrote; start that release here"
+        "a newer release wrote; start that release here, or, if no release of ours did, `headwater "
+        "topics skip`"
     )
 
 
