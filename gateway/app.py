@@ -1,6 +1,6 @@
 """The HTTP application: its routes, and the life of the ports behind them."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Final
@@ -32,7 +32,7 @@ from headwater.gateway.workflows.entrance import LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
-from headwater.processors.providers.provider import Providers
+from headwater.processors.sources import Source
 from headwater.projections.deliveries.queries import Reader
 
 _RECEIVERS: Final = "receivers"
@@ -50,7 +50,7 @@ _REFUSALS: Final = {
 def create_app(  # noqa: PLR0913 (all that it joins)
     settings: Settings,
     *,
-    providers: Providers,
+    sources: Sequence[Source],
     log: DeliveryLog,
     reader: Reader,
     replays: Replays,
@@ -66,9 +66,8 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
     peer_of = peers_behind(settings.trusted_proxies)
     receivers = {
-        provider.paths: Receiver(
-            provider,
-            secrets=settings.secrets_of(provider.name),
+        source.paths: Receiver(
+            source,
             log=log,
             bodies=bodies,
             peer_of=peer_of,
@@ -76,7 +75,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             clock=clock,
             new_request_id=new_request_id,
         )
-        for provider in providers.values()
+        for source in sources
     }
     service = None
     if workflows is not None:
@@ -84,7 +83,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     return Litestar(
         [
             *(_receiving(receiver, paths) for paths, receiver in receivers.items()),
-            _any_other_source(", ".join(providers)),
+            _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, settings.read_key.get_secret_value()),
             admin_routes(reader, replays, settings.admin_key.get_secret_value()),
             registry,

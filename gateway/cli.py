@@ -116,7 +116,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 async def _serve(settings: "Settings") -> None:
     from headwater.gateway.app import create_app, end_streams, with_short_cut  # noqa: PLC0415 (see above)
     from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
-    from headwater.gateway.providers import installed_providers  # noqa: PLC0415 (see above)
+    from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
     from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
@@ -130,7 +130,7 @@ async def _serve(settings: "Settings") -> None:
     new_id = ulid_source(now_ms, os.urandom)
     app = create_app(
         settings,
-        providers=installed_providers(),
+        sources=sources_with_secrets(settings, os.environ),
         log=WebhookLog(cluster=cluster, append_timeout_s=settings.append_timeout_s, clock=now_ms),
         reader=reader,
         replays=DeadLetters(cluster=cluster, clock=now_ms),
@@ -199,7 +199,8 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
         return
     import asyncio  # noqa: PLC0415 (see above)
 
-    from headwater.gateway.providers import installed_providers  # noqa: PLC0415 (see above)
+    from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
+    from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
@@ -211,7 +212,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
         run_worker(
             cluster=cluster,
             app_id=settings.app_id,
-            providers=installed_providers(),
+            providers=providers_of(sources_of(settings)),
             user_prefix=settings.user_prefix,
             park_for_ms=settings.park_for_s * 1000,
             member=settings.member or None,
@@ -335,9 +336,9 @@ for _command in (
         "Show every setting: its variable, value, default and meaning.",
     ),
     OnDemand(
-        "sign",
-        "headwater.gateway.commands.local:sign",
-        "Print the terra-signature of a file, as Terra would send it now.",
+        "sources",
+        "headwater.gateway.commands.webhook:sources",
+        "List the sources of deliveries: their paths, how they are signed, who reads them.",
     ),
     OnDemand(
         "sync",
@@ -348,6 +349,11 @@ for _command in (
         "trace",
         "headwater.gateway.commands.operate:trace",
         "Show the journey of a delivery: every stage, when, and what was decided there.",
+    ),
+    OnDemand(
+        "webhook",
+        "headwater.gateway.commands.webhook:webhook",
+        "Sign deliveries as their sources do, and find out why one was refused.",
     ),
     OnDemand(
         "workflows", "headwater.gateway.commands.workflows:workflows", "See which workflows exist."

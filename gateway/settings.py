@@ -30,6 +30,7 @@ from headwater.gateway.providers import provider_names
 __all__ = [
     "DEVELOPMENT_SECRETS",
     "PREFIX",
+    "SECRET_MIN",
     "Described",
     "Settings",
     "SettingsInvalid",
@@ -67,6 +68,8 @@ _SECRETS_MEAN: Final = (
 )
 #: Characters of a key, at least.
 _KEY_MIN: Final = 8
+#: Characters of a signing secret, at least, where others than this machine can reach the gateway.
+SECRET_MIN: Final = 16
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -147,6 +150,11 @@ class Settings(BaseSettings):
         min_length=1,
         description="Signing secrets of Terra, separated by commas; the first is current, the "
         "others are still accepted.",
+    )
+    sources: str = Field(
+        default="",
+        description="File of sources, in TOML: who posts deliveries, how they are signed, and who "
+        "reads them; empty takes every provider as a source of its own.",
     )
     admin_key: SecretStr = Field(
         default=SecretStr(DEVELOPMENT_SECRETS["admin_key"]),
@@ -270,15 +278,20 @@ class Settings(BaseSettings):
     def _refuse_known_secrets(self) -> "Settings":
         if is_loopback(self.host):
             return self
-        known = [
+        found = {name: getattr(self, name) for name in DEVELOPMENT_SECRETS}
+        if self.sources:
+            del found["terra_secrets"]  # The file says whether there is Terra at all.
+        weak = [
             PREFIX + name.upper()
-            for name, secret in DEVELOPMENT_SECRETS.items()
-            if secret in _revealed(getattr(self, name))
+            for name, value in found.items()
+            for secret in _revealed(value)
+            if secret == DEVELOPMENT_SECRETS[name] or len(secret) < SECRET_MIN
         ]
-        if known:
+        if weak:
             raise ValueError(
-                f"{PREFIX}HOST: expected a loopback address while the development secrets are in "
-                f"use, found '{self.host}'; set {', '.join(known)} to secrets of your own"
+                f"{PREFIX}HOST: expected a loopback address while secrets are short or those of "
+                f"development, found '{self.host}'; set {', '.join(dict.fromkeys(weak))} to "
+                f"secrets of your own, of at least {SECRET_MIN} characters"
             )
         return self
 

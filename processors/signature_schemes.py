@@ -1,7 +1,7 @@
 """Signature schemes, as data. Those that many providers share, or that are well known, are here.
 
-Source: Stripe's, GitHub's, Shopify's and Slack's webhook documentation; the Standard Webhooks
-specification 1.0.0.
+Source: Stripe's, GitHub's, Shopify's, Slack's and Terra's webhook documentation; the Standard
+Webhooks specification 1.0.0.
 """
 
 import hashlib
@@ -131,6 +131,17 @@ _ALL: Final = (
         time_header="x-slack-request-timestamp",
         tolerance_s=TOLERANCE_S,
     ),
+    SignatureScheme(
+        name="terra",
+        signature_header="terra-signature",
+        form=HeaderForm.PAIRS,
+        label="v1",
+        template="{t}.{raw}",
+        time_pair="t",
+        tolerance_s=TOLERANCE_S,
+    ),
+    # Nobody's in particular: what a program of one's own can sign in a line.
+    SignatureScheme(name="plain", signature_header="x-signature", form=HeaderForm.PLAIN),
 )
 
 #: The schemes by name.

@@ -29,6 +29,7 @@ __all__ = [
     "key_of",
     "prove",
     "read_claim",
+    "sign",
     "verify",
 ]
 
@@ -165,6 +166,35 @@ def prove(
         if keys
         else f"expected a secret to be configured for {scheme.name}, found none that is usable",
     )
+
+
+def sign(
+    scheme: SignatureScheme, raw: bytes, secret: str, at_s: int, delivery_id: str = ""
+) -> dict[str, str]:
+    """The headers with which a producer posts a body; `verify` takes them.
+
+    Units:  at_s in Unix seconds.
+    Errors: ValueError for a secret that is none; its message does not hold it.
+    """
+    key = key_of(scheme, secret)
+    if not key:
+        raise ValueError(f"expected a secret of {scheme.name}, found one that is not base64")
+    head = scheme.head.replace("{t}", str(at_s)).replace("{id}", delivery_id)
+    digest = hmac.digest(key, head.encode("ascii") + raw, scheme.algorithm)
+    text = digest.hex() if scheme.encoding is Encoding.HEX else b64encode(digest).decode()
+    time = "" if scheme.time_pair is None else f"{scheme.time_pair}={at_s},"
+    written = {
+        HeaderForm.PAIRS: f"{time}{scheme.label}={text}",
+        HeaderForm.PREFIX: f"{scheme.label}{text}",
+        HeaderForm.PLAIN: text,
+        HeaderForm.LIST: f"{scheme.label},{text}",
+    }
+    headers = {scheme.signature_header: written[scheme.form]}
+    if scheme.time_header is not None:
+        headers[scheme.time_header] = str(at_s)
+    if scheme.id_header is not None and delivery_id:
+        headers[scheme.id_header] = delivery_id
+    return headers
 
 
 def _read_header(scheme: SignatureScheme, headers: Mapping[str, str]) -> _Read | Refused:

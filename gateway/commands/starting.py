@@ -8,8 +8,9 @@ from typing import Final
 import click
 
 from headwater.gateway.commands.options import cluster_of
-from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import PREFIX, Settings
+from headwater.gateway.sources import sources_of
+from headwater.processors.sources import providers_of
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import pass_over_skipped
@@ -35,7 +36,8 @@ def rules_of(settings: Settings) -> tuple[Rule, ...]:
     if not settings.rules:
         return ()
     try:
-        return read_rules(Path(settings.rules).read_text("utf-8"), installed_providers())
+        providers = providers_of(sources_of(settings))
+        return read_rules(Path(settings.rules).read_text("utf-8"), providers)
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(settings, f"expected a file of rules, found: {error}") from error
     except RulesInvalid as error:

@@ -25,6 +25,7 @@ from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.supervisor import Part, Supervisor
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings, environment
+from headwater.gateway.sources import sources_with_secrets, with_development_sources
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -48,6 +49,9 @@ def run_up(
     Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
     """
     refuse_taken_port(settings.host, settings.port)
+    settings = with_development_sources(settings)
+    # Whoever could not be received is told of before anything is started.
+    sources_with_secrets(settings, os.environ)
     _tell_of_app(settings)
     result = _Result()
     with Supervisor(data_dir=settings.data_dir, report=say) as house:

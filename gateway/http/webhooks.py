@@ -10,7 +10,7 @@ nothing is answered "ok" before Kafka has acknowledged.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPMethod
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -25,9 +25,10 @@ from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import MEDIA_TYPE, document, retry_headers
 from headwater.gateway.http.request_scope import keep_request_id
 from headwater.gateway.request_ids import usable
+from headwater.processors.handshakes import GITHUB_EVENT
 from headwater.processors.providers.envelope import Malformed, event_id
-from headwater.processors.providers.provider import Provider
-from headwater.processors.signatures import Refused, prove, read_claim
+from headwater.processors.signatures import Refused, Verified, prove, read_claim
+from headwater.processors.sources import Source
 from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, NotYetReadable, Overloaded
 from headwater.schemas.records import WebhookReceived
 
@@ -44,6 +45,12 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     request_id: str
 
 
+class Shaken(NamedTuple):
+    """The answer to a handshake, as text."""
+
+    text: str
+
+
 class _Head(NamedTuple):
     """The few headers that matter here."""
 
@@ -53,13 +60,12 @@ class _Head(NamedTuple):
 
 
 class Receiver:
-    """Takes the deliveries of one provider."""
+    """Takes the deliveries of one source."""
 
     def __init__(  # noqa: PLR0913 (everything the route needs of the world)
         self,
-        provider: Provider,
+        source: Source,
         *,
-        secrets: Sequence[str],
         log: DeliveryLog,
         bodies: BodyReader,
         peer_of: Callable[[Scope], str],
@@ -67,10 +73,11 @@ class Receiver:
         clock: Callable[[], int],
         new_request_id: Callable[[], str],
     ) -> None:
-        self._source = provider.name
-        self._scheme = provider.scheme
-        self._read_body = provider.read
-        self._secrets = tuple(secrets)
+        self._source = source.name
+        self._scheme = source.scheme
+        self._secrets = source.secrets
+        self._handshake = source.handshake
+        self._read_body = source.provider.read
         self._log = log
         self._bodies = bodies
         self._peer_of = peer_of
@@ -78,8 +85,9 @@ class Receiver:
         self._clock = clock
         self._new_request_id = new_request_id
         self._encode = msgspec.json.Encoder().encode
-        scheme = provider.scheme
-        named = (scheme.signature_header, scheme.time_header, scheme.id_header, *provider.headers)
+        scheme = source.scheme
+        named = [scheme.signature_header, scheme.time_header, scheme.id_header]
+        named += [GITHUB_EVENT, *source.provider.headers]
         self._named_headers = {name.encode(): name for name in named if name is not None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +96,7 @@ class Receiver:
         request_id = head.request_id or self._new_request_id()
         keep_request_id(scope, request_id)
         hold = self._bodies.hold(self._peer_of(scope))
-        answer: Accepted | Refusal
+        answer: Accepted | Shaken | Refusal
         try:
             answer = await self._answer(scope, receive, head, request_id, hold)
         except Exception:  # noqa: BLE001 (the outermost loop of this route: a bug of ours is a 500, and logged)
@@ -99,6 +107,9 @@ class Receiver:
         if isinstance(answer, Accepted):
             self._metrics.answered(self._source, "duplicate" if answer.duplicate else "accepted")
             await _send(send, 200, b"application/json", self._encode(answer), request_id)
+        elif isinstance(answer, Shaken):
+            self._metrics.answered(self._source, "handshake")
+            await _send(send, 200, b"text/plain; charset=utf-8", answer.text.encode(), request_id)
         else:
             await self._refuse(scope, send, request_id, answer)
 
@@ -117,27 +128,36 @@ class Receiver:
 
     async def _answer(
         self, scope: Scope, receive: Receive, head: _Head, request_id: str, hold: Hold
-    ) -> Accepted | Refusal:
+    ) -> Accepted | Shaken | Refusal:
         """Decides what to answer."""
         if scope.get("method") != HTTPMethod.POST:
             return Refusal("method_not_allowed", "Deliveries are posted to this path.")
         now_ms = self._clock()
+        signed = await self._receive_signed(receive, head, now_ms, hold)
+        if isinstance(signed, Refusal):
+            return signed
+        body, verified = signed
+        if self._handshake is not None:
+            answer = self._handshake(body, head.named)
+            if answer is not None:
+                return Shaken(answer)
+        delivery = self._read(body, head.named, request_id, now_ms, verified)
+        return delivery if isinstance(delivery, Refusal) else await self._append(delivery)
+
+    async def _receive_signed(
+        self, receive: Receive, head: _Head, now_ms: int, hold: Hold
+    ) -> tuple[bytes, Verified] | Refusal:
+        """Reads a body that its producer signed; none that its headers already rule out."""
         claim = read_claim(self._scheme, head.named, now_ms / 1000)
         if isinstance(claim, Refused):
             await self._bodies.drain(receive, hold)
             return self._unsigned(claim)
         body = await self._bodies.read(receive, head.length, hold)
-        if not isinstance(body, bytes):
+        if isinstance(body, Refusal):
             await self._bodies.drain(receive, hold)
             return body
         verified = prove(self._scheme, claim, body, self._secrets)
-        if isinstance(verified, Refused):
-            return self._unsigned(verified)
-        sent_at_ms = verified.sent_at_ms or now_ms
-        delivery = self._read(body, head.named, request_id, now_ms, sent_at_ms)
-        if isinstance(delivery, Refusal):
-            return delivery
-        return await self._append(delivery)
+        return self._unsigned(verified) if isinstance(verified, Refused) else (body, verified)
 
     def _unsigned(self, refused: Refused) -> Refusal:
         self._metrics.refused(self._source, refused.reason)
@@ -149,7 +169,7 @@ class Receiver:
         headers: Mapping[str, str],
         request_id: str,
         now_ms: int,
-        sent_at_ms: int,
+        verified: Verified,
     ) -> WebhookReceived | Refusal:
         """Reads as much of a body as its way through the pipeline needs."""
         if not body:
@@ -161,13 +181,20 @@ class Receiver:
         if isinstance(routing, Malformed):
             return Refusal("malformed_payload", routing.detail, routing.code)
         return WebhookReceived(
-            event_id=event_id(self._source, routing.type, routing.subject, body),
+            # What the producer has signed as the id of a delivery says better than its bytes which
+            # two are the same.
+            event_id=event_id(
+                self._source,
+                routing.type,
+                routing.subject,
+                body if verified.delivery_id is None else verified.delivery_id.encode(),
+            ),
             request_id=request_id,
             source=self._source,
             type=routing.type,
             subject=routing.subject,
             reference=routing.reference,
-            sent_at_ms=sent_at_ms,
+            sent_at_ms=verified.sent_at_ms or now_ms,
             updated_at_ms=routing.updated_at_ms,
             received_at_ms=now_ms,
             body=body,

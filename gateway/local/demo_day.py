@@ -4,8 +4,6 @@ The bodies are files, so posting them again posts the same bytes and is answered
 signatures are made when they are posted, because a signature holds for five minutes.
 """
 
-import hashlib
-import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,6 +11,8 @@ from importlib.resources import files
 from typing import Final
 
 import httpx
+
+from headwater.processors.signatures import SCHEMES, sign
 
 #: Comes before its user's connection is known: its user is not named in it, so it has to wait until
 #: `CONNECTS_LATE` says who that is.
@@ -58,8 +58,7 @@ def demo_deliveries() -> tuple[Delivery, ...]:
 
 def terra_signature(secret: str, body: bytes, at_s: int) -> str:
     """The value of the header terra-signature for a body posted at a time (Unix seconds)."""
-    signed = f"{at_s}.".encode() + body
-    return f"t={at_s},v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
+    return sign(SCHEMES["terra"], body, secret, at_s)["terra-signature"]
 
 
 def post(

@@ -28,6 +28,9 @@ P = TypeVar("P")
 #: Reason of a delivery that names nobody: there is nothing to wait for.
 NO_USER: Final = "no_user"
 
+#: Reason of a delivery of a source that no provider describes.
+NO_NORMALIZER: Final = "no_normalizer"
+
 #: Reason of a delivery that would fill a table which its type does not declare.
 UNDECLARED_TABLE: Final = "undeclared_table"
 
@@ -164,6 +167,8 @@ class Provider:
         return result
 
     def _skip_reason(self, type_: str) -> str:
+        if not self.types:
+            return NO_NORMALIZER
         family = type_.partition(".")[0] + "."
         known = type_ in self.skipped or (family in self.skipped and type_ != family)
         return type_ if known else f"unknown_type:{type_}"

@@ -9,9 +9,9 @@ from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
 from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
-from headwater.gateway.providers import installed_providers
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
 from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable
@@ -122,7 +122,7 @@ def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None
 def app_on(bootstrap: str, append_timeout_s: float = 5.0) -> TestClient:
     app = create_app(
         Settings(),
-        providers=installed_providers(),
+        sources=sources_with_secrets(Settings(), {}),
         log=real_log(bootstrap, append_timeout_s),
         reader=Reader(NO_POSTGRES),
         replays=DeadLetters(cluster=Cluster(bootstrap), clock=now_ms),

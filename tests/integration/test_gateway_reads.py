@@ -14,8 +14,8 @@ from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
 from headwater.gateway.commands.mirror import Mirror
-from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
@@ -35,7 +35,7 @@ Write = Callable[[Sequence[Written]], None]
 def gateway_on(dsn: str) -> Iterator[Client]:
     app = create_app(
         Settings(),
-        providers=installed_providers(),
+        sources=sources_with_secrets(Settings(), {}),
         log=MemoryLog(),
         reader=Reader(dsn),
         replays=MemoryReplays(),

@@ -14,8 +14,8 @@ from headwater.gateway.app import create_app, with_short_cut
 from headwater.gateway.http import server
 from headwater.gateway.http.budget import READS_MAX
 from headwater.gateway.local.demo_day import terra_signature
-from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
@@ -65,7 +65,7 @@ async def served() -> AsyncIterator[Connect]:
     postgres = Reader(NO_POSTGRES)
     app = create_app(
         Settings(),
-        providers=installed_providers(),
+        sources=sources_with_secrets(Settings(), {}),
         log=MemoryLog(),
         reader=postgres,
         replays=MemoryReplays(),

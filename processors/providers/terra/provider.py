@@ -18,7 +18,7 @@ from headwater.processors.providers.terra.envelope import (
     read_envelope,
 )
 from headwater.processors.providers.terra.sleep import normalize_sleep
-from headwater.processors.signature_schemes import TOLERANCE_S, HeaderForm, SignatureScheme
+from headwater.processors.signature_schemes import SCHEMES
 from headwater.schemas.providers.terra import decode_daily, decode_envelope, decode_sleep
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 
@@ -61,16 +61,7 @@ TERRA: Final = Provider(
     name="terra",
     # Terra's dashboard takes a host name only, and has been pointed at four paths over the years.
     more_paths=("/webhook/terra", "/webhook", "/terra", "/"),
-    # Source: Terra's webhook documentation.
-    scheme=SignatureScheme(
-        name="terra",
-        signature_header="terra-signature",
-        form=HeaderForm.PAIRS,
-        label="v1",
-        template="{t}.{raw}",
-        time_pair="t",
-        tolerance_s=TOLERANCE_S,
-    ),
+    scheme=SCHEMES["terra"],
     read=read_envelope,
     types=_TYPES,
     skipped=frozenset(

@@ -10,8 +10,8 @@ from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
 from headwater.gateway.local.demo_day import terra_signature
-from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
 from headwater.projections.deliveries.queries import Reader
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays
 
@@ -53,7 +53,7 @@ def client(log: MemoryLog, clock: Clock, settings: Settings) -> Iterator[TestCli
     numbers = count(1)
     app = create_app(
         settings,
-        providers=installed_providers(),
+        sources=sources_with_secrets(settings, {}),
         log=log,
         reader=Reader(NO_POSTGRES),
         replays=MemoryReplays(),

@@ -16,7 +16,6 @@ from headwater.gateway.commands.on_demand import OnDemand
 from headwater.gateway.commands.output import print_rows
 from headwater.gateway.commands.up import parts_of
 from headwater.gateway.commands.work import steps_dsn_of
-from headwater.gateway.local.demo_day import terra_signature
 from headwater.gateway.settings import load_settings
 
 README = Path(__file__).parents[3] / "README.md"
@@ -121,7 +120,7 @@ def test_help_works_from_outside() -> None:
         (["dlq", "list", "--url", "http://127.0.0.1:1"], 1, "headwater: expected Headwater at"),
         (["serve", "--port", "70000"], 2, "headwater: HEADWATER_PORT: expected 65535 or less"),
         (["serve", "--host", "0.0.0.0"], 2, "headwater: HEADWATER_HOST: expected a loopback"),
-        (["sign", "/nowhere"], 2, "headwater sign: Invalid value for 'FILE'"),
+        (["webhook", "sign", "/nowhere"], 2, "headwater webhook sign: Invalid value for 'FILE'"),
         (
             ["migrate", "--postgres", "host=127.0.0.1 port=1"],
             1,
@@ -238,14 +237,6 @@ def test_steps_have_the_postgres_that_belongs_to_kafka(
     flags: dict[str, object], dsn: str | None
 ) -> None:
     assert steps_dsn_of(load_settings(**flags)) == dsn
-
-
-def test_sign_makes_the_header_that_the_gateway_checks(tmp_path: Path) -> None:
-    body = tmp_path / "delivery.json"
-    body.write_bytes(b'{"type":"daily"}\n')
-    signature = headwater("sign", str(body)).stdout.strip()
-    at_s = int(signature.partition(",")[0].removeprefix("t="))
-    assert signature == terra_signature("dev-terra-secret", body.read_bytes(), at_s)
 
 
 def test_rows_in_a_pipe_are_tab_separated_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from litestar.testing import TestClient
 from headwater.gateway.app import create_app
 from headwater.gateway.providers import GROUP, ProviderInvalid, installed_providers
 from headwater.gateway.settings import environment, load_settings
+from headwater.gateway.sources import sources_with_secrets
 from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.provider import DeliveryType, catalogue_of
 from headwater.processors.providers.results import Normalized, NormalizeResult
@@ -52,7 +53,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def post(log: MemoryLog, event: str, body: bytes) -> httpx.Response:
     app = create_app(
         load_settings(),
-        providers=installed_providers(),
+        sources=sources_with_secrets(load_settings(), {}),
         log=log,
         reader=Reader(NO_POSTGRES),
         replays=MemoryReplays(),

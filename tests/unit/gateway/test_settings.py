@@ -16,10 +16,10 @@ from headwater.gateway.settings import (
 )
 
 SECRETS = {
-    "HEADWATER_TERRA_SECRETS": "mine-1,mine-2",
-    "HEADWATER_ADMIN_KEY": "mine-admin",
-    "HEADWATER_READ_KEY": "mine-read",
-    "HEADWATER_WORKFLOW_KEY": "mine-workflow",
+    "HEADWATER_TERRA_SECRETS": "mine-1-long-enough,mine-2-long-enough",
+    "HEADWATER_ADMIN_KEY": "mine-admin-long-enough",
+    "HEADWATER_READ_KEY": "mine-read-long-enough",
+    "HEADWATER_WORKFLOW_KEY": "mine-workflow-long-enough",
 }
 
 
@@ -151,8 +151,8 @@ def test_development_secrets_are_not_shown_to_the_network(host: str) -> None:
 
 
 def test_only_the_secrets_that_are_still_known_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADWATER_ADMIN_KEY", "mine-admin")
-    monkeypatch.setenv("HEADWATER_TERRA_SECRETS", "mine-1,dev-terra-secret")
+    monkeypatch.setenv("HEADWATER_ADMIN_KEY", SECRETS["HEADWATER_ADMIN_KEY"])
+    monkeypatch.setenv("HEADWATER_TERRA_SECRETS", "mine-1-long-enough,dev-terra-secret")
     with pytest.raises(SettingsInvalid) as caught:
         load_settings(host="0.0.0.0")
     (line,) = caught.value.problems
@@ -164,7 +164,15 @@ def test_own_secrets_may_be_used_anywhere(monkeypatch: pytest.MonkeyPatch) -> No
     for variable, value in SECRETS.items():
         monkeypatch.setenv(variable, value)
     settings = load_settings(host="0.0.0.0")
-    assert settings.secrets_of("terra") == ("mine-1", "mine-2")
+    assert settings.secrets_of("terra") == ("mine-1-long-enough", "mine-2-long-enough")
+
+
+def test_a_short_secret_is_not_shown_to_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("HEADWATER_TERRA_SECRETS", "x")
+    with pytest.raises(SettingsInvalid, match="set HEADWATER_TERRA_SECRETS to secrets of your own"):
+        load_settings(host="0.0.0.0")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])

@@ -11,8 +11,8 @@ import pytest
 from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
-from headwater.gateway.providers import installed_providers
 from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
@@ -69,7 +69,7 @@ def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> 
     reader = Reader(NO_POSTGRES)
     app = create_app(
         Settings(max_body_bytes=2_000_000, **settings),
-        providers=installed_providers(),
+        sources=sources_with_secrets(Settings(), {}),
         log=MemoryLog(),
         reader=reader,
         replays=MemoryReplays(),

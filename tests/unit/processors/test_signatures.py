@@ -14,6 +14,7 @@ from headwater.processors.signatures import (
     Refused,
     SignatureScheme,
     Verified,
+    sign,
     verify,
 )
 
@@ -288,10 +289,24 @@ def test_a_scheme_that_contradicts_itself_cannot_be_made(changed: dict[str, obje
 
 def test_every_scheme_is_named_once_and_its_headers_are_lower_case():
     assert set(SCHEMES) == {
-        "standard-webhooks", "svix", "stripe", "github", "shopify", "slack",
+        "standard-webhooks", "svix", "stripe", "github", "shopify", "slack", "terra", "plain",
     }  # fmt: skip
     for name, scheme in SCHEMES.items():
         assert scheme.name == name
         for header in (scheme.signature_header, scheme.time_header, scheme.id_header):
             assert header is None or header == header.lower()
         assert scheme.signature_chars == (64 if scheme.encoding is Encoding.HEX else 44)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=lambda scheme: scheme.name)
+def test_what_is_signed_by_a_scheme_holds_by_it(scheme: SignatureScheme):
+    secret = "whsec_" + b64encode(b"secret").decode()
+    headers = sign(scheme, b"{}", secret, 1_700_000_000, "msg_1")
+    assert isinstance(verify(scheme, headers, b"{}", ["other", secret], 1_700_000_001), Verified)
+    assert isinstance(verify(scheme, headers, b"{ }", [secret], 1_700_000_001), Refused)
+
+
+def test_a_secret_that_is_none_signs_nothing_and_is_not_told():
+    with pytest.raises(ValueError, match="found one that is not base64") as caught:
+        sign(SCHEMES["svix"], b"{}", "whsec_?", 0)
+    assert "?" not in str(caught.value)

@@ -1,0 +1,227 @@
+"""`headwater webhook` and `headwater sources`: who may post, and why a request is refused.
+
+Nothing is asked of a gateway: sources and secrets are read as it reads them.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.gateway.commands.options import examples, json_option, settings_from
+from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.times import span
+from headwater.streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from headwater.gateway.settings import Settings
+    from headwater.processors.signature_diagnosis import Diagnosis
+    from headwater.processors.sources import Source
+
+_REFUSED = 1
+
+
+def _settings() -> "Settings":
+    """The settings, with the sources of `headwater up` if no file is named."""
+    from headwater.gateway.sources import with_development_sources  # noqa: PLC0415 (loads more than --help needs)
+
+    return with_development_sources(settings_from())
+
+
+def _source(name: str) -> "Source":
+    from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (loads more than --help needs)
+
+    sources = {one.name: one for one in sources_with_secrets(_settings(), os.environ)}
+    if name not in sources:
+        raise click.UsageError(f"--source: expected one of {', '.join(sources)}, found {name!r}")
+    return sources[name]
+
+
+source_option = click.option(
+    "--source", "name", default="terra", show_default=True, help="The source, by its name."
+)
+
+
+@click.command(epilog=examples("headwater sources", "headwater sources --json"))
+@json_option
+def sources(as_json: bool) -> None:
+    """List the sources of deliveries: their paths, how they are signed, who reads them.
+
+    They are those of the file that HEADWATER_SOURCES names. Without one, `headwater up` has those
+    that are listed here, and `headwater serve` every provider as a source of its own name.
+    """
+    from headwater.gateway.sources import sources_of  # noqa: PLC0415 (loads more than --help needs)
+
+    settings = _settings()
+    rows = [
+        {
+            "source": source.name,
+            "scheme": source.scheme.name,
+            "provider": source.provider.name if source.provider.types else None,
+            "secrets": _places(source),
+            "paths": " ".join(source.paths),
+        }
+        for source in sources_of(settings)
+    ]
+    print_rows(rows, ("source", "scheme", "provider", "secrets", "paths"), as_json=as_json)
+
+
+def _places(source: "Source") -> str:
+    """Where the secrets of a source are; never what they are."""
+    at = source.secrets_at
+    inline = [f"{len(at.inline)} in the file"] if at.inline else []
+    if not at:
+        return f"HEADWATER_{source.provider.name.replace('-', '_').upper()}_SECRETS"
+    return ", ".join([*inline, *at.variables, *at.files])
+
+
+@click.group(
+    epilog=examples(
+        "headwater webhook sign delivery.json",
+        "headwater webhook verify --headers captured.txt body.json",
+    )
+)
+def webhook() -> None:
+    """Sign deliveries as their sources do, and find out why one was refused."""
+
+
+@webhook.command(
+    "sign",
+    epilog=examples(
+        "headwater webhook sign delivery.json",
+        "headwater webhook sign --source github push.json",
+        "headwater webhook sign delivery.json | curl -H @- --data-binary @delivery.json \\",
+        "     http://127.0.0.1:8080/webhooks/terra",
+    ),
+)
+@click.argument("file", type=click.File("rb"))
+@source_option
+@click.option("--secret", help="The signing secret. Default: the first of the source.")
+def sign(file: click.utils.LazyFile, name: str, secret: str | None) -> None:
+    """Print the headers of a delivery, as its source would send it now, a line each.
+
+    FILE is the body, byte for byte; - reads standard input.
+    """
+    from headwater.processors import signatures  # noqa: PLC0415 (loads more than --help needs)
+
+    source = _source(name)
+    if secret is None and not source.secrets:
+        raise click.ClickException(f"source {name}: expected a secret, found none")
+    id_ = f"msg_{secrets.token_hex(12)}"
+    try:
+        headers = signatures.sign(
+            source.scheme, file.read(), secret or source.secrets[0], now_ms() // 1000, id_
+        )
+    except ValueError as error:
+        raise click.UsageError(f"--secret: {error}") from error
+    for header, value in headers.items():
+        sys.stdout.write(f"{header}: {value}\n")
+
+
+@webhook.command(
+    "verify",
+    epilog=examples(
+        "headwater webhook verify --headers captured.txt body.json",
+        "headwater webhook verify --source github -H 'x-hub-signature-256: sha256=…' push.json",
+        "headwater webhook verify --headers captured.txt --at 2026-07-01T12:00:00Z body.json",
+    ),
+)
+@click.argument("file", type=click.File("rb"), default="-")
+@source_option
+@click.option("-H", "--header", "given", multiple=True, metavar="'NAME: VALUE'",
+              help="A header of the request; may be repeated.")  # fmt: skip
+@click.option("--headers", "listed", type=click.File("r"), help="A file of headers, a line each.")
+@click.option("--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]),
+              help="When the request came, in UTC. Default: now.")  # fmt: skip
+@json_option
+def verify(
+    file: click.utils.LazyFile,
+    name: str,
+    given: tuple[str, ...],
+    listed: click.utils.LazyFile | None,
+    at: datetime | None,
+    as_json: bool,
+) -> None:
+    """Say whether a captured request is taken, and if not, why.
+
+    FILE is the body, byte for byte; - reads standard input. Exits 1 if it is refused.
+
+    Tries what a gateway does not: each secret of the source, and bodies that differ from this one
+    by newlines or white space, as after an editor or a proxy that reformats. A captured request is
+    soon stale; the other findings hold all the same.
+    """
+    from headwater.processors.signature_diagnosis import diagnose  # noqa: PLC0415 (loads more than --help needs)
+
+    source = _source(name)
+    now_s = now_ms() / 1000 if at is None else at.replace(tzinfo=UTC).timestamp()
+    headers = read_headers([*(listed or ()), *given])
+    found = diagnose(source.scheme, headers, file.read(), source.secrets, now_s)
+    if as_json:
+        print_json({"source": name, "taken": found.reason is None, **asdict(found)})
+    else:
+        print_rows(_rows(source, headers, found), ("field", "value"))
+        say(_verdict(found, len(source.secrets)))
+    if found.reason is not None:
+        raise click.exceptions.Exit(_REFUSED)
+
+
+def read_headers(lines: Iterable[str]) -> dict[str, str]:
+    """Headers by name in lower case, from lines such as `Name: value`.
+
+    What tools write around them is passed over: the request's first line, `> ` of curl, blanks.
+    """
+    headers = {}
+    for line in lines:
+        header, colon, value = line.strip().removeprefix("> ").partition(":")
+        if colon and header and " " not in header:
+            headers[header.lower()] = value.strip()
+    return headers
+
+
+def _rows(source: "Source", headers: dict[str, str], found: "Diagnosis") -> list[dict[str, Any]]:
+    scheme = source.scheme
+    named = filter(None, (scheme.signature_header, scheme.time_header, scheme.id_header))
+    rows = [
+        ("source", source.name),
+        ("scheme", scheme.name),
+        ("expected", found.expected),
+        *((f"found {name}", headers.get(name, "(none)")) for name in dict.fromkeys(named)),
+        ("signed", found.signed),
+    ]
+    if found.age_s is not None:
+        way = "before" if found.age_s >= 0 else "after"
+        spoken = f"{span(abs(found.age_s) * 1000)} {way} the request came"
+        rows.append(("time", f"{spoken}; {scheme.tolerance_s} s are allowed"))
+    rows.append(("secrets", str(len(source.secrets))))
+    if found.reason is not None:
+        rows += [("refused", found.reason), ("because", found.detail)]
+    return [{"field": field, "value": value} for field, value in rows]
+
+
+def _verdict(found: "Diagnosis", secrets_: int) -> str:
+    """What to make of it, in a sentence."""
+    from headwater.processors.signatures import RefusalReason  # noqa: PLC0415 (loads more than --help needs)
+
+    if found.reason is None:
+        return f"Taken: secret {found.secret} of {secrets_} has signed it."
+    if found.body is not None:
+        return (
+            f"Refused. Secret {found.secret} of {secrets_} has signed {found.body}: something on "
+            "the way, or an editor, has changed the bytes."
+        )
+    if found.secret is not None:  # and nothing else is wrong
+        return (
+            f"Refused, though secret {found.secret} of {secrets_} has signed it: only its time is "
+            "wrong. --at says when it came."
+        )
+    if found.reason not in (RefusalReason.STALE, RefusalReason.SIGNATURE_MISMATCH):
+        return f"Refused: {found.detail}"
+    return (
+        "Refused. No secret of the source has signed this body, or one that differs from it by "
+        "white space: the secret is another, or the body."
+    )

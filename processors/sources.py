@@ -1,0 +1,276 @@
+"""Sources of deliveries, as operators write them: a TOML file of `[[source]]` tables, read whole.
+
+    [[source]]
+    name = "shop"                   # its deliveries come to /webhooks/shop
+    scheme = "shopify"              # or a table [source.scheme] with a scheme of your own
+    secret_env = "SHOP_SECRET"      # or secret_file, or secrets = ["…"] for development
+    paths = ["/hooks/shop"]         # other paths where they come in
+    type = "x-shopify-topic"        # a header, or a JSON pointer into the body: "/type"
+    subject = "/id"
+
+    [[source]]
+    name = "terra"
+    provider = "terra"              # reads and normalizes them; without one they are recorded
+
+`every_provider = true`, above the tables, makes a source of each provider that no source names.
+Where the secrets are is said here; what they are is read by the gateway alone.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+import msgspec
+
+from headwater.processors.handshakes import GITHUB_EVENT, HANDSHAKES, Handshake
+from headwater.processors.providers.provider import Provider, Providers
+from headwater.processors.providers.undescribed import undescribed
+from headwater.processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
+from headwater.schemas.errors import Disposition, HeadwaterError
+
+#: Where producers of a scheme say what a delivery is, unless the file says else.
+_TYPE_AT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "github": GITHUB_EVENT,
+        "shopify": "x-shopify-topic",
+        "slack": "/event/type",
+        "standard-webhooks": "/type",
+        "stripe": "/type",
+        "svix": "/type",
+    }
+)
+#: Paths of our own, which no source may take.
+_OURS: Final = re.compile(r"/(admin|api|health|metrics|registry|schema|v1|webhooks)(/.*)?")
+_NAME: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_PATH: Final = re.compile(r"/[!-~]*")
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SETTINGS: Final = "HEADWATER_"
+
+
+class SourcesInvalid(HeadwaterError):
+    """Sources that cannot be used; one line each, which names source and place."""
+
+    disposition = Disposition.HALT
+    code = "sources_invalid"
+
+
+class _WrittenScheme(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A scheme as it is written in full; see `SignatureScheme`."""
+
+    signature_header: str
+    form: HeaderForm
+    label: str = ""
+    template: str = "{raw}"
+    time_pair: str | None = None
+    time_header: str | None = None
+    id_header: str | None = None
+    algorithm: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
+    encoding: Encoding = Encoding.HEX
+    tolerance_s: int | None = None
+    secret_prefix: str | None = None
+
+
+class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A source as it is written."""
+
+    name: str
+    scheme: str | _WrittenScheme | None = None
+    provider: str | None = None
+    secrets: list[str] = []
+    secret_env: str | list[str] = []
+    secret_file: str | list[str] = []
+    paths: list[str] = []
+    type: str | None = None
+    subject: str | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    every_provider: bool = False
+    source: list[dict[str, Any]] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretPlaces:
+    """Where the signing secrets of a source are, the current one first; nowhere: in the settings.
+
+    Shape:  variables hold secrets separated by commas, files one on each line.
+    """
+
+    inline: tuple[str, ...] = field(default=(), repr=False)
+    variables: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.inline or self.variables or self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where deliveries come from.
+
+    Shape:  `provider` reads them; one without types stands for none. `secrets` are those that the
+            gateway has found at `secrets_at`.
+    """
+
+    name: str
+    scheme: SignatureScheme
+    provider: Provider
+    paths: tuple[str, ...]
+    handshake: Handshake | None
+    secrets_at: SecretPlaces = SecretPlaces()
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+def source_of(provider: Provider) -> Source:
+    """A provider as a source of its own name, signed as the provider says."""
+    return Source(
+        name=provider.name,
+        scheme=provider.scheme,
+        provider=provider,
+        paths=provider.paths,
+        handshake=HANDSHAKES.get(provider.scheme.name),
+    )
+
+
+def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
+    """Reads the text of a file of sources.
+
+    Errors: SourcesInvalid, with every problem of every source.
+    """
+    try:
+        file = msgspec.convert(tomllib.loads(text), _File)
+    except tomllib.TOMLDecodeError as error:
+        raise SourcesInvalid(f"expected TOML, found: {error}") from None
+    except msgspec.ValidationError as error:
+        raise SourcesInvalid(f"expected [[source]] tables, found: {error}") from None
+    problems: list[str] = []
+    read = [_read(number, each, providers, problems) for number, each in enumerate(file.source, 1)]
+    found = [source for source in read if source is not None]
+    if file.every_provider:
+        named = {source.provider.name for source in found}
+        found += [source_of(each) for name, each in providers.items() if name not in named]
+    problems += _twice("name", [source.name for source in found])
+    problems += _twice("path", [path for source in found for path in source.paths])
+    if problems:
+        raise SourcesInvalid("\n".join(problems))
+    return tuple(found)
+
+
+def providers_of(sources: Iterable[Source]) -> Providers:
+    """Who describes the deliveries of which source, for the pipeline."""
+    return {source.name: source.provider for source in sources}
+
+
+def _read(
+    number: int, table: Mapping[str, Any], providers: Providers, problems: list[str]
+) -> Source | None:
+    where = f"source {table.get('name', number)}"
+    try:
+        written = msgspec.convert(table, _Written)
+        scheme = _scheme(written, providers)
+    except msgspec.ValidationError as error:
+        problems.append(f"{where}: {str(error).replace('$.', '')}")
+        return None
+    except ValueError as error:
+        problems.append(f"{where}: {error}")
+        return None
+    faults = list(_faults(written, providers))
+    problems += [f"{where}: {fault}" for fault in faults]
+    return None if faults else _source(written, scheme, providers)
+
+
+def _source(written: _Written, scheme: SignatureScheme, providers: Providers) -> Source:
+    if written.provider is None:
+        provider = undescribed(
+            written.name,
+            scheme,
+            type_at=_place(written.type or _TYPE_AT.get(scheme.name)),
+            subject_at=_place(written.subject),
+        )
+    else:
+        provider = providers[written.provider]
+    historic = provider.more_paths if provider.name == written.name else ()
+    return Source(
+        name=written.name,
+        scheme=scheme,
+        provider=provider,
+        paths=tuple(dict.fromkeys([f"/webhooks/{written.name}", *written.paths, *historic])),
+        handshake=HANDSHAKES.get(scheme.name),
+        secrets_at=SecretPlaces(
+            inline=tuple(written.secrets),
+            variables=_several(written.secret_env),
+            files=_several(written.secret_file),
+        ),
+    )
+
+
+def _scheme(written: _Written, providers: Providers) -> SignatureScheme:
+    """The scheme of a source.
+
+    Errors: ValueError.
+    """
+    if isinstance(written.scheme, _WrittenScheme):
+        fields = msgspec.structs.asdict(written.scheme)
+        for name in ("signature_header", "time_header", "id_header"):
+            header = fields[name]
+            if header is not None and not _HEADER.fullmatch(header):
+                raise ValueError(f"scheme.{name}: expected the name of a header, found {header!r}")
+            fields[name] = header and header.lower()
+        return SignatureScheme(name=f"{written.name}'s own", **fields)
+    if written.scheme is None:
+        provider = providers.get(written.provider or "")
+        if provider is None:
+            raise ValueError(f"scheme: expected {_one_of(SCHEMES)}, or a table; found none")
+        return provider.scheme
+    if written.scheme not in SCHEMES:
+        raise ValueError(f"scheme: expected {_one_of(SCHEMES)}, found {written.scheme!r}")
+    return SCHEMES[written.scheme]
+
+
+def _faults(written: _Written, providers: Providers) -> Iterable[str]:
+    """What is wrong with a source beside its scheme."""
+    if not _NAME.fullmatch(written.name):
+        yield f"name: expected a name such as my-shop, found {written.name!r}"
+    for path in written.paths:
+        if not _PATH.fullmatch(path) or "{" in path:
+            yield f"paths: expected paths that begin with /, found {path!r}"
+        elif _OURS.fullmatch(path):
+            yield f"paths: expected a path that is none of Headwater's own, found {path!r}"
+    for name in _several(written.secret_env):
+        if name.startswith(_SETTINGS):
+            yield f"secret_env: expected a name that does not begin with {_SETTINGS}, found {name}"
+    if written.provider is None:
+        yield from _faults_of_undescribed(written)
+    elif written.provider not in providers:
+        yield f"provider: expected {_one_of(providers)}, found {written.provider!r}"
+    elif written.type is not None or written.subject is not None:
+        yield "expected type and subject without a provider only: it reads them itself"
+
+
+def _faults_of_undescribed(written: _Written) -> Iterable[str]:
+    if not (written.secrets or written.secret_env or written.secret_file):
+        yield "expected secret_env, secret_file or secrets, found none"
+    for name, place in (("type", written.type), ("subject", written.subject)):
+        if place is not None and not (place.startswith("/") or _HEADER.fullmatch(place)):
+            yield f"{name}: expected a header or a JSON pointer such as /type, found {place!r}"
+
+
+def _place(text: str | None) -> str | None:
+    return text if text is None or text.startswith("/") else text.lower()
+
+
+def _several(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"one of {', '.join(sorted(names))}"
+
+
+def _twice(what: str, names: list[str]) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return [f"expected each {what} once, found {name} twice" for name in twice]

@@ -1,0 +1,205 @@
+"""Sources through the real application: secrets from everywhere, handshakes, no provider needed."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from litestar.testing import TestClient
+
+from headwater.gateway.app import create_app
+from headwater.gateway.settings import Settings
+from headwater.gateway.sources import (
+    DEVELOPMENT_SOURCES,
+    sources_of,
+    sources_with_secrets,
+    with_development_sources,
+)
+from headwater.processors.signature_schemes import SCHEMES
+from headwater.processors.signatures import sign
+from headwater.processors.sources import SourcesInvalid, providers_of
+from headwater.projections.deliveries.queries import Reader
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.records import OutcomeRecorded
+from headwater.schemas.topics import EVENTS, OUTCOMES
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline.admit import Admit
+from headwater.streams.pipeline.normalize import Normalize
+from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
+from tests.unit.gateway.problem_contract import assert_problem
+
+OWN = {"admin_key": "a" * 16, "read_key": "b" * 16, "workflow_key": "c" * 16}
+SHOP = '[[source]]\nname = "shop"\nscheme = "plain"\n'
+
+
+def settings_of(folder: Path, text: str, **others: str) -> Settings:
+    file = folder / "sources.toml"
+    file.write_text(text)
+    return Settings(sources=str(file), **others)
+
+
+def secrets(settings: Settings, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    (source,) = sources_with_secrets(settings, environment or {})
+    return source.secrets
+
+
+def problem(settings: Settings) -> str:
+    with pytest.raises(SourcesInvalid) as caught:
+        sources_with_secrets(settings, {})
+    where, _, lines = caught.value.message.partition("\n")
+    assert where == f"HEADWATER_SOURCES, {settings.sources}:"
+    return lines
+
+
+def test_secrets_come_from_the_file_from_variables_and_from_files(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("fourth\n\nfifth\n")
+    settings = settings_of(
+        tmp_path, f'{SHOP}secrets = ["first"]\nsecret_env = "SHOP"\nsecret_file = "secret"'
+    )
+    found = secrets(settings, {"SHOP": "second, third"})
+    assert found == ("first", "second", "third", "fourth", "fifth")
+
+
+def test_a_source_of_a_provider_has_the_secrets_of_its_setting(tmp_path: Path) -> None:
+    settings = settings_of(
+        tmp_path, '[[source]]\nname = "eu"\nprovider = "terra"', terra_secrets="one,two"
+    )
+    assert secrets(settings) == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('secret_env = "SHOP"', "source shop: secret_env, SHOP: expected a secret, found none"),
+        (
+            'secret_file = "nowhere"',
+            "source shop: secret_file: [Errno 2] No such file",
+        ),
+    ],
+)
+def test_a_secret_that_is_not_there_is_named(tmp_path: Path, line: str, found: str) -> None:
+    assert problem(settings_of(tmp_path, SHOP + line)).startswith(found)
+
+
+def test_a_secret_that_cannot_sign_is_named_and_not_told(tmp_path: Path) -> None:
+    text = SHOP.replace("plain", "svix") + 'secrets = ["whsec_MTIz", "whsec_?"]'
+    assert problem(settings_of(tmp_path, text)) == (
+        "source shop: secret 2: expected base64 after whsec_"
+    )
+
+
+@pytest.mark.parametrize("secret", ["short", "dev-github-secret", "dev-terra-secret"])
+def test_short_and_known_secrets_are_for_loopback_alone(tmp_path: Path, secret: str) -> None:
+    text = f'{SHOP}secrets = ["{secret}"]'
+    assert secrets(settings_of(tmp_path, text)) == (secret,)
+    found = problem(settings_of(tmp_path, text, host="0.0.0.0", **OWN))
+    assert found.startswith("source shop: secret 1: expected one of your own")
+    assert secret not in found
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(SourcesInvalid, match="HEADWATER_SOURCES, /nowhere"):
+        sources_of(Settings(sources="/nowhere"))
+
+
+def test_sources_for_development_have_every_scheme_and_are_for_loopback_alone() -> None:
+    here = with_development_sources(Settings())
+    assert here.sources == DEVELOPMENT_SOURCES
+    found = sources_with_secrets(here, {})
+    assert {source.scheme.name for source in found} == set(SCHEMES)
+    away = Settings(host="0.0.0.0", terra_secrets="d" * 16, **OWN)
+    assert with_development_sources(away) is away
+
+
+# --- over HTTP --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def development() -> Settings:
+    return with_development_sources(Settings())
+
+
+@pytest.fixture
+def client(log: MemoryLog, development: Settings) -> Iterator[TestClient[Any]]:
+    app = create_app(
+        development,
+        sources=sources_with_secrets(development, {}),
+        log=log,
+        reader=Reader(NO_POSTGRES),
+        replays=MemoryReplays(),
+        clock=lambda: NOW_MS,
+        new_request_id=lambda: "request-1",
+    )
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def post(
+    client: TestClient[Any], settings: Settings, name: str, body: bytes, id_: str = "msg_1",
+    **more: str,
+) -> Any:  # noqa: ANN401 (an answer)  # fmt: skip
+    (source,) = [one for one in sources_with_secrets(settings, {}) if one.name == name]
+    headers = sign(source.scheme, body, source.secrets[0], NOW_MS // 1000, id_)
+    named = {header.replace("_", "-"): value for header, value in more.items()}
+    return client.post(f"/webhooks/{name}", content=body, headers={**headers, **named})
+
+
+@pytest.mark.parametrize(
+    "name", ["terra", "standard", "svix", "stripe", "github", "shopify", "slack", "plain"]
+)
+def test_every_scheme_is_reachable(
+    client: TestClient[Any], development: Settings, log: MemoryLog, name: str
+) -> None:
+    body = b'{"type":"daily","user":{"user_id":"u"}}'
+    assert post(client, development, name, body).json()["ok"]
+    assert [(one.source, one.body) for one in log.deliveries] == [(name, body)]
+    assert_problem(client.post(f"/webhooks/{name}", content=body), 401, "invalid_signature")
+
+
+def test_a_delivery_without_a_provider_is_skipped_by_name(
+    client: TestClient[Any], development: Settings, log: MemoryLog
+) -> None:
+    answer = post(client, development, "github", b'{"a":1}', x_github_event="push")
+    assert answer.json()["type"] == "push"
+    providers = providers_of(sources_of(development))
+    admit = Admit(providers=providers, partitions=1, user_prefix="user_")
+    normalize = Normalize(providers=providers, partitions=1)
+    (delivery,) = log.deliveries
+    raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
+    events = [_read(one) for one in admit.step(0, [_read(raw)], NOW_MS) if one.topic == EVENTS]
+    (outcome,) = [one for one in normalize.step(0, events, NOW_MS) if one.topic == OUTCOMES]
+    found = decode(outcome.value, OutcomeRecorded)
+    assert (found.status, found.reason, found.type) == ("skipped", "no_normalizer", "push")
+
+
+def _read(record: Outgoing) -> Incoming:
+    key = record.key or b""
+    return Incoming(record.topic, 0, 0, NOW_MS, 0, key, record.value, None, len(key), 0, ())
+
+
+def test_a_signed_id_says_which_deliveries_are_the_same(
+    client: TestClient[Any], development: Settings, log: MemoryLog
+) -> None:
+    body = b'{"type":"tick"}'
+    first = post(client, development, "standard", body, "msg_1").json()
+    again = post(client, development, "standard", body, "msg_1").json()
+    other = post(client, development, "standard", body, "msg_2").json()
+    assert again["duplicate"]
+    assert again["raw_event_id"] == first["raw_event_id"]
+    assert "duplicate" not in other
+    assert len(log.deliveries) == 2
+
+
+def test_handshakes_are_answered_once_verified_and_go_no_further(
+    client: TestClient[Any], development: Settings, log: MemoryLog
+) -> None:
+    asked = b'{"type":"url_verification","challenge":"abc"}'
+    answer = post(client, development, "slack", asked)
+    assert (answer.status_code, answer.text) == (200, "abc")
+    assert answer.headers["content-type"].startswith("text/plain")
+    pinged = post(client, development, "github", b"{}", x_github_event="ping")
+    assert (pinged.status_code, pinged.text) == (200, "pong")
+    assert_problem(client.post("/webhooks/slack", content=asked), 401, "invalid_signature")
+    assert not log.deliveries
+    assert 'outcome="handshake",source="slack"' in client.get("/metrics").text

@@ -1,0 +1,93 @@
+"""`headwater sources` and `headwater webhook`, as they are typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headwater.gateway.cli import cli
+from headwater.gateway.commands.webhook import read_headers
+
+BODY = b'{"type":"daily"}\n'
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> Path:
+    file = tmp_path / "delivery.json"
+    file.write_bytes(BODY)
+    return file
+
+
+def run(*arguments: object, given: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, [str(each) for each in arguments], input=given)
+
+
+def signed(file: Path, source: str, tmp_path: Path) -> Path:
+    made = run("webhook", "sign", "--source", source, file)
+    assert made.exit_code == 0, made.output
+    headers = tmp_path / "headers.txt"
+    headers.write_text(made.stdout)
+    return headers
+
+
+@pytest.mark.parametrize("source", ["terra", "standard", "svix", "stripe", "github", "shopify",
+                                    "slack", "plain"])  # fmt: skip
+def test_what_sign_prints_verify_takes(body: Path, tmp_path: Path, source: str) -> None:
+    headers = signed(body, source, tmp_path)
+    found = run("webhook", "verify", "--source", source, "--headers", headers, body)
+    assert found.exit_code == 0, found.output
+    assert "Taken: secret 1 of 1" in found.stderr
+    assert "secret" in found.stdout
+    assert "dev-" not in found.output
+
+
+def test_a_body_on_standard_input_is_the_same(body: Path, tmp_path: Path) -> None:
+    headers = signed(body, "github", tmp_path)
+    found = run("webhook", "verify", "--source", "github", "--headers", headers, given=BODY)
+    assert found.exit_code == 0
+
+
+def test_a_newline_too_few_is_named(body: Path, tmp_path: Path) -> None:
+    headers = signed(body, "github", tmp_path)
+    body.write_bytes(BODY.strip())
+    found = run("webhook", "verify", "--source", "github", "--headers", headers, body)
+    assert found.exit_code == 1
+    assert "has signed this body with a newline at its end" in " ".join(found.stderr.split())
+
+
+def test_a_stale_request_is_taken_at_its_time(body: Path) -> None:
+    header = "terra-signature: t=1751371200,v1=" + "0" * 64
+    found = run("webhook", "verify", "--json", "-H", header, body)
+    assert json.loads(found.stdout)["reason"] == "stale"
+    then = run("webhook", "verify", "--json", "-H", header, "--at", "2025-07-01T12:00:10Z", body)
+    document = json.loads(then.stdout)
+    assert (document["reason"], document["age_s"]) == ("signature_mismatch", 10)
+
+
+def test_a_header_that_is_missing_is_said(body: Path) -> None:
+    found = run("webhook", "verify", "--source", "slack", body)
+    assert found.exit_code == 1
+    assert "Refused: expected the header x-slack-signature, found none" in found.stderr
+
+
+def test_a_source_that_is_none_is_refused_with_those_that_are(body: Path) -> None:
+    found = run("webhook", "sign", "--source", "shoppy", body)
+    assert found.exit_code == 2
+    assert "expected one of" in found.output
+    assert "shopify" in found.output
+
+
+def test_sources_are_listed_without_their_secrets() -> None:
+    rows = {row["source"]: row for row in json.loads(run("sources", "--json").stdout)}
+    assert rows["terra"]["provider"] == "terra"
+    assert rows["terra"]["secrets"] == "HEADWATER_TERRA_SECRETS"
+    assert rows["github"]["provider"] is None
+    assert rows["github"]["secrets"] == "1 in the file"
+    assert rows["github"]["paths"] == "/webhooks/github"
+    assert "dev-" not in json.dumps(rows)
+
+
+def test_headers_are_read_from_what_tools_write() -> None:
+    lines = ["POST /terra HTTP/1.1", "> Host: here:80", "Terra-Signature: t=1,v1=a", "", "junk"]
+    assert read_headers(lines) == {"host": "here:80", "terra-signature": "t=1,v1=a"}
