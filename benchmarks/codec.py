@@ -11,7 +11,8 @@ from timeit import Timer
 from typing import Any, Final
 
 from benchmarks.raw import received
-from headwater.schemas.codec import decode, decode_fields, decode_row, encode, encode_row
+from headwater.projections.deliveries.row_readers import ROW_READERS
+from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.history import (
     NO_CAUSE,
     CommandSent,
@@ -98,7 +99,7 @@ def main() -> None:
             _us(lambda: encode_row(DAILY_SUMMARY, row)),
             _us(lambda: decode_row(DAILY_SUMMARY, data)),
         ),
-        ("  as bare fields", None, _us(lambda: decode_fields(DAILY_SUMMARY, data))),
+        ("  for Postgres", None, _us(lambda: ROW_READERS["daily_summary"](data))),
     ]
     for name, record in _records().items():
         lines.append((name, *_both(record)))

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import msgspec
 
-from headwater.schemas.avro_types import Annotation
+from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.catalogue import IDS, schema_text
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.forms import NEWEST_FORMS, READS, Form
@@ -180,13 +180,21 @@ def decode_row(table: Table, data: bytes | None) -> Row:
     return Row(tuple(values[:width]), tuple(values[width:]), held_by)
 
 
-def decode_fields(table: Table, data: bytes | None) -> dict[str, Any]:
-    """Decodes a row of a projection table to its bare fields, for readers that only pass it on.
+def reads(kind: type[msgspec.Struct], make: Callable[[Schema], Reader]) -> Callable[[bytes], Any]:
+    """What reads records of a kind, with a reader of the caller's own for each version of it.
 
-    Shape:  key and columns by name, `stamps` a tuple, `stamp_of` as bytes (UNSET for no stamp).
-    Errors: UndecodableRecord, UnknownSchema.
+    Shape:  `kind` is a record's, or the one that a table is declared by.
+    Errors: UndecodableRecord, UnknownSchema of what reads.
     """
-    return dict(zip(table.field_names, _read(data, table.schema), strict=True))
+    name = _NAMES[kind]
+
+    def made(prefix: bytes) -> tuple[str, Reader]:
+        version = _VERSIONS[prefix]
+        found = version.rpartition(".")[0]
+        return found, make(json.loads(schema_text(version))) if found == name else _unread
+
+    readers = _OnDemand(made)
+    return lambda data: _read(data, name, readers)
 
 
 def fault_of(data: bytes | None, schema: str) -> str | None:
@@ -198,11 +206,17 @@ def fault_of(data: bytes | None, schema: str) -> str | None:
     return None
 
 
-def _read(data: bytes | None, name: str) -> Any:  # noqa: ANN401, the name says what
+def _unread(_: bytes, at: int) -> tuple[None, int]:
+    return None, at
+
+
+def _read(
+    data: bytes | None, name: str, readers: Mapping[bytes, tuple[str, Reader]] = _READERS
+) -> Any:  # noqa: ANN401, the name says what
     if data is None:
         raise UndecodableRecord("expected a record, found a tombstone")
     try:
-        found, read = _READERS[data[:_PREFIX_BYTES]]
+        found, read = readers[data[:_PREFIX_BYTES]]
     except KeyError:
         raise _unknown(data) from None
     if found != name:

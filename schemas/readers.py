@@ -8,6 +8,7 @@ So every version is read as fast as the newest.
 Source: ADR 0017; Apache Avro 1.11 specification, "Binary Encoding" and "Schema Resolution".
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
@@ -67,6 +68,11 @@ else:
     "double": "({0},) = double(data, at)\nat += 8\n",
     "bytes": _SIZE + "{0} = data[at:end]\nat = end\n",
     "string": _SIZE + "{0} = data[at:end].decode()\nat = end\n",
+}
+#: What is asked for as bytes stays as it lies.
+_AS_BYTES: Final = {
+    "double": "{0} = data[at:at + 8]\nat += 8\n",
+    "string": _STATEMENTS["bytes"],
 }
 
 
@@ -136,6 +142,22 @@ def fields_reader_of(
     return made.function("fields", f"{source}return ({values},), at\n")
 
 
+def composing_reader_of(
+    schema: Schema, types: Mapping[str, Annotation], value: str, names: Mapping[str, object]
+) -> Reader:
+    """Makes the reader of a record as the value of an expression.
+
+    Shape:  the expression has the record's fields in braces, `{user_id}`, and what `names` gives
+            it; a field that the schema does not have is None. Texts and doubles whose type is bytes
+            are the bytes that lie there.
+    Errors: as those of `reader_of`, and what the expression raises.
+    """
+    made = _Made(structs_of(*types.values()), names)
+    source, variables = made.fields(schema, types)
+    value = value.format_map(defaultdict(lambda: "None", variables))
+    return made.function("composed", f"{source}return {value}, at\n")
+
+
 def _nothing() -> None:
     """What is made of a record that the structs of today do not have."""
 
@@ -143,9 +165,12 @@ def _nothing() -> None:
 class _Made:
     """What is made of one schema: by its name in statements, each function that they call."""
 
-    def __init__(self, structs: Mapping[str, type[msgspec.Struct]]) -> None:
+    def __init__(
+        self, structs: Mapping[str, type[msgspec.Struct]], names: Mapping[str, object] | None = None
+    ) -> None:
         self._structs = structs
         self._names: dict[str, Any] = {
+            **(names or {}),
             "number": number,
             "size_of": _size_of,
             "count_of": _count_of,
@@ -178,7 +203,8 @@ class _Made:
             if is_enum(annotation):
                 self._names[f"of_{annotation.__name__}"] = {each.value: each for each in annotation}
                 members = f"{value} = of_{annotation.__name__}[{value}]\n"
-            return _STATEMENTS[name].format(value) + members
+            statements = _AS_BYTES.get(name) if annotation is bytes else None
+            return (statements or _STATEMENTS[name]).format(value) + members
         if not name:
             return self._array(schema, annotation, value)
         if isinstance(schema, dict):

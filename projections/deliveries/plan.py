@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headwater.processors.runs.claims import Claims
+from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.deliveries.rows import READERS, TOPICS, Rows, refuse_unknown
 from headwater.projections.projector.plan import Plan, works
 from headwater.projections.projector.projection import Projection
@@ -38,5 +39,10 @@ def _all(records: Sequence[LogRecord], _: Claims) -> Sequence[LogRecord]:
 
 #: The projection tables, outcomes, duplicates and dead letters.
 DELIVERIES: Final = Projection(
-    name="headwater", group="headwater-projector", topics=TOPICS, read=_all, plan=plan
+    name="headwater",
+    group="headwater-projector",
+    topics=TOPICS,
+    read=_all,
+    plan=plan,
+    row_types=ROW_TYPES,
 )

@@ -1,4 +1,4 @@
-"""Records as rows: what each topic of this projection says, ready for JSON.
+"""Records as rows: what each topic of this projection says.
 
 Of several records of a key only the newest that can be read is written; a tombstone deletes. What
 cannot be read becomes a row of `projection_errors`.
@@ -6,13 +6,11 @@ cannot be read becomes a row of `projection_errors`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-import orjson
 
+from headwater.projections.deliveries.row_readers import ROW_READERS
 from headwater.projections.projector.records import (
     UNREADABLE,
     LogRecord,
@@ -20,9 +18,7 @@ from headwater.projections.projector.records import (
     base64_text,
     refusal,
 )
-from headwater.schemas.codec import decode, decode_fields
-from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Record, Stamp
-from headwater.schemas.tables import TABLE_BY_TOPIC, UNSET, Table
+from headwater.schemas.tables import TABLE_BY_TOPIC, Table
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
 __all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]
@@ -30,10 +26,6 @@ __all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]
 #: The topics that this projection reads.
 TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, TRACES, DEAD_LETTERS)
 
-#: Shapes of rows whose column list is kept ready; a shape is which delivery set which column.
-_SHAPES_MAX: Final = 4_096
-#: Moments whose text is kept: senders sign whole seconds, so many deliveries share one.
-_MOMENTS_MAX: Final = 4_096
 #: The largest number that Postgres's bigint, and orjson, can hold.
 _NUMBER_MAX: Final = 2**63 - 1
 _CONNECT: Final = "__connect.errors."
@@ -42,12 +34,15 @@ _OWN: Final = "headwater."
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of one plan, by table and key, while it is being made."""
+    """The rows of one plan, by table and key, while it is being made.
 
-    upserts: dict[str, dict[Any, SqlRow]] = field(default_factory=dict)
+    Shape:  upserts of a table are all bytes, which are rows in binary, or all to become JSON.
+    """
+
+    upserts: dict[str, dict[Any, Any]] = field(default_factory=dict)
     deletes: dict[str, dict[Any, SqlRow]] = field(default_factory=dict)
 
-    def upsert(self, table: str, key: object, row: SqlRow) -> None:
+    def upsert(self, table: str, key: object, row: SqlRow | bytes) -> None:
         """Writes a row, in the place of an earlier one of the same key."""
         self.upserts.setdefault(table, {})[key] = row
 
@@ -71,7 +66,7 @@ def _read_newest(
     group: list[LogRecord],
     rows: Rows,
     table: str,
-    read: Callable[[bytes], SqlRow],
+    read: Callable[[bytes], bytes],
     read_key: Callable[[bytes], SqlRow],
 ) -> None:
     seen: set[bytes] = set()
@@ -90,72 +85,20 @@ def _read_newest(
         seen.add(key)
 
 
-def _table_reader(table: Table) -> Callable[[list[LogRecord], Rows], None]:
-    key_decoder = msgspec.json.Decoder(list[str])
-
-    def read(data: bytes) -> SqlRow:
-        # No Row in between: what Avro holds is nearly the row of the statement.
-        sql_row = decode_fields(table, data)
-        stamps, stamp_of = sql_row.pop("stamps"), sql_row.pop("stamp_of")
-        sql_row["column_sources"] = {
-            "deliveries": [_delivery(stamp) for stamp in stamps],
-            "columns": _shape(table.name, stamp_of),
-        }
-        for time in table.times:
-            held = sql_row[time.column] == time.value
-            at = table.index[time.column]
-            sql_row[time.name] = _sent_at(stamps, stamp_of, at) if held else None
-        return sql_row
-
-    def read_key(key: bytes) -> SqlRow:
-        return dict(zip(table.key_names, key_decoder.decode(key), strict=True))
-
-    return lambda group, rows: _read_newest(group, rows, table.name, read, read_key)
-
-
-def _delivery(stamp: Stamp) -> dict[str, str]:
-    return {
-        "event_id": stamp.event_id,
-        "position": stamp.position,
-        "sent_at": _moment(stamp.sent_at_ms),
-    }
-
-
-_TABLE_BY_NAME: Final = {table.name: table for table in TABLE_BY_TOPIC.values()}
-
-
-@lru_cache(maxsize=_SHAPES_MAX)
-def _shape(table: str, stamp_of: bytes) -> orjson.Fragment:
-    """The columns' JSON, ready: most rows of a source are set in the same few ways."""
-    # Columns are only ever added behind the others, so an older row has fewer.
-    columns = dict(zip(_TABLE_BY_NAME[table].column_names, stamp_of, strict=False))
-    return orjson.Fragment(orjson.dumps({n: at for n, at in columns.items() if at != UNSET}))
-
-
-def _sent_at(stamps: tuple[Stamp, ...], stamp_of: bytes, at: int) -> str | None:
-    """When the delivery was signed that set a column; None if none has."""
-    if at >= len(stamp_of) or stamp_of[at] == UNSET:
-        return None
-    return _moment(stamps[stamp_of[at]].sent_at_ms)
-
-
-@lru_cache(maxsize=_MOMENTS_MAX)
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
-
-
-def _record_reader(
-    table: str, key_name: str, kind: type[Record]
+def _reader(
+    table: str, read_key: Callable[[bytes], SqlRow]
 ) -> Callable[[list[LogRecord], Rows], None]:
-    """Reads records that are rows as they are."""
-
-    def read(data: bytes) -> SqlRow:
-        return decode(data, kind)
-
-    def read_key(key: bytes) -> SqlRow:
-        return {key_name: key.decode()}
-
+    read = ROW_READERS[table]
     return lambda group, rows: _read_newest(group, rows, table, read, read_key)
+
+
+def _table_key(table: Table) -> Callable[[bytes], SqlRow]:
+    decoder = msgspec.json.Decoder(list[str])
+    return lambda key: dict(zip(table.key_names, decoder.decode(key), strict=True))
+
+
+def _plain_key(name: str) -> Callable[[bytes], SqlRow]:
+    return lambda key: {name: key.decode()}
 
 
 # --- dead letters: original bytes, the story in headers ---------------------------------------
@@ -229,8 +172,8 @@ def refuse_unknown(group: list[LogRecord], rows: Rows) -> None:
 
 
 READERS: Final[dict[str, Callable[[list[LogRecord], Rows], None]]] = {
-    **{topic: _table_reader(table) for topic, table in TABLE_BY_TOPIC.items()},
-    OUTCOMES: _record_reader("webhook_outcomes", "event_id", OutcomeRecorded),
-    TRACES: _record_reader("duplicates", "request_id", DuplicateDropped),
+    **{topic: _reader(table.name, _table_key(table)) for topic, table in TABLE_BY_TOPIC.items()},
+    OUTCOMES: _reader("webhook_outcomes", _plain_key("event_id")),
+    TRACES: _reader("duplicates", _plain_key("request_id")),
     DEAD_LETTERS: _read_dead_letters,
 }

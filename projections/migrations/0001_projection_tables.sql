@@ -32,8 +32,8 @@ create table terra_connections (
     primary key (terra_user_id)
 );
 
-create index terra_connections_changed on terra_connections (changed_in, terra_user_id);
-create index terra_connections_changed_of_user on terra_connections (user_id, changed_in, terra_user_id);
+create index terra_connections_of_user on terra_connections (user_id);
+create index terra_connections_changed on terra_connections (changed_in);
 
 comment on table terra_connections is 'A user''s link to a wearable account. Topic connections.';
 comment on column terra_connections.id is 'Id of the row, made from terra_user_id.';
@@ -82,8 +82,7 @@ create table daily_summary (
     primary key (user_id, source, datetime)
 );
 
-create index daily_summary_changed on daily_summary (changed_in, user_id, source, datetime);
-create index daily_summary_changed_of_user on daily_summary (user_id, changed_in, source, datetime);
+create index daily_summary_changed on daily_summary (changed_in);
 
 comment on table daily_summary is 'A user''s day as one wearable saw it. Topic daily-summary.';
 comment on column daily_summary.user_id is 'Our user.';
@@ -130,8 +129,7 @@ create table sleep_sessions (
     primary key (user_id, source, start_time)
 );
 
-create index sleep_sessions_changed on sleep_sessions (changed_in, user_id, source, start_time);
-create index sleep_sessions_changed_of_user on sleep_sessions (user_id, changed_in, source, start_time);
+create index sleep_sessions_changed on sleep_sessions (changed_in);
 
 comment on table sleep_sessions is 'One sleep, whole. Topic sleep-sessions.';
 comment on column sleep_sessions.user_id is 'Our user.';

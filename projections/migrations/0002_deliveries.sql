@@ -23,7 +23,7 @@ create table webhook_outcomes (
 );
 
 -- Every delivery pays for every index here: there is one for each question that is asked, no more.
-create index webhook_outcomes_request on webhook_outcomes (request_id);
+create index webhook_outcomes_request on webhook_outcomes using hash (request_id);
 create index webhook_outcomes_user on webhook_outcomes (user_id, received_at);
 create index webhook_outcomes_received on webhook_outcomes (received_at);
 -- Written as the view traces writes its level: only so does Postgres know it again.

@@ -3,8 +3,8 @@
 Rule: planning never fails because of a record. What cannot be read becomes a row of
 `projection_errors`, so that one bad record neither stops the others nor disappears.
 
-Rows become one JSON parameter for each statement here, so that it happens while Postgres is still
-busy with the batch before.
+What statements are given is made here, so that it happens while Postgres is still busy with the
+batch before.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import orjson
+from typing_extensions import TypeIs
 
 from headwater.processors.runs.claims import Claims
 from headwater.projections.projector.records import LogRecord, SqlRow
@@ -50,13 +51,14 @@ class Span(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One statement: upsert or delete the rows of a JSON array in a table.
+    """One statement: upsert or delete rows of a table.
 
-    Shape:  table is a key of `statements.UPSERTS` or DELETES; most are named for their table.
+    Shape:  table is a key of `statements.UPSERTS` or DELETES; most are named for their table. The
+            rows are a JSON array, or rows in binary of the type that the projection has for them.
     """
 
     table: str
-    rows: str
+    rows: str | Sequence[bytes]
     delete: bool = False
 
 
@@ -121,7 +123,7 @@ def admit(batch: Batch, stored: Mapping[Partition, int]) -> Admitted:
 
 def works(
     table: str,
-    rows: Sequence[SqlRow],
+    rows: Sequence[SqlRow] | Sequence[bytes],
     *,
     delete: bool = False,
     verbatim: frozenset[str] = frozenset(),
@@ -131,7 +133,8 @@ def works(
     Shape:  `verbatim` as `payload` has it.
     """
     for at in range(0, len(rows), ROWS_MAX):
-        yield Work(table, payload(rows[at : at + ROWS_MAX], verbatim), delete)
+        some = rows[at : at + ROWS_MAX]
+        yield Work(table, some if _are_binary(some) else payload(some, verbatim), delete)
 
 
 def payload(rows: Sequence[SqlRow], verbatim: frozenset[str] = frozenset()) -> str:
@@ -147,6 +150,10 @@ def payload(rows: Sequence[SqlRow], verbatim: frozenset[str] = frozenset()) -> s
     if b"\\u0000" in encoded:  # as a character, or written out within JSON text: look closer
         encoded = orjson.dumps([_without_nul(row, verbatim) for row in rows])
     return encoded.decode()
+
+
+def _are_binary(rows: Sequence[SqlRow] | Sequence[bytes]) -> TypeIs[Sequence[bytes]]:
+    return isinstance(rows[0], bytes)
 
 
 def _without_nul(row: SqlRow, verbatim: frozenset[str]) -> dict[str, object]:

@@ -4,11 +4,12 @@ Each has a consumer group, a connection and offsets of its own, so that none wai
 `projections.catalogue` lists those that there are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headwater.processors.runs.claims import Claims
+from headwater.projections.postgres.binary_rows import RowType
 from headwater.projections.projector.plan import Plan
 from headwater.projections.projector.records import LogRecord
 
@@ -23,7 +24,8 @@ class Projection:
     """A projection; `name` is that of its offsets in Postgres.
 
     Shape:  `read` takes records of one partition and the claims before them, moves the claims to
-            after them and returns the records that count, as `plan` wants them.
+            after them and returns the records that count, as `plan` wants them. `row_types` are
+            those of the rows that it plans in binary, by table.
     """
 
     name: str
@@ -31,3 +33,4 @@ class Projection:
     topics: tuple[str, ...]
     read: Callable[[Sequence[LogRecord], Claims], Sequence[LogRecord]]
     plan: Planner
+    row_types: Mapping[str, RowType] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from psycopg import AsyncConnection, errors
 
 from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.projections.errors import BatchTooSlow, RecordRefused, store_edge
+from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.statements import DELETES, UPSERTS, statement
 from headwater.projections.projector.plan import Admitted, Batch, Partition, Plan, admit, payload
 from headwater.projections.projector.projection import Projection
@@ -58,6 +59,9 @@ class Store:
         self._projection = projection.name
         self._clock = clock
         self._plan = projection.plan
+        self._row_types = projection.row_types
+        #: The oids that this session's row types have, by table.
+        self._oids: dict[str, int] = {}
         self._connection: AsyncConnection[Any] | None = None
 
     async def offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
@@ -121,7 +125,16 @@ class Store:
             await self._connection.execute(
                 statement("projector_session"), {"statement_timeout": self._statement_timeout}
             )
+            self._oids = await self._make_row_types(self._connection)
         return self._connection
+
+    async def _make_row_types(self, connection: AsyncConnection[Any]) -> dict[str, int]:
+        connection.adapters.register_dumper(BinaryRows, BinaryRowsDumper)
+        for row_type in self._row_types.values():
+            await connection.execute(row_type.creation)
+        found = await connection.execute(statement("row_types"))
+        oids = dict(await found.fetchall())
+        return {table: oids[row_type.name] for table, row_type in self._row_types.items()}
 
     async def _apply(self, batch: Batch) -> tuple[Admitted, int]:
         connection = await self._connected()
@@ -182,7 +195,9 @@ class Store:
         now_ms = self._clock()
         for work in planned.works:
             query = DELETES[work.table] if work.delete else UPSERTS[work.table]
-            await connection.execute(query, {"rows": work.rows, "now_ms": now_ms})
+            rows = work.rows
+            given = rows if isinstance(rows, str) else array_of(self._oids[work.table], rows)
+            await connection.execute(query, {"rows": given, "now_ms": now_ms})
 
     async def _advance(
         self,

@@ -1,6 +1,6 @@
 insert into {table} ({columns}, column_sources, updated_at)
 select {values}, r.column_sources, to_timestamp(%(now_ms)s / 1000.0)
-from json_to_recordset(%(rows)s::json) as r ({definitions}, column_sources json)
+from unnest(%(rows)s::pg_temp.{row_type}[]) as r
 on conflict ({key}) do update set
     {assignments},
     column_sources = excluded.column_sources,

@@ -3,24 +3,31 @@
 import json
 import threading
 from collections.abc import Iterator
+from typing import get_type_hints
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from headwater.projections.deliveries.row_readers import table_row, table_row_reader
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged
+from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.migrate import Migration, catalogue, migrate
 from headwater.projections.postgres.statements import (
     key_columns,
     read_columns,
+    statement,
     upsert_of,
     value_columns,
 )
 from headwater.projections.postgres.table_ddl import ddl_of
 from headwater.schemas.catalogue import NEWEST, schema_text
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.tables import TABLES, Table
-from tests.fakes.toy_table import TOY_BOXES
+from headwater.schemas.records import Stamp
+from headwater.schemas.tables import TABLES, Stamps, Table
+from headwater.schemas.write import row_schema_of
+from headwater.schemas.writers import fields_writer_of
+from tests.fakes.toy_table import TOY_BOXES, ToyBox
 
 BOOKKEEPING = {"column_sources", "changed_in", "updated_at"}
 
@@ -161,10 +168,14 @@ def test_postgres_takes_a_declared_table_and_its_rows(
     migrated: "psycopg.Connection[tuple[str, ...]]",
 ):
     migrated.execute(ddl_of(TOY_BOXES).encode())
-    box = {"user_id": "u", "opened_at": "2026-07-01T08:00:00+02:00", "toys": 3, "complete": True}
-    row = box | {"raw": '{"b": 1, "a":2}', "complete_since": "2026-07-02T00:00:00Z"}
-    rows = json.dumps([row | {"column_sources": {}}])
-    migrated.execute(upsert_of(TOY_BOXES), {"rows": rows, "now_ms": 0})
+    schema, types = row_schema_of(ToyBox), get_type_hints(ToyBox) | get_type_hints(Stamps)
+    stamp = Stamp(0, 1_782_950_400_000, 0, "e1", 3, 17)
+    box = ("u", "2026-07-01T08:00:00+02:00", 3, True, '{"b": 1, "a":2}', [stamp], b"\0\0\0")
+    row, _ = table_row_reader(TOY_BOXES)(schema)(fields_writer_of(schema, types, b"")(*box), 0)
+    migrated.adapters.register_dumper(BinaryRows, BinaryRowsDumper)
+    migrated.execute(table_row(TOY_BOXES).creation)
+    [(_, oid)] = migrated.execute(statement("row_types")).fetchall()
+    migrated.execute(upsert_of(TOY_BOXES), {"rows": array_of(oid, [row]), "now_ms": 0})
     query = sql.SQL("select {} from toy_boxes").format(read_columns(TOY_BOXES))
     [(user, opened, toys, complete, raw, since)] = migrated.execute(query).fetchall()
     assert (user, toys, complete, raw) == ("u", 3, True, '{"b": 1, "a":2}')

@@ -27,8 +27,7 @@ create table toy_boxes (
     primary key (user_id, opened_at)
 );
 
-create index toy_boxes_changed on toy_boxes (changed_in, user_id, opened_at);
-create index toy_boxes_changed_of_user on toy_boxes (user_id, changed_in, opened_at);
+create index toy_boxes_changed on toy_boxes (changed_in);
 
 comment on table toy_boxes is 'A box of a user''s toys. Topic toy-boxes.';
 comment on column toy_boxes.user_id is 'Our user.';

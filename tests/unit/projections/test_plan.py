@@ -2,14 +2,17 @@
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
 from headwater.projections.deliveries.plan import plan
+from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.projector.plan import Batch, Plan, Span, admit, payload
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value
+from tests.fakes.binary_rows import read_row
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,10 @@ class Written:
 
 FIRST = Stamp(0, 1_767_225_600_123, 0, "e1", 3, 17)
 LATER = Stamp(1, 1_767_225_700_000, 0, "e2", 4, 1)
+
+
+def moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def row(table: Table, key: tuple[str, ...], values: dict[str, tuple[Value, Stamp]]) -> Row:
@@ -47,7 +54,7 @@ def outcome(status: str = "processed", offset: int = 0) -> Written:
         request_id="r1",
         source="terra",
         type="daily",
-        subject="t\x00",
+        subject="t",
         status=status,
         reason="",
         rows=1,
@@ -76,12 +83,15 @@ def duplicate(offset: int = 0) -> Written:
 
 
 def rows(planned: Plan, table: str, *, delete: bool = False) -> list[dict[str, object]]:
-    return [
-        row
-        for work in planned.works
-        if work.table == table and work.delete is delete
-        for row in json.loads(work.rows)
-    ]
+    found: list[dict[str, object]] = []
+    for work in planned.works:
+        if work.table != table or work.delete is not delete:
+            continue
+        if isinstance(work.rows, str):
+            found += json.loads(work.rows)
+        else:
+            found += [read_row(ROW_TYPES[table], row) for row in work.rows]
+    return found
 
 
 def test_a_row_names_the_delivery_of_each_of_its_columns_once():
@@ -90,7 +100,7 @@ def test_a_row_names_the_delivery_of_each_of_its_columns_once():
     [found] = rows(plan([written(DAILY_SUMMARY, row(DAILY_SUMMARY, key, values))]), "daily_summary")
     assert (found["user_id"], found["datetime"], found["steps"]) == ("user_1", "2026-01-01", 5)
     assert found["sleep_score"] is None
-    assert found["column_sources"] == {
+    assert json.loads(str(found["column_sources"])) == {
         "deliveries": [
             {
                 "event_id": "e1",
@@ -108,10 +118,11 @@ def test_a_row_names_the_delivery_of_each_of_its_columns_once():
 
 
 @pytest.mark.parametrize(
-    ("active", "deactivated_at"), [(False, "2026-01-01T00:01:40+00:00"), (True, None)]
+    ("active", "deactivated_at"),
+    [(False, datetime(2026, 1, 1, 0, 1, 40, tzinfo=UTC)), (True, None)],
 )
 def test_a_connection_is_deactivated_when_the_delivery_that_said_so_was_sent(
-    active: bool, deactivated_at: str | None
+    active: bool, deactivated_at: datetime | None
 ):
     values: dict[str, tuple[Value, Stamp]] = {"user_id": ("u", FIRST), "active": (active, LATER)}
     planned = plan([written(CONNECTIONS, row(CONNECTIONS, ("t1",), values))])
@@ -157,7 +168,7 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "request_id": "r1",
         "source": "terra",
         "type": "daily",
-        "subject": "t\ufffd",  # Postgres cannot hold NUL.
+        "subject": "t",
         "user_id": None,
         "status": "processed",
         "reason": "",
@@ -165,11 +176,11 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "rejected": 0,
         "partition": 3,
         "offset": 17,
-        "received_at_ms": 1,
-        "admitted_at_ms": 2,
-        "parked_at_ms": 0,
-        "released_at_ms": 0,
-        "at_ms": 3,
+        "received_at": moment(1),
+        "admitted_at": moment(2),
+        "parked_at": None,
+        "released_at": None,
+        "at": moment(3),
         "stage": "normalize",
         "position": "events/2@9",
     }
@@ -268,7 +279,7 @@ def test_a_marker_is_no_dead_letter():
 
 def test_a_large_table_is_written_in_several_statements():
     many = [day(n, n, f"{1000 + n}-01-01") for n in range(2_500)]
-    sizes = [len(json.loads(work.rows)) for work in plan(many).works]
+    sizes = [len(work.rows) for work in plan(many).works]
     assert sizes == [1_000, 1_000, 500]
 
 

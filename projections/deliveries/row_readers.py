@@ -1,0 +1,160 @@
+"""What records of this projection are as rows of Postgres, in binary.
+
+A row of a projection table has its columns as the record has them, and behind them which delivery
+set which: `column_sources`, and the moments that are a delivery's. Outcomes and duplicates are rows
+as they are; their Unix milliseconds, in fields named `…_ms`, become moments.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from struct import pack
+from typing import Final, TypeAlias
+
+import msgspec
+import orjson
+
+from headwater.projections.postgres.binary_rows import RowType, number, row_reader, text
+from headwater.projections.postgres.statements import SqlColumn
+from headwater.schemas.avro_types import Annotation, Schema
+from headwater.schemas.codec import reads
+from headwater.schemas.readers import Reader
+from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
+from headwater.schemas.tables import TABLES, UNSET, Column, Table, Value
+
+__all__ = ["ROW_READERS", "ROW_TYPES", "table_row", "table_row_reader"]
+
+#: Reads a record's value.
+RowReader: TypeAlias = Callable[[bytes], bytes]
+
+#: Shapes of rows whose column list is kept ready; a shape is which delivery set which column.
+_SHAPES_MAX: Final = 4_096
+#: Moments whose text is kept: senders sign whole seconds, so many deliveries share one.
+_MOMENTS_MAX: Final = 4_096
+#: Types of Postgres that a record's value has already; what others have, is text on its way.
+_AS_THEY_ARE: Final = frozenset({"bigint", "double precision", "boolean", "json"})
+_AVRO: Final[dict[type, type]] = {str: bytes, float: bytes}
+
+
+# --- rows of projection tables ------------------------------------------------------------------
+
+
+def table_row(table: Table) -> RowType:
+    """What the rows of a projection table are on their way to Postgres."""
+    columns = [_on_its_way(column) for column in (*table.key, *table.columns)]
+    times = [SqlColumn(time.name, "timestamptz") for time in table.times]
+    sources = SqlColumn("column_sources", "json")
+    return RowType(name=f"{table.name}_row", columns=(*columns, *times, sources))
+
+
+def _on_its_way(column: Column) -> SqlColumn:
+    return SqlColumn(column.name, column.sql if column.sql in _AS_THEY_ARE else "text")
+
+
+def table_row_reader(table: Table) -> Callable[[Schema], Reader]:
+    """What makes the readers of a projection table's rows."""
+    columns = (*table.key, *table.columns)
+    types: dict[str, Annotation] = {c.name: _AVRO.get(c.type, c.type) for c in columns}
+    types |= {"stamps": tuple[Stamp, ...], "stamp_of": bytes}
+    pieces = {column.name: _piece(column) for column in map(_on_its_way, columns)}
+    for time in table.times:
+        held = f"{{{time.column}}} == {_raw(time.value)!r}"
+        at = table.index[time.column]
+        pieces[time.name] = f"moment(sent_at({{stamps}}, {{stamp_of}}, {at}) if {held} else 0)"
+    pieces["column_sources"] = "json[len(s := sources({stamps}, {stamp_of}))] + s"
+    names = {"sources": partial(_sources, table), "sent_at": _sent_at}
+    return row_reader(table_row(table), types, pieces, names)
+
+
+def _piece(column: SqlColumn) -> str:
+    if column.type in ("text", "json"):
+        return text(column.name, column.type)
+    return number(column.name, column.type)
+
+
+def _raw(value: Value) -> Value | bytes:
+    """A value as it is read: texts and doubles are bytes."""
+    match value:
+        case str():
+            return value.encode()
+        case float():
+            return pack("<d", value)
+        case _:
+            return value
+
+
+def _sources(table: Table, stamps: tuple[Stamp, ...], stamp_of: bytes) -> bytes:
+    deliveries = ",".join(map(_delivery, stamps))
+    return f'{{"deliveries":[{deliveries}],"columns":{_shape(table, stamp_of)}}}'.encode()
+
+
+def _delivery(stamp: Stamp) -> str:
+    event_id = stamp.event_id
+    # Every id of ours is letters and digits.
+    quoted = f'"{event_id}"' if event_id.isalnum() else orjson.dumps(event_id).decode()
+    sent_at = _moment(stamp.sent_at_ms)
+    return f'{{"event_id":{quoted},"position":"{stamp.position}","sent_at":"{sent_at}"}}'
+
+
+@lru_cache(maxsize=_SHAPES_MAX)
+def _shape(table: Table, stamp_of: bytes) -> str:
+    """The columns' JSON, ready: most rows of a source are set in the same few ways."""
+    # Columns are only ever added behind the others, so an older row has fewer.
+    columns = dict(zip(table.column_names, stamp_of, strict=False))
+    return orjson.dumps({name: at for name, at in columns.items() if at != UNSET}).decode()
+
+
+def _sent_at(stamps: tuple[Stamp, ...], stamp_of: bytes, at: int) -> int:
+    """When the delivery was signed that set a column; 0 if none has."""
+    if at >= len(stamp_of) or stamp_of[at] == UNSET:
+        return 0
+    return stamps[stamp_of[at]].sent_at_ms
+
+
+@lru_cache(maxsize=_MOMENTS_MAX)
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
+# --- outcomes and duplicates --------------------------------------------------------------------
+
+
+def _record_row(table: str, kind: type[msgspec.Struct]) -> RowType:
+    return RowType(name=f"{table}_row", columns=tuple(_columns(kind).values()))
+
+
+def _columns(kind: type[msgspec.Struct]) -> dict[str, SqlColumn]:
+    """The columns of a record that is a row as it is, by field."""
+    return {
+        field.name: SqlColumn(field.name.removesuffix("_ms"), "timestamptz")
+        if field.name.endswith("_ms")
+        else SqlColumn(field.name, "bigint" if field.type is int else "text")
+        for field in msgspec.structs.fields(kind)
+    }
+
+
+def _record_reader(table: str, kind: type[msgspec.Struct]) -> RowReader:
+    columns = _columns(kind)
+    types = {name: bytes if column.type == "text" else int for name, column in columns.items()}
+    pieces = {
+        column.name: text(name) if column.type == "text" else number(name, column.type)
+        for name, column in columns.items()
+    }
+    return reads(kind, row_reader(ROW_TYPES[table], types, pieces, {}))
+
+
+_RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
+    "webhook_outcomes": OutcomeRecorded,
+    "duplicates": DuplicateDropped,
+}
+
+#: What rows of each table are on their way to Postgres.
+ROW_TYPES: Final = {
+    **{table.name: table_row(table) for table in TABLES},
+    **{table: _record_row(table, kind) for table, kind in _RECORDS.items()},
+}
+#: How records become rows, by table.
+ROW_READERS: Final[dict[str, RowReader]] = {
+    **{table.name: reads(table.kind, table_row_reader(table)) for table in TABLES},
+    **{table: _record_reader(table, kind) for table, kind in _RECORDS.items()},
+}
