@@ -65,7 +65,7 @@ def _records() -> dict[str, Record]:
             event_id=delivery.event_id, request_id=delivery.request_id, source="terra",
             type="daily", subject=delivery.subject, user_id="user-1", status="processed", reason="",
             rows=1, partition=3, offset=1_000, received_at_ms=_NOW_MS, admitted_at_ms=_NOW_MS,
-            at_ms=_NOW_MS, stage="normalize", position="events/3@1000",
+            at_ms=_NOW_MS, stage="intake", position="webhooks/3@1000",
         ),
         "history of a step": HistoryAppended(
             workflow="import", instance_id="user-1", run_number=0, sequence=12, epoch=90_000,

@@ -1,7 +1,7 @@
 """What lies in the raw topics: our record of a delivery, and the same as plain JSON.
 
-The plain form is for what Headwater is compared with. Its topics are keyed by user, which spares
-their readers the re-keying that Headwater does; nothing else about the records differs.
+The plain form is for what Headwater is compared with. All topics are partitioned by user, as the
+gateway places deliveries that name one of ours; nothing else about the records differs.
 """
 
 import msgspec
@@ -45,7 +45,8 @@ def ours(number: int, now_ms: int, partitions: int) -> Outgoing:
         ("ce_subject", record.subject.encode()),
         ("content-type", b"application/vnd.apache.avro"),
     ]
-    return Outgoing(WEBHOOKS, partition_of(key, partitions), key, encode(record), headers)
+    owner = (record.reference or "").encode()
+    return Outgoing(WEBHOOKS, partition_of(owner, partitions), key, encode(record), headers)
 
 
 def plain(topic: str, number: int, now_ms: int, partitions: int) -> Outgoing:

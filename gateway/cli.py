@@ -119,6 +119,8 @@ async def _serve(settings: "Settings") -> None:
     from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
+    from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
+    from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
     from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
     from headwater.projections.workflows.queries import Workflows  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
@@ -126,12 +128,18 @@ async def _serve(settings: "Settings") -> None:
     from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
+    sources = sources_with_secrets(settings, os.environ)
     reader = Reader(dsn_of(settings))
     new_id = ulid_source(now_ms, os.urandom)
     app = create_app(
         settings,
-        sources=sources_with_secrets(settings, os.environ),
-        log=WebhookLog(cluster=cluster, append_timeout_s=settings.append_timeout_s, clock=now_ms),
+        sources=sources,
+        log=WebhookLog(
+            cluster=cluster,
+            append_timeout_s=settings.append_timeout_s,
+            placement=Placement(providers_of(sources), settings.user_prefix),
+            clock=now_ms,
+        ),
         reader=reader,
         replays=DeadLetters(cluster=cluster, clock=now_ms),
         clock=now_ms,
@@ -199,21 +207,24 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
         return
     import asyncio  # noqa: PLC0415 (see above)
 
+    from headwater.gateway.commands.starting import rules_of  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
+    from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
     from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
+    rules = rules_of(settings)
     asyncio.run(pass_over_skipped(cluster))
     with member_of_house(cluster, _member("pipeline")) as membership:
         membership.join()
         run_worker(
             cluster=cluster,
             app_id=settings.app_id,
-            providers=providers_of(sources_of(settings)),
-            user_prefix=settings.user_prefix,
+            placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
+            rules=rules,
             park_for_ms=settings.park_for_s * 1000,
             member=settings.member or None,
         )

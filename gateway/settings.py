@@ -232,7 +232,7 @@ class Settings(BaseSettings):
     rules: str = Field(
         default="",
         description="File of rules, in TOML, by which deliveries start and signal the workflows of "
-        "the app; empty has none. Workers read it when they start.",
+        "the app; empty has none. Workers of both kinds read it when they start.",
     )
     max_steps: int = Field(
         default=1_024,

@@ -72,7 +72,7 @@ class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
 
 
 class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
-    """A delivery that is no duplicate (topics `events`, `unresolved` and `waiting`)."""
+    """A delivery that is no duplicate (topics `events`, `unresolved`, `waiting` and `effects`)."""
 
     #: Whose it is, once that is known.
     user_id: str | None = None
@@ -148,9 +148,9 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     released_at_ms: int = 0
     #: When this became true, Unix milliseconds.
     at_ms: int
-    #: The agent that says so: admit, resolve or normalize.
+    #: The stage that says so.
     stage: str
-    #: Where that agent read the delivery: topic/partition@offset.
+    #: Where it read the delivery: topic/partition@offset.
     position: str
 
 

@@ -62,6 +62,7 @@ ADMISSIONS: Final = "admissions"
 EVENTS: Final = "events"
 UNRESOLVED: Final = "unresolved"
 WAITING: Final = "waiting"
+EFFECTS: Final = "effects"
 OUTCOMES: Final = "webhook-outcomes"
 TRACES: Final = "traces"
 DEAD_LETTERS: Final = "dead-letters"
@@ -74,7 +75,7 @@ WORKFLOW_REPLIES: Final = "workflow-replies"
 TOPICS: Final = (
     Topic(
         name=WEBHOOKS,
-        key="event id",
+        key="event id, partitioned by the owner of what the delivery changes",
         value="webhook_received",
         cleanup=Cleanup.COMPACT,
         purpose="Every verified delivery, its bytes untouched.",
@@ -95,7 +96,7 @@ TOPICS: Final = (
         value="webhook_admitted",
         cleanup=Cleanup.DELETE,
         retention_ms=7 * _DAY_MS,
-        purpose="Deliveries that are no duplicates, by user.",
+        purpose="Deliveries on their way to their user, who was looked up elsewhere.",
     ),
     Topic(
         name=UNRESOLVED,
@@ -103,7 +104,7 @@ TOPICS: Final = (
         value="webhook_admitted",
         cleanup=Cleanup.DELETE,
         retention_ms=7 * _DAY_MS,
-        purpose="Deliveries whose user must be looked up, and those that say who the user is.",
+        purpose="Deliveries on their way to a subject that they concern, too.",
     ),
     Topic(
         name=WAITING,
@@ -112,17 +113,25 @@ TOPICS: Final = (
         cleanup=Cleanup.COMPACT,
         purpose="Deliveries that wait for their connection.",
     ),
+    Topic(
+        name=EFFECTS,
+        key="event id, partitioned by the owner of the delivery",
+        value="webhook_admitted",
+        cleanup=Cleanup.DELETE,
+        retention_ms=7 * _DAY_MS,
+        purpose="Deliveries that start or signal workflows.",
+    ),
     *map(topic_of, TABLES),
     Topic(
         name=OUTCOMES,
-        key="event id",
+        key="event id, partitioned by owner",
         value="outcome_recorded",
         cleanup=Cleanup.COMPACT,
         purpose="What became of every delivery, and its journey.",
     ),
     Topic(
         name=TRACES,
-        key="request id",
+        key="request id, partitioned by owner",
         value="duplicate_dropped",
         cleanup=Cleanup.DELETE,
         retention_ms=14 * _DAY_MS,

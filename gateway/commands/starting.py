@@ -9,8 +9,6 @@ import click
 
 from headwater.gateway.commands.options import cluster_of
 from headwater.gateway.settings import PREFIX, Settings
-from headwater.gateway.sources import sources_of
-from headwater.processors.sources import providers_of
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import pass_over_skipped
@@ -36,8 +34,7 @@ def rules_of(settings: Settings) -> tuple[Rule, ...]:
     if not settings.rules:
         return ()
     try:
-        providers = providers_of(sources_of(settings))
-        return read_rules(Path(settings.rules).read_text("utf-8"), providers)
+        return read_rules(Path(settings.rules).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(settings, f"expected a file of rules, found: {error}") from error
     except RulesInvalid as error:

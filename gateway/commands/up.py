@@ -119,8 +119,7 @@ def parts_of(settings: Settings) -> tuple[Part, ...]:
     def part(name: str, command: str, ready: Callable[[], bool], *, app: str = "") -> Part:
         argv = (sys.executable, "-m", "headwater", command)
         # Each part knows its own app only: one that finds any would not be the pipeline.
-        rules = settings.rules if app else ""
-        own = settings.model_copy(update={"member": f"up-{name}", "app": app, "rules": rules})
+        own = settings.model_copy(update={"member": f"up-{name}", "app": app})
         return Part(name=name, argv=argv, env=environment(own), ready=ready)
 
     def gateway_is_ready() -> bool:

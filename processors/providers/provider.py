@@ -199,31 +199,11 @@ def catalogue_of(providers: Iterable[Provider]) -> Providers:
     return {provider.name: provider for provider in found}
 
 
-def lookup_tables(providers: Providers) -> tuple[Table, ...]:
-    """The tables in which users are looked up: the agent that resolves users owns their rows."""
-    return _tables(kind.lookup.table for kind in _types(providers) if kind.lookup is not None)
-
-
-def row_tables(providers: Providers) -> tuple[Table, ...]:
-    """All other tables that deliveries fill: the agent that normalizes owns their rows."""
-    return _tables(
-        table for kind in _types(providers) if not kind.fills_lookup for table in kind.tables
-    )
-
-
 def _undeclared(name: str, event: WebhookAdmitted, table: Table) -> str:
     return (
         f"expected rows of the tables that {name} declares for {event.type}, found one of "
         f"{table.name}; nobody would own it"
     )
-
-
-def _types(providers: Providers) -> Iterable[DeliveryType[Any]]:
-    return (kind for provider in providers.values() for kind in provider.types.values())
-
-
-def _tables(tables: Iterable[Table]) -> tuple[Table, ...]:
-    return tuple({table.name: table for table in tables}.values())
 
 
 def _refuse_twice(what: str, names: list[str]) -> None:

@@ -1,6 +1,7 @@
 """What rules make of a delivery: commands to workflows, or why there is none.
 
-Pure: (rules, delivery, its place in `events`) -> for each rule that concerns it a Send or a Failed.
+Pure: (rules, delivery, its place in `effects`) -> for each rule that concerns it a Send or a
+Failed.
 
 Once. A start is repeated without harm, because its id is taken then. A signal says who sent it, and
 under which number: the rule, the partition, the offset. Owners take no number twice from one
@@ -60,7 +61,7 @@ def decide(
 ) -> list[Send | Failed]:
     """Follows the rules that concern a delivery, in their order.
 
-    Shape:  partition and offset are those of the topic `events`; only is the name of the one rule
+    Shape:  partition and offset are those of the topic `effects`; only is the name of the one rule
             to follow, None for all.
     """
     found = [
@@ -151,7 +152,7 @@ class _Unfit(Exception):
 def _follow(
     rule: Rule, facts: Facts, whole: _Whole, event: WebhookAdmitted, place: tuple[int, int]
 ) -> Send | Failed | None:
-    sender = Sender(f"{PROGRAM}{rule.name}", f"events-{place[0]}", 0, place[1])
+    sender = Sender(f"{PROGRAM}{rule.name}", f"effects-{place[0]}", 0, place[1])
     command_id = f"{sender.workflow}/{sender.instance_id}#{sender.number}"
     try:
         if not _holds(rule, facts):

@@ -20,7 +20,6 @@ from typing import Final, Literal
 import msgspec
 
 from headwater.processors.expressions import Expression, ExpressionInvalid, Gives
-from headwater.processors.providers.provider import Provider, Providers
 from headwater.processors.runs.limits import EVENT_TYPE_MAX, PROGRAM, WORKFLOW_NAME_MAX, name_fault
 from headwater.schemas.errors import Disposition, HeadwaterError
 
@@ -84,8 +83,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.source == source and (self.types is None or type_ in self.types)
 
 
-def read_rules(text: str, providers: Providers) -> tuple[Rule, ...]:
-    """Reads the text of a file of rules about deliveries of these providers.
+def read_rules(text: str) -> tuple[Rule, ...]:
+    """Reads the text of a file of rules.
 
     Errors: RulesInvalid, with every problem of every rule.
     """
@@ -96,7 +95,7 @@ def read_rules(text: str, providers: Providers) -> tuple[Rule, ...]:
     except msgspec.ValidationError as error:
         raise RulesInvalid(f"expected [[rule]] tables, found: {error}") from None
     problems: list[str] = []
-    rules = [_compiled(each, providers, problems) for each in written]
+    rules = [_compiled(each, problems) for each in written]
     names = [each.name for each in written]
     problems += [
         f"rule {name}: expected each name once, found {names.count(name)}"
@@ -123,8 +122,8 @@ def check_workflows(rules: Iterable[Rule], workflows: Collection[str]) -> None:
         raise RulesInvalid("\n".join(problems))
 
 
-def _compiled(written: _Written, providers: Providers, problems: list[str]) -> Rule | None:
-    faults = list(_faults(written, providers))
+def _compiled(written: _Written, problems: list[str]) -> Rule | None:
+    faults = list(_faults(written))
 
     def expression(field: str, gives: Gives) -> Expression | None:
         source = getattr(written, field)
@@ -157,7 +156,7 @@ def _compiled(written: _Written, providers: Providers, problems: list[str]) -> R
     )
 
 
-def _faults(written: _Written, providers: Providers) -> Iterable[str]:
+def _faults(written: _Written) -> Iterable[str]:
     """What is wrong with a rule beside its expressions."""
     yield from filter(
         None,
@@ -167,12 +166,6 @@ def _faults(written: _Written, providers: Providers) -> Iterable[str]:
         ],
     )
     types = written.types()
-    elsewhere = sorted((types or frozenset()) & _not_in_events(providers.get(written.source)))
-    if elsewhere:
-        yield (
-            f"expected types that are about a user's data, found {', '.join(elsewhere)}: "
-            "deliveries about connections do not come to the topic events"
-        )
     if written.mode == "start":
         if written.event is not None or written.payload is not None:
             yield "expected event and payload with the modes signal and signal_with_start only"
@@ -180,11 +173,6 @@ def _faults(written: _Written, providers: Providers) -> Iterable[str]:
     if written.mode == "signal" and written.params is not None:
         yield "expected params with the modes start and signal_with_start only"
     yield from _event_faults(written.event, types)
-
-
-def _not_in_events(provider: Provider | None) -> frozenset[str]:
-    types = {} if provider is None else provider.types
-    return frozenset(type_ for type_, kind in types.items() if kind.fills_lookup)
 
 
 def _event_faults(event: str | None, types: frozenset[str] | None) -> Iterable[str]:

@@ -55,10 +55,9 @@ comment on column webhook_outcomes.parked_at is
 comment on column webhook_outcomes.released_at is
     'When its connection came; null if it did not wait, or waits.';
 comment on column webhook_outcomes.at is 'When this became true.';
-comment on column webhook_outcomes.stage is
-    'The agent that says so: admit, resolve or normalize.';
+comment on column webhook_outcomes.stage is 'The stage that says so.';
 comment on column webhook_outcomes.position is
-    'Where that agent read the delivery: topic/partition@offset.';
+    'Where it read the delivery: topic/partition@offset.';
 
 create table duplicates (
     request_id text primary key,

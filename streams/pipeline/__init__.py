@@ -1,1 +1,1 @@
-"""Flow one on Kafka: deliveries become rows, in the three stages of a Faust worker."""
+"""Flow one on Kafka: deliveries become rows, in the one stage of a Faust worker."""

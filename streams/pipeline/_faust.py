@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import faust
 from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, Message
 from faust.types.tuples import ConsumerMessage
@@ -96,7 +97,10 @@ class _BatchThread(driver.AIOKafkaConsumerThread):
     @override
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        consumer._fetch_max_wait_ms = _FETCH_WAIT_MS  # noqa: SLF001, Faust has no setting for it
+        # Faust has no settings for these. Without tables it takes round robin, which would give the
+        # partitions of one number to several workers.
+        consumer._fetch_max_wait_ms = _FETCH_WAIT_MS  # noqa: SLF001
+        consumer._partition_assignment_strategy = [RangePartitionAssignor]  # noqa: SLF001
         return consumer
 
 
@@ -254,7 +258,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         app_id,
         broker=[f"batched://{server}" for server in cluster.servers.split(",")],
         store="memory://",
-        # No Faust tables: without them and their standbys, aiokafka's own assignor is used.
+        # No Faust tables: without them and their standbys, aiokafka's own assignors can be used.
         table_standby_replicas=0,
         # A broker that is just starting knows no topics; whoever asks it then is assigned nothing,
         # and goes on asking.

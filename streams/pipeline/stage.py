@@ -1,4 +1,4 @@
-"""What the three agents have in common: a stage takes a batch and says what to append.
+"""What an agent runs: a stage takes a batch and says what to append.
 
 A stage does no I/O, so it is tested as plain code; `worker.py` gives it batches, appends what it
 returns, and only then lets the batch be committed. Its memory of a partition comes from compacted
@@ -15,14 +15,14 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 
 
 class Stage(Protocol):
-    """An agent's body."""
+    """What is done with the batches of some topics, by partition."""
 
     #: Names the stage in logs and dead letters.
     name: ClassVar[str]
-    #: The topic it consumes.
-    source: ClassVar[str]
-    #: The topics, partitioned like the source, that hold its memory.
-    memory: tuple[str, ...]
+    #: The topics it consumes, partitioned alike: it has one memory for a partition of all of them.
+    sources: ClassVar[tuple[str, ...]]
+    #: The topics, partitioned like the sources, that hold its memory.
+    memory: ClassVar[tuple[str, ...]]
 
     def restored(self, record: Incoming) -> None:
         """Takes in one record of its memory."""
@@ -30,7 +30,9 @@ class Stage(Protocol):
     def forget(self, partition: int) -> None:
         """Drops its memory of a partition that another worker may own from now on."""
 
-    def step(self, partition: int, records: Sequence[Incoming], now_ms: int) -> list[Outgoing]:
+    def step(
+        self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
+    ) -> list[Outgoing]:
         """Processes a batch: everything it returns is durable before the batch is committed."""
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:

@@ -1,4 +1,7 @@
-"""What a stage emits for a batch: a list of records to append, built up record by record."""
+"""What a stage emits for a batch: a list of records to append, built up record by record.
+
+All of it goes to the partition that the batch was read from, but for hops to other owners.
+"""
 
 from typing import Final
 
@@ -14,7 +17,7 @@ from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import OUTCOMES
 from headwater.streams.kafka.dead_letters import dead_letter
-from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.records import Incoming, Outgoing
 
 #: Reason of a dead letter that names the rejected records of a delivery that was processed.
 PARTIAL: Final = "partial"
@@ -23,19 +26,15 @@ PARTIAL: Final = "partial"
 class Emission:
     """The records that one batch leads to, in the order they are to be appended."""
 
-    def __init__(self, *, stage: str, partitions: int, now_ms: int) -> None:
+    def __init__(self, *, stage: str, partition: int, now_ms: int) -> None:
         self.stage = stage
-        self.partitions = partitions
+        self.partition = partition
         self.now_ms = now_ms
         self.records: list[Outgoing] = []
 
     def add(self, record: Outgoing) -> None:
         """Adds a record."""
         self.records.append(record)
-
-    def keyed(self, topic: str, key: bytes, value: bytes | None) -> None:
-        """Adds a record to the partition of its key."""
-        self.records.append(Outgoing(topic, partition_of(key, self.partitions), key, value))
 
     def normalized(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
         """Adds what normalizing a delivery came to, but for its rows."""
@@ -83,7 +82,8 @@ class Emission:
             stage=self.stage,
             position=f"{record.topic}/{record.partition}@{record.offset}",
         )
-        self.keyed(OUTCOMES, event.event_id.encode(), encode(outcome))
+        key = event.event_id.encode()
+        self.records.append(Outgoing(OUTCOMES, self.partition, key, encode(outcome)))
 
     def dead(
         self,

@@ -4,7 +4,7 @@ Duplicates. Two copies in one gateway meet here: the second waits for the first 
 duplicate. So does the retry of a delivery whose sender gave up, while its first try is with the
 broker; a first try that was only queued is withdrawn (`streams.kafka.group_commit`). Copies that
 other gateways took, or this one before a restart, are known from the topic `admissions`, read in
-the background. A copy may still slip through; the admit agent drops it.
+the background. A copy may still slip through; intake drops it.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
@@ -90,11 +91,13 @@ class WebhookLog:
         *,
         cluster: Cluster,
         append_timeout_s: float,
+        placement: Placement,
         clock: Callable[[], int],
         producer: Producer | None = None,
     ) -> None:
         self._cluster = cluster
         self._timeout_s = append_timeout_s
+        self._placement = placement
         self._clock = clock
         producer = producer or Appender(cluster=cluster, client_id="headwater-gateway")
         self._commit = GroupCommit(producer, WEBHOOKS, settled=self._settled)
@@ -146,9 +149,10 @@ class WebhookLog:
             return _DUPLICATE
         if not self._commit.partitions:
             raise BrokerUnavailable(f"expected Kafka at {self._cluster}, found no connection yet")
-        key = event_id.encode()
-        partition = partition_of(key, self._commit.partitions)
-        record = Outgoing(WEBHOOKS, partition, key, encode(delivery), _cloud(delivery))
+        owner = self._placement.owner_of(delivery).encode()
+        partition = partition_of(owner, self._commit.partitions)
+        value, headers = encode(delivery), _cloud(delivery)
+        record = Outgoing(WEBHOOKS, partition, event_id.encode(), value, headers)
         one = _Delivery(event_id, record)
         self._commit.add([one])
         self._on_their_way[event_id] = one
@@ -220,7 +224,7 @@ class WebhookLog:
         while True:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
-                    # What cannot be read makes a duplicate or two slip through to the admit agent.
+                    # What cannot be read makes a duplicate or two slip through to intake.
                     with contextlib.suppress(HeadwaterError):
                         for event_id in decode(record.value, WebhooksClaimed).event_ids:
                             self._known.add(event_id)

@@ -1,9 +1,9 @@
-"""The pipeline worker: three agents over one Faust app.
+"""The pipeline worker: an agent over one Faust app.
 
-The loop of an agent is the same for all three: restore the memory of a partition before its first
-batch, let the stage decide, append what it emits, and only when the broker has acknowledged all of
-it say that the batch is done. The worker is crash-only: an error in an agent ends the process,
-whose memory may be ahead of the log, and the next one starts from what is durable.
+The loop of the agent: restore the memory of a partition before its first batch, let the stage
+decide, append what it emits, and only when the broker has acknowledged all of it say that the batch
+is done. The worker is crash-only: an error in the agent ends the process, whose memory may be ahead
+of the log, and the next one starts from what is durable.
 """
 
 import asyncio
@@ -12,17 +12,20 @@ import logging
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Final, NoReturn
 
 import uvloop
 
-from headwater.processors.providers.provider import Providers
+from headwater.processors.providers.placement import Placement
+from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import written_forms
 from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
 from headwater.schemas.newer import Waiting, readable, why_waits
-from headwater.schemas.topics import WEBHOOKS
+from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -40,9 +43,7 @@ from headwater.streams.pipeline._faust import (
     on_assignment,
     run,
 )
-from headwater.streams.pipeline.admit import Admit
-from headwater.streams.pipeline.normalize import Normalize
-from headwater.streams.pipeline.resolve import Resolve
+from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.stage import Stage, phases
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,13 @@ class FormsChanged(HeadwaterError):
 
     disposition = Disposition.HALT
     code = "forms_changed"
+
+
+class UnevenTopics(HeadwaterError):
+    """Topics that lie side by side have different numbers of partitions."""
+
+    disposition = Disposition.HALT
+    code = "uneven_topics"
 
 
 class Lease:
@@ -133,12 +141,20 @@ class Agent:
         self._forms: object = None
         self._owned: set[int] = set()
         self._ready: set[int] = set()
-        # A tick and a batch of one stage never overlap: both change its memory.
-        self._turn = asyncio.Lock()
+        # Batches of a partition, whichever topic they are of, and its ticks never overlap: all of
+        # them change its memory.
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def assigned(self, partitions: set[TP]) -> None:
-        """Takes note of the partitions that this worker owns from now on."""
-        self._owned = {tp.partition for tp in partitions if tp.topic == self.stage.source}
+        """Takes note of the partitions that this worker owns from now on.
+
+        Whoever gave them out may not have known all topics yet, and does so again once it does.
+        """
+        topics_of: defaultdict[int, set[str]] = defaultdict(set)
+        for tp in partitions:
+            topics_of[tp.partition].add(tp.topic)
+        wanted = set(self.stage.sources)
+        self._owned = {number for number, topics in topics_of.items() if topics >= wanted}
 
     def revoked(self) -> None:
         """Forgets all partitions: another worker may write their tables from now on."""
@@ -155,8 +171,8 @@ class Agent:
         From a record on that a newer release wrote, a partition's batches are dropped and never
         done: whoever is assigned the partition next fetches them again.
         """
-        async with self._turn:
-            if not await self._restored(batch.partition):
+        async with self._turns[batch.partition]:
+            if batch.partition not in self._owned or not await self._restored(batch.partition):
                 return
             known, newer = readable(batch.records)
             if newer is not None:
@@ -166,14 +182,14 @@ class Agent:
                     return
                 batch = batch.first(before)
             with self._writable(batch.partition):
-                emitted = self.stage.step(batch.partition, known, self._clock())
+                emitted = self.stage.step(batch.topic, batch.partition, known, self._clock())
                 await self._append(emitted)
                 batch.done()
 
     async def tick(self) -> None:
         """Does what is due in the partitions of this worker."""
         for partition in sorted(self._owned):
-            async with self._turn:
+            async with self._turns[partition]:
                 if partition in self._owned and await self._restored(partition):
                     with self._writable(partition):
                         await self._append(self.stage.tick(partition, self._clock()))
@@ -191,7 +207,7 @@ class Agent:
             # Those of before, and of the first that stopped: a change since then counts.
             if self._forms is None:
                 self._forms = forms
-            self._waiting.begin(partition, f"{self.stage.source}/{partition} waits: {error}")
+            self._waiting.begin(partition, f"partition {partition} waits: {error}")
 
     def _check_forms(self) -> None:
         """Ends the worker when what partitions stopped for may have changed.
@@ -231,13 +247,27 @@ class Agent:
 
 
 async def _partitions(cluster: Cluster) -> int:
-    """The number of partitions of the topics, waiting for Kafka and for the topics."""
+    """The number of partitions of the topics, waiting for Kafka and for the topics.
+
+    Errors: UnevenTopics.
+    """
     appender = Appender(cluster=cluster, client_id="headwater-worker")
+    topics = (*Intake.sources, *Intake.memory, OUTCOMES, TRACES, EFFECTS, DEAD_LETTERS)
     try:
         retrying = Retrying(log, "waiting for Kafka")
-        return await retrying.until_done(lambda: appender.partitions(WEBHOOKS))
+        counts = {
+            topic: await retrying.until_done(partial(appender.partitions, topic))
+            for topic in topics
+        }
     finally:
         await appender.stop()
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{topic} {count}" for topic, count in counts.items())
+        raise UnevenTopics(
+            f"expected as many partitions of each topic as of {WEBHOOKS}, found {found}; one "
+            "worker owns a partition number of all of them"
+        )
+    return counts[WEBHOOKS]
 
 
 def _die() -> NoReturn:
@@ -275,57 +305,38 @@ def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
 
 
 def _build(
-    app: App, stages: tuple[Stage, ...], lease: Lease, cluster: Cluster, clock: Callable[[], int]
+    app: App, stage: Stage, lease: Lease, cluster: Cluster, clock: Callable[[], int]
 ) -> None:
-    agents = []
-    for stage in stages:
-        appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
-        agent = Agent(stage, cluster=cluster, appender=appender, lease=lease, clock=clock)
-        agents.append(agent)
-        consume(app, name=stage.name, topic=stage.source, process=_or_die(agent.process))
-        every(app, _TICK_S, _or_die(agent.tick))
-
-    def assigned(partitions: set[TP]) -> None:
-        for agent in agents:
-            agent.assigned(partitions)
-
-    def revoked() -> None:
-        for agent in agents:
-            agent.revoked()
-
-    on_assignment(app, assigned=assigned, revoked=revoked)
+    appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
+    agent = Agent(stage, cluster=cluster, appender=appender, lease=lease, clock=clock)
+    for topic in stage.sources:
+        consume(app, name=f"{stage.name}-{topic}", topic=topic, process=_or_die(agent.process))
+    every(app, _TICK_S, _or_die(agent.tick))
+    on_assignment(app, assigned=agent.assigned, revoked=agent.revoked)
 
 
 def run_worker(  # noqa: PLR0913 (all that it joins)
     *,
     cluster: Cluster,
     app_id: str,
-    providers: Providers,
-    user_prefix: str,
+    placement: Placement,
     park_for_ms: int,
+    rules: Sequence[Rule] = (),
     member: str | None = None,
     clock: Callable[[], int] = now_ms,
 ) -> None:
     """Runs the pipeline worker until SIGTERM or SIGINT; exits the process, with 70 after a crash.
 
-    Shape:  member is a name that the worker keeps over restarts, no two workers the same.
+    Shape:  rules say which deliveries start and signal workflows; member is a name that the worker
+            keeps over restarts, no two workers the same.
     Units:  park_for_ms, how long a delivery waits for its user, in milliseconds.
     """
     uvloop.install()
     partitions = uvloop.run(_partitions(cluster))
     app = batch_app(app_id=app_id, cluster=cluster, member=member)
-    stages = (
-        Admit(providers=providers, partitions=partitions, user_prefix=user_prefix),
-        Resolve(
-            providers=providers,
-            partitions=partitions,
-            user_prefix=user_prefix,
-            park_for_ms=park_for_ms,
-        ),
-        Normalize(providers=providers, partitions=partitions),
-    )
+    stage = Intake(placement=placement, partitions=partitions, park_for_ms=park_for_ms, rules=rules)
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
-    _build(app, stages, lease, cluster, clock)
+    _build(app, stage, lease, cluster, clock)
     # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
     # among what lives as long as the process.
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Which deliveries of a partition of `events` were there before.
+"""Which deliveries of a partition of `effects` were there before.
 
 A stage of the pipeline that dies between appending and committing appends the same deliveries once
 more, under new offsets. Rows do not mind; a signal would be sent twice. So of copies the first
@@ -13,7 +13,7 @@ from headwater.schemas.codec import decode
 from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
 from headwater.schemas.newer import readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.topics import EVENTS
+from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming
@@ -41,13 +41,13 @@ class Seen:
 
 
 async def look_back(cluster: Cluster, partition: int, end: int) -> Seen:
-    """What a partition of `events` holds right before an offset, which it has reached.
+    """What a partition of `effects` holds right before an offset, which it has reached.
 
     Errors: BrokerUnavailable; NewerSchema for what only a later release can read.
     """
     seen = Seen()
     start = max(0, end - LOOK_BACK)
-    async for records in read_partition(cluster, [EVENTS], partition, start=start, end=end):
+    async for records in read_partition(cluster, [EFFECTS], partition, start=start, end=end):
         known, newer = readable(records)
         if newer is not None:
             raise NewerSchema(why_waits(newer))

@@ -1,4 +1,4 @@
-"""Deliveries that start and signal workflows, by rules: a consumer of the topic `events`.
+"""Deliveries that start and signal workflows, by rules: a consumer of the topic `effects`.
 
 A batch of one partition is decided whole, its commands are sent in the order of the offsets, and
 its end is committed when the outcome of each is known and what failed is among the dead letters.
@@ -30,7 +30,7 @@ from headwater.schemas.errors import (
 from headwater.schemas.history import ReplySent
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.topics import EVENTS
+from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, dead_letter, text_header
@@ -109,7 +109,7 @@ class Triggers:
     async def run(self) -> None:
         """Follows the rules for every delivery that comes."""
         self._consumer = AIOKafkaConsumer(**self._options)
-        self._consumer.subscribe([EVENTS], listener=_Listener(self))
+        self._consumer.subscribe([EFFECTS], listener=_Listener(self))
         reading = Retrying(log, "deliveries cannot be read for rules")
         errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
         try:

@@ -56,7 +56,7 @@ def a_delivery(event_id: str) -> WebhookReceived:
         request_id=f"request-of-{event_id}",
         source="terra",
         type="daily",
-        subject="subject",
+        subject=f"subject-of-{event_id}",
         sent_at_ms=1_782_000_000_000,
         updated_at_ms=0,
         received_at_ms=1_782_000_000_500,

@@ -9,9 +9,11 @@ from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
 from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
+from headwater.gateway.providers import installed_providers
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
+from headwater.processors.providers.placement import Placement
 from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable
@@ -21,7 +23,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
@@ -29,6 +31,7 @@ from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"
 NO_POSTGRES = "postgresql://headwater@127.0.0.1:1/headwater"
+PLACEMENT = Placement(installed_providers(), "user_")
 
 
 async def until(done: Callable[[], bool], within_s: float = 20.0) -> None:
@@ -39,7 +42,12 @@ async def until(done: Callable[[], bool], within_s: float = 20.0) -> None:
 
 
 def real_log(bootstrap: str, append_timeout_s: float = 5.0) -> WebhookLog:
-    return WebhookLog(cluster=Cluster(bootstrap), append_timeout_s=append_timeout_s, clock=now_ms)
+    return WebhookLog(
+        cluster=Cluster(bootstrap),
+        append_timeout_s=append_timeout_s,
+        placement=PLACEMENT,
+        clock=now_ms,
+    )
 
 
 class TestWebhookLog(DeliveryLogContract):
@@ -102,7 +110,11 @@ def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None
     async def whole() -> None:
         producer = FailingProducer()
         log = WebhookLog(
-            cluster=Cluster(NOBODY), append_timeout_s=0.1, clock=now_ms, producer=producer
+            cluster=Cluster(NOBODY),
+            append_timeout_s=0.1,
+            placement=PLACEMENT,
+            clock=now_ms,
+            producer=producer,
         )
         await log.start()
         try:
@@ -166,6 +178,8 @@ def test_what_was_answered_ok_is_in_kafka_byte_for_byte(topics: str) -> None:
                 for record in records:
                     delivery = decode(record.value, WebhookReceived)
                     assert record.key == delivery.event_id.encode()
+                    owner = PLACEMENT.owner_of(delivery).encode()
+                    assert partition == partition_of(owner, PARTITIONS)
                     found[delivery.event_id] = (delivery.body, delivery.request_id)
         return found
 

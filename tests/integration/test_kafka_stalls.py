@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.processors.providers.placement import Placement
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import PauseRun
 from headwater.streams.clock import now_ms
@@ -59,6 +60,15 @@ async def ready(log: WebhookLog | WorkflowClient) -> None:
             await asyncio.sleep(0.01)
 
 
+def webhook_log(broker: Broker, append_timeout_s: float) -> WebhookLog:
+    return WebhookLog(
+        cluster=Cluster(broker.bootstrap),
+        append_timeout_s=append_timeout_s,
+        placement=Placement({}, "user_"),
+        clock=now_ms,
+    )
+
+
 async def durable(log: WebhookLog, event_ids: Sequence[str]) -> None:
     """Sends deliveries again and again, as a producer would, until each is answered."""
     async with asyncio.timeout(60):
@@ -84,7 +94,7 @@ async def copies(bootstrap: str, topic: str) -> Counter[bytes]:
 
 def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(broker: Broker):
     async def whole() -> None:
-        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=0.3, clock=now_ms)
+        log = webhook_log(broker, 0.3)
         await log.start()
         await ready(log)
         await durable(log, ["before"])
@@ -131,8 +141,8 @@ def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
 
 def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broker):
     async def whole() -> None:
-        partition = partition_of(b"read", PARTITIONS)
-        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=5, clock=now_ms)
+        partition = partition_of(a_delivery("read").subject.encode(), PARTITIONS)
+        log = webhook_log(broker, 5)
         await log.start()
         await ready(log)
         await durable(log, ["read"])
@@ -156,7 +166,7 @@ def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broke
 
 def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broker):
     async def whole() -> None:
-        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=5, clock=now_ms)
+        log = webhook_log(broker, 5)
         await log.start()
         await ready(log)
         await durable(log, [f"many {number}" for number in range(50)])
@@ -176,7 +186,7 @@ def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broke
 
 def test_stopping_while_kafka_stalls_ends(broker: Broker):
     async def whole() -> None:
-        log = WebhookLog(cluster=Cluster(broker.bootstrap), append_timeout_s=60, clock=now_ms)
+        log = webhook_log(broker, 60)
         await log.start()
         await ready(log)
         with broker.suspended():

@@ -9,7 +9,7 @@ import pytest
 from headwater.schemas.codec import write_forms
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.forms import NEWEST_FORMS
-from headwater.schemas.topics import EVENTS, TRACES
+from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -18,7 +18,7 @@ from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
 from headwater.streams.pipeline.worker import Agent, FormsChanged, Lease
 
 PARTITION = 0
-OWNED = {TP(EVENTS, PARTITION)}
+OWNED = {TP(EVENTS, PARTITION), TP(UNRESOLVED, PARTITION)}
 
 
 def nothing() -> None:
@@ -29,7 +29,7 @@ class Watched:
     """A stage that lets something happen while it restores, or steps."""
 
     name = "watched"
-    source = EVENTS
+    sources = (EVENTS, UNRESOLVED)
     memory: tuple[str, ...] = (TRACES,)
 
     def __init__(self) -> None:
@@ -47,8 +47,10 @@ class Watched:
         assert partition == PARTITION
         self.known.clear()
 
-    def step(self, partition: int, records: Sequence[Incoming], now_ms: int) -> list[Outgoing]:
-        del partition, records, now_ms
+    def step(
+        self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
+    ) -> list[Outgoing]:
+        del topic, partition, records, now_ms
         self.while_stepping()
         self.stepped_with.append(list(self.known))
         return []
@@ -122,3 +124,16 @@ def test_forms_that_change_while_a_batch_is_refused_end_the_worker(topics: str):
         assert play(topics, act).batches == 0
     finally:
         write_forms(NEWEST_FORMS)
+
+
+def test_a_partition_is_owned_when_all_topics_of_its_number_are(topics: str):
+    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+        agent.revoked()
+        agent.assigned({TP(EVENTS, PARTITION), TP(UNRESOLVED, PARTITION + 1)})
+        await agent.process(batch)
+        assert stage.stepped_with == []
+        agent.assigned(OWNED)
+        await agent.process(batch)
+        assert len(stage.stepped_with) == 1
+
+    assert play(topics, act).batches == 1

@@ -12,7 +12,7 @@ from headwater.schemas.codec import encode
 from headwater.schemas.history import PartitionClaimed, RunStarted, TerminateRun
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.statuses import RunStatus
-from headwater.schemas.topics import EVENTS
+from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing, partition_of
@@ -143,7 +143,7 @@ def delivery(user: str, n: int) -> Outgoing:
         admitted_at_ms=1,
     )
     key = user.encode()
-    return Outgoing(EVENTS, partition_of(key, PARTITIONS), key, encode(event))
+    return Outgoing(EFFECTS, partition_of(key, PARTITIONS), key, encode(event))
 
 
 def test_deliveries_signal_in_order_and_once_whoever_is_killed(house: WorkflowHouse):

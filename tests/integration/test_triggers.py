@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headwater.gateway.providers import installed_providers
 from headwater.processors.triggers.rules import read_rules
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent, SendEvent
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.topics import DEAD_LETTERS, EVENTS
+from headwater.schemas.topics import DEAD_LETTERS, EFFECTS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -137,7 +136,7 @@ class Scene:
         await self.appender.append(
             [
                 Outgoing(
-                    EVENTS,
+                    EFFECTS,
                     partition_of((each.user_id or "").encode(), PARTITIONS),
                     (each.user_id or "").encode(),
                     encode(each),
@@ -150,7 +149,7 @@ class Scene:
     async def following(self, rules: str = RULES) -> AsyncIterator["asyncio.Task[None]"]:
         """Follows rules, until it is cut off."""
         triggers = Triggers(
-            read_rules(rules.replace("{source}", self.source), installed_providers()),
+            read_rules(rules.replace("{source}", self.source)),
             self.workflows,
             cluster=Cluster(self.bootstrap),
             group=self.group,
@@ -180,7 +179,7 @@ class Scene:
         )
         await consumer.start()
         try:
-            places = [TopicPartition(EVENTS, n) for n in range(PARTITIONS)]
+            places = [TopicPartition(EFFECTS, n) for n in range(PARTITIONS)]
             async with asyncio.timeout(20):
                 while True:
                     ends = await consumer.end_offsets(places)
@@ -358,7 +357,7 @@ def test_a_replay_of_another_stages_dead_letter_signals_nobody_again(topics: str
             await scene.post(event)
             partition = partition_of(b"user_a", PARTITIONS)
             mark = [(REPLAY_OF, b"0@1")]
-            again = Outgoing(EVENTS, partition, b"user_a", encode(event), mark)
+            again = Outgoing(EFFECTS, partition, b"user_a", encode(event), mark)
             await scene.appender.append([again])
             await scene.settled()
         assert scene.workflows.signals("user_a") == [0]
@@ -370,7 +369,7 @@ def test_a_record_that_cannot_be_read_is_a_dead_letter(topics: str):
     async def act(scene: Scene) -> None:
         async with scene.following():
             value = b"unreadable of " + scene.source.encode()
-            await scene.appender.append([Outgoing(EVENTS, 0, b"x", value)])
+            await scene.appender.append([Outgoing(EFFECTS, 0, b"x", value)])
             await scene.post(scene.delivery("user_a", 0))
             await scene.settled()
         assert scene.workflows.signals("user_a") == [0]

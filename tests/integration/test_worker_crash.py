@@ -10,6 +10,7 @@ PATIENCE_S = 60
 WORKER = """
 import logging, sys
 from headwater.gateway.providers import installed_providers
+from headwater.processors.providers.placement import Placement
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.pipeline import _faust, worker
 
@@ -19,8 +20,8 @@ async def fails(_):
 logging.basicConfig(level="CRITICAL")
 _faust.BatchConsumer.perform_seek = fails
 worker.run_worker(
-    cluster=Cluster(sys.argv[1]), app_id="crash", providers=installed_providers(),
-    user_prefix="hw_", park_for_ms=1_000,
+    cluster=Cluster(sys.argv[1]), app_id="crash", placement=Placement(installed_providers(), "hw_"),
+    park_for_ms=1_000,
 )
 """
 

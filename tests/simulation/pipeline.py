@@ -1,6 +1,6 @@
-"""The three stages over a log in memory, with everything that can go wrong drawn from one seed.
+"""The stage over a log in memory, with everything that can go wrong drawn from one seed.
 
-The stages are the production ones; only Kafka is played: records in lists, committed offsets that
+The stage is the production one; only Kafka is played: records in lists, committed offsets that
 lag, appends that break off in the middle, workers that die and restore, topics that are compacted.
 """
 
@@ -10,19 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headwater.gateway.providers import installed_providers
+from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import OUTCOMES, TOPICS, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
-from headwater.streams.pipeline.admit import Admit
-from headwater.streams.pipeline.normalize import Normalize
-from headwater.streams.pipeline.resolve import Resolve
-from headwater.streams.pipeline.stage import Stage, phases
+from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.stage import phases
 
-PARTITIONS = 3
+# Subjects, users and what they replace lie in different ones.
+PARTITIONS = 5
 PROVIDERS = installed_providers()
 USER_PREFIX = "user_"
+PLACEMENT = Placement(PROVIDERS, USER_PREFIX)
 PARK_FOR_MS = 60_000
 _COMPACTED = {topic.name for topic in TOPICS if topic.cleanup is Cleanup.COMPACT}
 
@@ -51,8 +52,11 @@ class Log:
     def latest(self, topic: str) -> dict[bytes, bytes]:
         """The last value of every key of a topic."""
         found: dict[bytes, bytes] = {}
+        homes: dict[bytes, int] = {}
         for partition in range(PARTITIONS):
             for record in self.records[topic, partition]:
+                home = homes.setdefault(record.key, partition)
+                assert home == partition, f"{record.key} is in {topic}/{home} and /{partition}"
                 if record.value is None:
                     found.pop(record.key, None)
                 else:
@@ -78,26 +82,18 @@ class World:
         self.trace: list[str] = []
         self.committed: dict[tuple[str, int], int] = defaultdict(int)
         self.position: dict[tuple[str, int], int] = {}
-        self.stages: dict[str, Stage] = {}
-        self.restored: set[tuple[str, int]] = set()
+        self.restored: set[int] = set()
+        # Gateways of another release may place a delivery elsewhere; its copies with it.
+        elsewhere = self.random.random() < 0.3
         for delivery in deliveries:
             key = delivery.event_id.encode()
-            partition = partition_of(key, PARTITIONS)
+            owner = key if elsewhere else PLACEMENT.owner_of(delivery).encode()
+            partition = partition_of(owner, PARTITIONS)
             self.log.append(Outgoing(WEBHOOKS, partition, key, encode(delivery)))
         self._start()
 
     def _start(self) -> None:
-        stages: list[Stage] = [
-            Admit(providers=PROVIDERS, partitions=PARTITIONS, user_prefix=USER_PREFIX),
-            Resolve(
-                providers=PROVIDERS,
-                partitions=PARTITIONS,
-                user_prefix=USER_PREFIX,
-                park_for_ms=PARK_FOR_MS,
-            ),
-            Normalize(providers=PROVIDERS, partitions=PARTITIONS),
-        ]
-        self.stages = {stage.name: stage for stage in stages}
+        self.stage = Intake(placement=PLACEMENT, partitions=PARTITIONS, park_for_ms=PARK_FOR_MS)
         self.position = {}
         self.restored = set()
 
@@ -107,68 +103,64 @@ class World:
         self._start()
 
     def rebalance(self) -> None:
-        """One partition of one stage moves to another worker, which restores it."""
-        stage = self.random.choice(list(self.stages.values()))
+        """One partition moves to another worker, which restores it."""
         partition = self.random.randrange(PARTITIONS)
-        self.trace.append(f"rebalance {stage.name}/{partition}")
-        self._leave(stage, partition)
-
-    def _leave(self, stage: Stage, partition: int) -> None:
-        stage.forget(partition)
-        self.restored.discard((stage.name, partition))
-        self.position.pop((stage.source, partition), None)
+        self.trace.append(f"rebalance {partition}")
+        self.stage.forget(partition)
+        self.restored.discard(partition)
+        for topic in self.stage.sources:
+            self.position.pop((topic, partition), None)
 
     def step(self, *, faults: bool) -> bool:
-        """One batch of one stage; tells whether there was any work."""
+        """One batch of one topic; tells whether there was any work."""
         busy = [
-            (stage, partition)
-            for stage in self.stages.values()
+            (topic, partition)
+            for topic in self.stage.sources
             for partition in range(PARTITIONS)
-            if self._where(stage, partition) < len(self.log.records[stage.source, partition])
+            if self._where(topic, partition) < len(self.log.records[topic, partition])
         ]
         if not busy:
             return False
-        stage, partition = self.random.choice(busy)
-        self._restore(stage, partition)
-        start = self._where(stage, partition)
-        batch = self.log.read(stage.source, partition, start, self.random.randint(1, 5))
+        topic, partition = self.random.choice(busy)
+        self._restore(partition)
+        start = self._where(topic, partition)
+        batch = self.log.read(topic, partition, start, self.random.randint(1, 5))
         self.now_ms += 1
-        emitted = stage.step(partition, batch, self.now_ms)
-        self.trace.append(f"{stage.name}/{partition} {start}+{len(batch)} -> {len(emitted)}")
+        emitted = self.stage.step(topic, partition, batch, self.now_ms)
+        self.trace.append(f"{topic}/{partition} {start}+{len(batch)} -> {len(emitted)}")
         if faults and self.random.random() < 0.1:
             self._append_some(emitted)
             self.crash()
             return True
         self._append(emitted)
-        self.position[stage.source, partition] = start + len(batch)
+        self.position[topic, partition] = start + len(batch)
         if not faults or self.random.random() < 0.5:
-            self.committed[stage.source, partition] = start + len(batch)
+            self.committed[topic, partition] = start + len(batch)
         if faults and self.random.random() < 0.05:
             self.rebalance()
         return True
 
     def tick(self) -> None:
-        """Every stage does what is due in every partition."""
-        for stage in self.stages.values():
-            for partition in range(PARTITIONS):
-                self._restore(stage, partition)
-                self._append(stage.tick(partition, self.now_ms))
+        """The stage does what is due in every partition."""
+        for partition in range(PARTITIONS):
+            self._restore(partition)
+            self._append(self.stage.tick(partition, self.now_ms))
 
     def drain(self) -> None:
         """Works without faults until nothing is left."""
         while self.step(faults=False):
             pass
 
-    def _where(self, stage: Stage, partition: int) -> int:
-        where = (stage.source, partition)
+    def _where(self, topic: str, partition: int) -> int:
+        where = (topic, partition)
         return self.position.get(where, self.committed[where])
 
-    def _restore(self, stage: Stage, partition: int) -> None:
-        if (stage.name, partition) not in self.restored:
-            for topic in stage.memory:
+    def _restore(self, partition: int) -> None:
+        if partition not in self.restored:
+            for topic in self.stage.memory:
                 for record in self._memory(topic, partition):
-                    stage.restored(record)
-            self.restored.add((stage.name, partition))
+                    self.stage.restored(record)
+            self.restored.add(partition)
 
     def _memory(self, topic: str, partition: int) -> list[Incoming]:
         if topic in _COMPACTED and self.random.random() < 0.5:

@@ -1,7 +1,7 @@
 """Goal: whatever goes wrong, the pipeline comes to what the pure fold of the raw topic says.
 
 Method: a thousand worlds, each from one seed: users, connections, days and nights, duplicates, bad
-bodies, in any order; stages that crash in the middle of an append, restore, and are rebalanced.
+bodies, in any order; a stage that crashes in the middle of an append, restores, and is rebalanced.
 """
 
 import json
@@ -12,7 +12,7 @@ import pytest
 from headwater.processors.providers.envelope import event_id
 from headwater.schemas.records import WebhookReceived
 from tests.oracle import fold
-from tests.simulation.pipeline import PARK_FOR_MS, USER_PREFIX, World
+from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, USER_PREFIX, World
 
 SEEDS = range(1_000)
 
@@ -92,5 +92,7 @@ def test_waiting_ends_in_a_dead_letter_and_nowhere_else():
         after = world.outcomes()
         assert all(after[key] == ("dead", "no_connection_for_terra_user") for key in parked)
         assert "parked" not in {status for status, _ in after.values()}, f"seed {seed}"
-        dead = sum(len(world.log.records["dead-letters", partition]) for partition in range(3))
+        dead = sum(
+            len(world.log.records["dead-letters", partition]) for partition in range(PARTITIONS)
+        )
         assert dead >= len(parked), f"seed {seed}"

@@ -14,18 +14,17 @@ from headwater.gateway.providers import GROUP, ProviderInvalid, installed_provid
 from headwater.gateway.settings import environment, load_settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.provider import DeliveryType, catalogue_of
+from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import DeliveryType, Providers, catalogue_of
 from headwater.processors.providers.results import Normalized, NormalizeResult
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY, Value
-from headwater.schemas.topics import DEAD_LETTERS, EVENTS, OUTCOMES
+from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.admit import Admit
-from headwater.streams.pipeline.normalize import Normalize
-from headwater.streams.pipeline.resolve import Resolve
+from headwater.streams.pipeline.intake import Intake
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays
 from tests.fakes.walks import WALKS
 from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
@@ -71,15 +70,14 @@ def read_back(record: Outgoing) -> Incoming:
     return Incoming(record.topic, 0, 0, NOW_MS, 0, key, record.value, None, len(key), 0, ())
 
 
+def intake_of(providers: Providers) -> Intake:
+    return Intake(placement=Placement(providers, "user_"), partitions=1, park_for_ms=1)
+
+
 def through_pipeline(delivery: WebhookReceived) -> list[Outgoing]:
-    """What the agents come to with a delivery that names its user."""
-    providers = installed_providers()
-    admit = Admit(providers=providers, partitions=1, user_prefix="user_")
-    normalize = Normalize(providers=providers, partitions=1)
+    """What comes of a delivery that names its user."""
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
-    admitted = admit.step(0, [read_back(raw)], NOW_MS)
-    events = [read_back(record) for record in admitted if record.topic == EVENTS]
-    return normalize.step(0, events, NOW_MS)
+    return intake_of(installed_providers()).step("webhooks", 0, [read_back(raw)], NOW_MS)
 
 
 def outcome(emitted: list[Outgoing]) -> OutcomeRecorded:
@@ -228,32 +226,19 @@ def test_rows_that_belong_to_the_subject_need_no_user():
 
 
 def test_a_delivery_whose_user_no_lookup_finds_is_a_dead_letter_at_once():
-    admit = Admit(providers={"walks": WALKS}, partitions=1, user_prefix="user_")
-    raw = delivered("walks", subject="somebody", reference=None)
-    emitted = admit.step(0, [read_back(raw)], NOW_MS)
+    emitted = normalized_by({"walks": WALKS}, "walks", subject="somebody", reference=None)
     assert (outcome(emitted).status, outcome(emitted).reason) == ("dead", "no_user")
 
 
 def test_a_wait_of_a_provider_that_is_gone_stays_until_a_worker_has_it_again():
-    delivery = delivered("terra", subject="t1", reference=None, type="daily")
     terra = {"terra": TERRA}
-    admit = Admit(providers=terra, partitions=1, user_prefix="user_")
-    (unresolved,) = (
-        read_back(record)
-        for record in admit.step(0, [read_back(delivery)], NOW_MS)
-        if record.topic == "unresolved"
-    )
-
-    def resolve(providers: dict[str, object]) -> Resolve:
-        return Resolve(providers=providers, partitions=1, user_prefix="user_", park_for_ms=1)
-
-    (wait,) = (r for r in resolve(terra).step(0, [unresolved], NOW_MS) if r.topic == "waiting")
-    for providers, ended in (({}, 0), (terra, 1)):
-        again = resolve(providers)
-        headers = tuple(wait.headers or ())
-        again.restored(dataclasses.replace(read_back(wait), headers=headers))
-        dead = [r for r in again.tick(0, NOW_MS + 5) if r.topic == "dead-letters"]
-        assert len(dead) == ended
+    emitted = normalized_by(terra, "terra", subject="t1", reference=None, type="daily")
+    (wait,) = (record for record in emitted if record.topic == "waiting")
+    for providers, ended in (({}, [0, 0]), (terra, [1, 0])):
+        again = intake_of(providers)
+        again.restored(read_back(wait))
+        ticks = [again.tick(0, NOW_MS + 5) for _ in ended]
+        assert [sum(r.topic == "dead-letters" for r in tick) for tick in ticks] == ended
 
 
 def delivered(source: str, **changes: object) -> Outgoing:
@@ -272,9 +257,7 @@ def delivered(source: str, **changes: object) -> Outgoing:
     return Outgoing("webhooks", 0, b"e1", encode(WebhookReceived(**(fields | changes))))
 
 
-def normalized_by(providers: dict[str, object], source: str, **changes: object) -> list[Outgoing]:
-    """What the agents with these providers come to with a delivery of a source."""
-    admit = Admit(providers=providers, partitions=1, user_prefix="user_")
-    admitted = admit.step(0, [read_back(delivered(source, **changes))], NOW_MS)
-    events = [read_back(record) for record in admitted if record.topic == EVENTS]
-    return Normalize(providers=providers, partitions=1).step(0, events, NOW_MS)
+def normalized_by(providers: Providers, source: str, **changes: object) -> list[Outgoing]:
+    """What a worker with these providers comes to with a delivery of a source."""
+    record = read_back(delivered(source, **changes))
+    return intake_of(providers).step("webhooks", 0, [record], NOW_MS)

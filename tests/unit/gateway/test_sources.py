@@ -15,16 +15,16 @@ from headwater.gateway.sources import (
     sources_with_secrets,
     with_development_sources,
 )
+from headwater.processors.providers.placement import Placement
 from headwater.processors.signature_schemes import SCHEMES
 from headwater.processors.signatures import sign
 from headwater.processors.sources import SourcesInvalid, providers_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.records import OutcomeRecorded
-from headwater.schemas.topics import EVENTS, OUTCOMES
+from headwater.schemas.topics import OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.admit import Admit
-from headwater.streams.pipeline.normalize import Normalize
+from headwater.streams.pipeline.intake import Intake
 from tests.fakes.delivery_log import MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
 from tests.unit.gateway.problem_contract import assert_problem
@@ -163,12 +163,11 @@ def test_a_delivery_without_a_provider_is_skipped_by_name(
     answer = post(client, development, "github", b'{"a":1}', x_github_event="push")
     assert answer.json()["type"] == "push"
     providers = providers_of(sources_of(development))
-    admit = Admit(providers=providers, partitions=1, user_prefix="user_")
-    normalize = Normalize(providers=providers, partitions=1)
+    intake = Intake(placement=Placement(providers, "user_"), partitions=1, park_for_ms=1)
     (delivery,) = log.deliveries
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
-    events = [_read(one) for one in admit.step(0, [_read(raw)], NOW_MS) if one.topic == EVENTS]
-    (outcome,) = [one for one in normalize.step(0, events, NOW_MS) if one.topic == OUTCOMES]
+    emitted = intake.step("webhooks", 0, [_read(raw)], NOW_MS)
+    (outcome,) = [one for one in emitted if one.topic == OUTCOMES]
     found = decode(outcome.value, OutcomeRecorded)
     assert (found.status, found.reason, found.type) == ("skipped", "no_normalizer", "push")
 

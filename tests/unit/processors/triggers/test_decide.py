@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.gateway.providers import installed_providers
 from headwater.processors.runs.decide import send_event
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
 from headwater.processors.runs.state import Run
@@ -41,7 +40,7 @@ BOTH = SIGNAL.replace('"signal"', '"signal_with_start"').replace('"tell"', '"bot
 
 
 def rules(*texts: str) -> tuple[Rule, ...]:
-    return read_rules("".join(f"[[rule]]{text}\n" for text in texts), installed_providers())
+    return read_rules("".join(f"[[rule]]{text}\n" for text in texts))
 
 
 def delivery(body: bytes = BODY, type_: str = "sleep") -> WebhookAdmitted:
@@ -104,9 +103,9 @@ def test_a_signal_says_who_sent_it_and_under_which_number():
     found = sent(SIGNAL + "payload = 'event.body.data[0].score'")
     assert found.instance_id == "user_1"
     assert found.command == SendEvent(
-        "~tell/events-3#17", "sleep", "81", Sender("~tell", "events-3", 0, 17), None
+        "~tell/effects-3#17", "sleep", "81", Sender("~tell", "effects-3", 0, 17), None
     )
-    assert found.command_id == "~tell/events-3#17"
+    assert found.command_id == "~tell/effects-3#17"
 
 
 def test_a_signal_with_start_brings_the_params_along():

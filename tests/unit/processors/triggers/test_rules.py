@@ -2,7 +2,6 @@
 
 import pytest
 
-from headwater.gateway.providers import installed_providers
 from headwater.processors.triggers.rules import RulesInvalid, check_workflows, read_rules
 
 GOOD = {
@@ -23,7 +22,7 @@ def written(**changes: str | None) -> str:
 
 def refusal(*texts: str) -> str:
     with pytest.raises(RulesInvalid) as caught:
-        read_rules("\n".join(texts), installed_providers())
+        read_rules("\n".join(texts))
     return caught.value.message
 
 
@@ -40,7 +39,6 @@ def test_a_file_of_rules():
             event='"delivery"',
             payload="'event.body.data'",
         ),
-        installed_providers(),
     )
     assert (first.name, first.types, first.mode) == ("review", frozenset({"sleep"}), "start")
     assert first.concerns("terra", "sleep")
@@ -51,11 +49,11 @@ def test_a_file_of_rules():
 
 
 def test_an_empty_file_has_no_rules():
-    assert read_rules("# none yet\n", installed_providers()) == ()
+    assert read_rules("# none yet\n") == ()
 
 
 def test_types_may_be_several():
-    (rule,) = read_rules(written(type='["sleep", "daily"]'), installed_providers())
+    (rule,) = read_rules(written(type='["sleep", "daily"]'))
     assert rule.concerns("terra", "daily")
 
 
@@ -72,10 +70,6 @@ def test_types_may_be_several():
         ({"workflw": '"x"'}, "unknown field `workflw`"),
         ({"name": '"two words"'}, "rule two words: expected name of 1 to 63 characters"),
         ({"workflow": '"-x"'}, "rule review: expected workflow of 1 to 64 characters"),
-        (
-            {"type": '"auth"'},
-            "rule review: expected types that are about a user's data, found auth",
-        ),
         ({"event": '"x"'}, "rule review: expected event and payload with the modes signal and"),
         ({"payload": "'1'"}, "rule review: expected event and payload with the modes signal"),
         ({"mode": '"signal"', "params": "'1'"}, "expected params with the modes start and"),
@@ -102,7 +96,7 @@ def test_all_problems_are_told_together():
 
 
 def test_a_workflow_has_to_be_there():
-    rules = read_rules(written(), installed_providers())
+    rules = read_rules(written())
     check_workflows(rules, {"night-review", "order"})
     with pytest.raises(RulesInvalid) as caught:
         check_workflows(rules, {"order", "bill"})

@@ -1,0 +1,137 @@
+"""The one stage of the pipeline: drops copies, finds users, and turns deliveries into rows.
+
+Of an event id the first offset counts. It is claimed in the topic `admissions`, one record a batch.
+A record is a copy when its id was claimed at a lower offset. After a crash a record meets its own
+claim and passes again: nothing that follows minds seeing it twice.
+
+What a partition owns is processed where it is read (`processing`). What belongs elsewhere takes one
+hop, to `events` or `unresolved`, and is processed there in the same way, with the same state: one
+worker owns a partition number of all three topics.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from headwater.processors.providers.placement import Placement
+from headwater.processors.triggers.rules import Rule
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.errors import NotYetReadable, UndecodableRecord
+from headwater.schemas.records import DuplicateDropped, WebhookAdmitted, WebhookReceived
+from headwater.schemas.tables import TABLES
+from headwater.schemas.topics import ADMISSIONS, EVENTS, TRACES, UNRESOLVED, WAITING, WEBHOOKS
+from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.processing import Processing
+from headwater.streams.pipeline.stage_output import Emission
+
+
+class Intake:
+    """Deliveries in; rows, outcomes, and whatever else comes of them, out."""
+
+    name: ClassVar[str] = "intake"
+    sources: ClassVar[tuple[str, ...]] = (WEBHOOKS, EVENTS, UNRESOLVED)
+    memory: ClassVar[tuple[str, ...]] = (ADMISSIONS, WAITING, *(table.topic for table in TABLES))
+
+    def __init__(
+        self,
+        *,
+        placement: Placement,
+        partitions: int,
+        park_for_ms: int,
+        rules: Sequence[Rule] = (),
+    ) -> None:
+        self._placement = placement
+        self._partitions = partitions
+        self._park_for_ms = park_for_ms
+        self._rules = tuple(rules)
+        self._states: dict[int, PartitionState] = {}
+        self._take = {
+            WEBHOOKS: self._take_webhook,
+            EVENTS: self._take_event,
+            UNRESOLVED: self._take_unresolved,
+        }
+
+    def restored(self, record: Incoming) -> None:
+        """Takes in a record of a partition's memory."""
+        self._state(record.partition).restored(record)
+
+    def forget(self, partition: int) -> None:
+        """Drops what is known of a partition."""
+        self._states.pop(partition, None)
+
+    def step(
+        self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
+    ) -> list[Outgoing]:
+        """Processes a batch of one topic."""
+        state = self._state(partition)
+        processing = self._processing(partition, state, now_ms)
+        take = self._take[topic]
+        for record in records:
+            try:
+                take(state, processing, record)
+            except NotYetReadable:
+                raise
+            except Exception as error:  # noqa: BLE001, one bad record is one dead letter
+                processing.failed(record, error)
+        return state.claims.changed(now_ms) + state.rows.changed() + processing.emission.records
+
+    def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
+        """Ends the waits that lasted too long, and forgets what senders retry no more."""
+        state = self._state(partition)
+        state.claims.expire(now_ms)
+        processing = self._processing(partition, state, now_ms)
+        processing.give_up(self._park_for_ms)
+        return processing.emission.records
+
+    def _state(self, partition: int) -> PartitionState:
+        state = self._states.get(partition)
+        if state is None:
+            state = self._states[partition] = PartitionState(partition)
+        return state
+
+    def _processing(self, partition: int, state: PartitionState, now_ms: int) -> Processing:
+        emission = Emission(stage=self.name, partition=partition, now_ms=now_ms)
+        return Processing(self._placement, self._partitions, state, emission, self._rules)
+
+    def _take_webhook(
+        self, state: PartitionState, processing: Processing, record: Incoming
+    ) -> None:
+        if record.value is None:
+            return  # The tombstone of a wiped delivery.
+        delivery = decode(record.value, WebhookReceived)
+        if record.key != delivery.event_id.encode():
+            raise UndecodableRecord(
+                f"expected the event id as key, {delivery.event_id!r}, found {record.key!r}"
+            )
+        first = state.claims.first(delivery.event_id, record.offset)
+        if first < record.offset and not _is_replayed(record):
+            processing.emission.add(_dropped(delivery, record, first, processing.emission.now_ms))
+        else:
+            processing.admit(delivery, record, min(first, record.offset))
+
+    def _take_event(self, _: PartitionState, processing: Processing, record: Incoming) -> None:
+        event = decode(record.value, WebhookAdmitted)
+        processing.own(event, record, replayed=_is_replayed(record))
+
+    def _take_unresolved(self, _: PartitionState, processing: Processing, record: Incoming) -> None:
+        subject = (record.key or b"").decode()
+        processing.under(subject, decode(record.value, WebhookAdmitted), record)
+
+
+def _is_replayed(record: Incoming) -> bool:
+    return bool(record.headers) and text_header(record, REPLAY_OF) is not None
+
+
+def _dropped(delivery: WebhookReceived, record: Incoming, first: int, now_ms: int) -> Outgoing:
+    """The trace of a copy."""
+    dropped = DuplicateDropped(
+        request_id=delivery.request_id,
+        event_id=delivery.event_id,
+        partition=record.partition,
+        offset=record.offset,
+        first_offset=first,
+        received_at_ms=delivery.received_at_ms,
+        at_ms=now_ms,
+    )
+    return Outgoing(TRACES, record.partition, delivery.request_id.encode(), encode(dropped))

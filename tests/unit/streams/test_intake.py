@@ -1,0 +1,378 @@
+"""Intake as plain code: records in, records out."""
+
+import dataclasses
+
+import pytest
+
+from headwater.gateway.providers import installed_providers
+from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.provider import Providers
+from headwater.processors.providers.results import NormalizeResult
+from headwater.processors.providers.terra.auth import normalize_auth
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.providers.terra import Daily, Delivery, Envelope, decode_daily
+from headwater.schemas.records import (
+    DuplicateDropped,
+    OutcomeRecorded,
+    WebhookAdmitted,
+    WebhookReceived,
+)
+from headwater.schemas.topics import (
+    ADMISSIONS,
+    DEAD_LETTERS,
+    EVENTS,
+    OUTCOMES,
+    TRACES,
+    UNRESOLVED,
+    WAITING,
+    WEBHOOKS,
+)
+from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.stage import phases
+
+PROVIDERS = installed_providers()
+NOW = 1_783_000_000_000
+DAILY = b"""{"type": "daily", "user": {"user_id": "t1", "provider": "GARMIN"},
+ "data": [{"metadata": {"start_time": "2026-07-01T00:00:00+01:00"},
+           "distance_data": {"steps": 100}}]}"""
+AUTH = b"""{"type": "auth", "status": "success",
+ "user": {"user_id": "t1", "provider": "GARMIN", "reference_id": "user_1"}}"""
+
+
+def received(**changes: object) -> WebhookReceived:
+    fields: dict[str, object] = {
+        "event_id": "e1",
+        "request_id": "r1",
+        "source": "terra",
+        "type": "daily",
+        "subject": "t1",
+        "reference": None,
+        "sent_at_ms": NOW,
+        "updated_at_ms": 0,
+        "received_at_ms": NOW,
+        "body": DAILY,
+    }
+    return WebhookReceived(**(fields | changes))
+
+
+def incoming(topic: str, key: bytes, value: bytes | None, offset: int = 0, **more: object):
+    record = Incoming(topic, 0, offset, NOW, 0, key, value, None, len(key), 0, ())
+    return dataclasses.replace(record, **more)
+
+
+def raw(delivery: WebhookReceived, offset: int = 0, **more: object):
+    return incoming(WEBHOOKS, delivery.event_id.encode(), encode(delivery), offset, **more)
+
+
+def on(emitted: list[Outgoing], topic: str) -> list[Outgoing]:
+    return [record for record in emitted if record.topic == topic]
+
+
+def read_back(record: Outgoing, offset: int = 0):
+    headers = tuple(record.headers or ())
+    found = incoming(record.topic, record.key or b"", record.value, offset, headers=headers)
+    return dataclasses.replace(found, partition=record.partition)
+
+
+def intake_of(providers: Providers = PROVIDERS, partitions: int = 1) -> Intake:
+    placement = Placement(providers, "user_")
+    return Intake(placement=placement, partitions=partitions, park_for_ms=1_000)
+
+
+@pytest.fixture
+def intake() -> Intake:
+    return intake_of()
+
+
+def step(intake: Intake, *records: Incoming, at: int = 0, now_ms: int = NOW) -> list[Outgoing]:
+    """A batch of one topic, read at a partition."""
+    return intake.step(records[0].topic, at, list(records), now_ms)
+
+
+def outcomes(emitted: list[Outgoing]) -> dict[str, OutcomeRecorded]:
+    found = [decode(record.value, OutcomeRecorded) for record in on(emitted, OUTCOMES)]
+    return {outcome.event_id: outcome for outcome in found}
+
+
+def letters(emitted: list[Outgoing]) -> list[dict[str, bytes]]:
+    return [dict(letter.headers or ()) for letter in on(emitted, DEAD_LETTERS)]
+
+
+AUTH_OF_1 = {"event_id": "auth", "type": "auth", "body": AUTH, "reference": "user_1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "owner"),
+    [
+        ({"reference": "user_1"}, "user_1"),
+        ({"reference": "somebody"}, "t1"),
+        (AUTH_OF_1, "t1"),
+        ({"type": "deauth"}, "t1"),
+        ({"type": "nutrition"}, "t1"),
+        ({"type": "nutrition", "reference": "user_1"}, "user_1"),
+        ({"type": "nutrition", "subject": ""}, "e1"),
+        ({"type": "auth", "body": AUTH, "subject": ""}, "e1"),
+        ({"source": "nobody"}, "t1"),
+    ],
+)
+def test_a_delivery_lies_where_what_it_changes_is_owned(changes: dict[str, object], owner: str):
+    assert Placement(PROVIDERS, "user_").owner_of(received(**changes)) == owner
+
+
+def test_the_ordinary_delivery_is_done_in_one_step_and_all_of_it_in_one_partition():
+    partition = partition_of(b"user_1", 4)
+    emitted = step(intake_of(partitions=4), raw(received(reference="user_1")), at=partition)
+    assert {record.topic for record in emitted} == {ADMISSIONS, OUTCOMES, "daily-summary"}
+    assert {record.partition for record in emitted} == {partition}
+
+
+def at_subject(partitions: int) -> tuple[Intake, int]:
+    """An intake of many partitions that knows the user of t1, and the partition that knows it."""
+    intake, at = intake_of(partitions=partitions), partition_of(b"t1", partitions)
+    step(intake, raw(received(**AUTH_OF_1)), at=at)
+    return intake, at
+
+
+def test_a_delivery_whose_user_lives_elsewhere_takes_one_hop_which_writes_the_rows_alone():
+    intake, at = at_subject(4)
+    home = partition_of(b"user_1", 4)
+    assert home != at
+    emitted = step(intake, raw(received(), 1), at=at)
+    (hop,) = on(emitted, EVENTS)
+    assert (hop.partition, hop.key) == (home, b"user_1")
+    assert outcomes(emitted)["e1"].status == "processed"
+    assert on(emitted, "daily-summary") == []
+    (row,) = step(intake, read_back(hop), at=home)
+    assert (row.topic, row.partition) == ("daily-summary", home)
+
+
+def test_a_delivery_whose_user_lives_here_needs_no_hop():
+    intake, _ = at_subject(1)
+    emitted = step(intake, raw(received(), 1))
+    assert on(emitted, EVENTS) == []
+    assert len(on(emitted, "daily-summary")) == 1
+
+
+def test_a_delivery_that_another_release_placed_elsewhere_finds_its_owner():
+    intake, home = intake_of(partitions=4), partition_of(b"user_1", 4)
+    emitted = step(intake, raw(received(reference="user_1")), at=(home + 1) % 4)
+    (hop,) = on(emitted, EVENTS)
+    assert (hop.partition, hop.key) == (home, b"user_1")
+    auth = step(intake, raw(received(**AUTH_OF_1)), at=(partition_of(b"t1", 4) + 1) % 4)
+    (hop,) = on(auth, UNRESOLVED)
+    assert (hop.partition, hop.key) == (partition_of(b"t1", 4), b"t1")
+    assert on(auth, OUTCOMES) == []
+
+
+def test_a_hop_that_is_replayed_has_another_outcome(intake: Intake):
+    intake4, at = at_subject(4)
+    (hop,) = on(step(intake4, raw(received(), 1), at=at), EVENTS)
+    replayed = dataclasses.replace(read_back(hop), headers=((REPLAY_OF, b"0@3"),))
+    emitted = step(intake4, replayed, at=hop.partition)
+    assert outcomes(emitted)["e1"].status == "processed"
+
+
+def test_a_delivery_that_names_nobody_is_a_dead_letter_with_its_bytes_untouched(intake: Intake):
+    record = raw(received(subject=""))
+    emitted = step(intake, record)
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert (letter.key, letter.value) == (record.key, record.value)
+    headers = dict(letter.headers or ())
+    assert headers["headwater.reason"] == b"no_user"
+    assert headers["__connect.errors.topic"] == b"webhooks"
+    assert headers["__connect.errors.offset"] == b"0"
+    assert headers["__connect.errors.stage"] == b"intake"
+    assert outcomes(emitted)["e1"].status == "dead"
+
+
+def test_a_second_copy_is_dropped_and_traced(intake: Intake):
+    emitted = step(intake, raw(received()), raw(received(request_id="r2"), 1))
+    assert len(on(emitted, OUTCOMES)) == 1
+    (trace,) = on(emitted, TRACES)
+    dropped = decode(trace.value, DuplicateDropped)
+    assert (dropped.request_id, dropped.offset, dropped.first_offset) == ("r2", 1, 0)
+
+
+def test_a_record_meets_its_own_claim_after_a_crash_and_passes(intake: Intake):
+    (claim,) = on(step(intake, raw(received(), 5)), ADMISSIONS)
+    again = intake_of()
+    again.restored(read_back(claim))
+    assert len(on(step(again, raw(received(), 5)), OUTCOMES)) == 1
+    assert on(step(again, raw(received(), 6)), OUTCOMES) == []
+
+
+def test_claims_are_forgotten_after_the_horizon(intake: Intake):
+    step(intake, raw(received()))
+    intake.tick(0, NOW + 7 * 86_400_000)
+    assert on(step(intake, raw(received(), 1)), OUTCOMES) == []
+    intake.tick(0, NOW + 7 * 86_400_000 + 1)
+    assert len(on(step(intake, raw(received(), 2)), OUTCOMES)) == 1
+
+
+def test_a_replayed_delivery_passes_though_it_was_seen(intake: Intake):
+    step(intake, raw(received()))
+    replayed = raw(received(), 1, headers=((REPLAY_OF, b"0@3"),))
+    outcome = outcomes(step(intake, replayed))["e1"]
+    # It is the same delivery, whose columns say where it first lay.
+    assert (outcome.offset, outcome.position) == (0, "webhooks/0@1")
+
+
+@pytest.mark.parametrize("value", [b"", b"rubbish", b"\x00\x00\x00\x00\x00x"])
+@pytest.mark.parametrize("topic", Intake.sources)
+def test_bytes_that_are_no_record_are_a_dead_letter(intake: Intake, topic: str, value: bytes):
+    (letter,) = step(intake, incoming(topic, b"k", value))
+    assert (letter.topic, letter.key, letter.value) == (DEAD_LETTERS, b"k", value)
+    headers = dict(letter.headers or ())
+    assert headers["headwater.reason"] in {b"undecodable_record", b"unknown_schema"}
+    assert b"Traceback" in headers["__connect.errors.exception.stacktrace"]
+
+
+def test_the_tombstone_of_a_wiped_delivery_is_passed_over(intake: Intake):
+    assert step(intake, incoming(WEBHOOKS, b"e1", None)) == []
+
+
+def test_a_delivery_waits_for_its_connection_and_is_released_by_it(intake: Intake):
+    assert outcomes(step(intake, raw(received())))["e1"].status == "parked"
+    emitted = step(intake, raw(received(**AUTH_OF_1), 1), now_ms=NOW + 5)
+    released = outcomes(emitted)["e1"]
+    assert (released.status, released.user_id) == ("processed", "user_1")
+    assert (released.parked_at_ms, released.released_at_ms) == (NOW, NOW + 5)
+    assert [record.value for record in on(emitted, WAITING)] == [None]
+    assert len(on(emitted, "connections")) == 1
+    assert len(on(emitted, "daily-summary")) == 1
+
+
+def test_a_wait_survives_a_restart_and_ends_in_time(intake: Intake):
+    record = raw(received(), 7)
+    (wait,) = on(step(intake, record), WAITING)
+    again = intake_of()
+    again.restored(read_back(wait))
+    assert again.tick(0, NOW + 999) == []
+    emitted = again.tick(0, NOW + 1_000)
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert (letter.key, letter.value) == (record.key, record.value)
+    headers = dict(letter.headers or ())
+    assert headers["__connect.errors.topic"] == b"webhooks"
+    assert headers["__connect.errors.offset"] == b"7"
+    assert headers["headwater.reason"] == b"no_connection_for_terra_user"
+    assert again.tick(0, NOW + 9_999) == []
+
+
+def test_a_wait_that_ended_is_not_restored(intake: Intake):
+    (wait,) = on(step(intake, raw(received())), WAITING)
+    again = intake_of()
+    again.restored(read_back(wait))
+    again.restored(read_back(wait._replace(value=None)))
+    assert again.tick(0, NOW + 9_999) == []
+
+
+def test_a_second_user_of_one_reauth_is_told_under_the_subject_that_it_replaces():
+    """The old subject's row names the user; both subjects live in other partitions."""
+    intake, partitions = intake_of(partitions=5), 5
+    old, new = partition_of(b"o1", partitions), partition_of(b"t2", partitions)
+    assert old != new
+    opening = AUTH.replace(b"t1", b"o1")
+    step(intake, raw(received(**AUTH_OF_1 | {"subject": "o1", "body": opening})), at=old)
+    body = b"""{"type": "user_reauth", "old_user": {"user_id": "o1", "provider": "GARMIN"},
+     "new_user": {"user_id": "t2", "provider": "GARMIN"}}"""
+    reauth = received(event_id="r", type="user_reauth", subject="t2", body=body)
+    emitted = step(intake, raw(reauth), at=new)
+    assert outcomes(emitted)["r"].status == "parked"
+    (to_old,) = on(emitted, UNRESOLVED)
+    emitted = step(intake, read_back(to_old), at=old)
+    assert len(on(emitted, "connections")) == 1
+    (to_new,) = on(emitted, UNRESOLVED)
+    emitted = step(intake, read_back(to_new), at=new)
+    assert outcomes(emitted)["r"].status == "processed"
+    assert len(on(emitted, "connections")) == 1
+
+
+def test_tombstones_are_appended_after_everything_else():
+    kept, gone = Outgoing("a", 0, b"k", b"v"), Outgoing("b", 0, b"k", None)
+    assert phases([gone, kept]) == ([kept], [gone])
+
+
+def test_an_error_of_ours_harms_one_record_only():
+    def explode(body: bytes) -> Delivery[Daily]:
+        if body == b"boom":
+            raise ZeroDivisionError("a bug")
+        return decode_daily(body)
+
+    terra = PROVIDERS["terra"]
+    daily = dataclasses.replace(terra.types["daily"], decode=explode)
+    intake = intake_of({"terra": dataclasses.replace(terra, types={"daily": daily})})
+    bad = received(event_id="e9", reference="user_1", body=b"boom")
+    emitted = step(intake, raw(bad), raw(received(reference="user_1"), 1))
+    found = {name: (one.status, one.reason) for name, one in outcomes(emitted).items()}
+    assert found == {"e9": ("dead", "unexpected_error"), "e1": ("processed", "")}
+    (letter,) = letters(emitted)
+    assert b"ZeroDivisionError" in letter["__connect.errors.exception.stacktrace"]
+    assert len(on(emitted, "daily-summary")) == 1
+
+
+def test_of_deliveries_that_are_released_together_one_that_fails_harms_no_other():
+    def explode(event: WebhookAdmitted, user_id: str, payload: Envelope) -> NormalizeResult:
+        if event.event_id == "e1":
+            raise ZeroDivisionError("a bug")
+        return normalize_auth(event, user_id, payload)
+
+    terra = PROVIDERS["terra"]
+    deauth = dataclasses.replace(terra.types["deauth"], normalize=explode)
+    intake = intake_of(
+        {"terra": dataclasses.replace(terra, types={**terra.types, "deauth": deauth})}
+    )
+    bad = raw(received(type="deauth", body=AUTH))
+    step(intake, bad, raw(received(event_id="e2"), 1))
+    emitted = step(intake, raw(received(**AUTH_OF_1), 2), now_ms=NOW + 5)
+    found = {name: one.status for name, one in outcomes(emitted).items()}
+    assert found == {"auth": "processed", "e1": "dead", "e2": "processed"}
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert (letter.key, letter.value) == (bad.key, bad.value)
+    assert len([record for record in on(emitted, WAITING) if record.value is None]) == 2
+
+
+def test_a_delivery_with_a_bad_record_is_processed_and_leaves_a_dead_letter_that_names_it(
+    intake: Intake,
+):
+    bad = b'{"distance_data": {"steps": -1}, "metadata": {"start_time": "2026-07-02T00:00:00Z"}}'
+    record = raw(received(reference="user_1", body=DAILY.replace(b"}}]}", b"}}, " + bad + b"]}")))
+    emitted = step(intake, record)
+    outcome = outcomes(emitted)["e1"]
+    assert (outcome.status, outcome.rows, outcome.rejected) == ("processed", 1, 1)
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert (letter.key, letter.value) == (record.key, record.value)
+    (headers,) = letters(emitted)
+    assert headers["headwater.reason"] == b"partial"
+    assert headers["__connect.errors.exception.message"].startswith(
+        b"out_of_range: data[1].distance_data.steps: expected 0 to "
+    )
+    assert len(on(emitted, "daily-summary")) == 1
+
+
+def test_a_row_is_written_once_a_batch_and_not_at_all_when_nothing_changed(intake: Intake):
+    replays = [
+        raw(received(reference="user_1"), offset, headers=((REPLAY_OF, b"0@3"),))
+        for offset in range(3)
+    ]
+    assert len(on(step(intake, *replays), "daily-summary")) == 1
+    again = step(intake, *replays)
+    assert on(again, "daily-summary") == []
+    assert len(on(again, OUTCOMES)) == 3
+
+
+@pytest.mark.parametrize("key", [b"\xff", b"another", None])
+def test_a_record_whose_key_is_not_its_event_id_is_a_dead_letter_and_claims_nothing(
+    intake: Intake, key: bytes | None
+):
+    record = dataclasses.replace(raw(received()), key=key)
+    (letter,) = step(intake, record)
+    assert (letter.topic, letter.key) == (DEAD_LETTERS, key)
+    assert dict(letter.headers or ())["headwater.reason"] == b"undecodable_record"
+
+
+def test_text_header_takes_the_last_of_several():
+    record = incoming("t", b"", b"", headers=(("a", b"1"), ("a", b"2")))
+    assert text_header(record, "a") == "2"
+    assert text_header(record, "b") is None
