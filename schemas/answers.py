@@ -176,6 +176,9 @@ class Step(CurrentStep, frozen=True, kw_only=True):
     updated_at: datetime
     completed_at: datetime | None
     rolled_back_at: datetime | None
+    rollback_failed_at: Annotated[
+        datetime | None, _means("When its rollback handler was given up.")
+    ]
 
 
 class Event(Answer, frozen=True, kw_only=True):

@@ -1,10 +1,45 @@
 """How runs and their entries stand, and what entries are; the values are those of the API."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
+
+from typing_extensions import override
+
+_newer_kept: Final = ContextVar("newer_kept", default=False)
 
 
-class RunStatus(StrEnum):
+@contextmanager
+def newer_kept() -> Iterator[None]:
+    """Reads values that only a later release knows as what they are: text that equals itself.
+
+    For whoever shows what somebody else has decided: one new word must not make all of it
+    unreadable. Everywhere else such a value is an error.
+    """
+    token = _newer_kept.set(True)
+    try:
+        yield
+    finally:
+        _newer_kept.reset(token)
+
+
+class _Word(StrEnum):
+    """A word of the API."""
+
+    @override
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not (_newer_kept.get() and isinstance(value, str)):
+            return None
+        word = str.__new__(cls, value)
+        word._name_ = value.upper()
+        word._value_ = value
+        return word
+
+
+class RunStatus(_Word):
     """How a run stands."""
 
     ACTIVE = "active"
@@ -19,7 +54,7 @@ class RunStatus(StrEnum):
 ENDED: Final = frozenset({RunStatus.ERRORED, RunStatus.TERMINATED, RunStatus.COMPLETE})
 
 
-class EntryStatus(StrEnum):
+class EntryStatus(_Word):
     """How an entry of a history stands."""
 
     PENDING = "pending"
@@ -33,7 +68,7 @@ class EntryStatus(StrEnum):
 OPEN: Final = frozenset({EntryStatus.PENDING, EntryStatus.WAITING})
 
 
-class EntryKind(StrEnum):
+class EntryKind(_Word):
     """What an entry of a history is; the values are those of `history.steps[i].type`."""
 
     DO = "do"

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from headwater.gateway.client.errors import UnexpectedAnswerError
+from headwater.schemas.statuses import newer_kept
 
 T = TypeVar("T")
 
@@ -30,7 +31,8 @@ def read(text: str | bytes, kind: type[T], where: str) -> T:
     """
     try:
         # The values of authors may hold what msgspec's parser refuses: lone surrogates, large ints.
-        return msgspec.convert(json.loads(text), kind)
+        with newer_kept():
+            return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UnexpectedAnswerError(
             f"expected an answer of the workflows API from {where}, found something else "

@@ -146,7 +146,7 @@ def step_rows(steps: "list[Step]", now: datetime, *, full: bool) -> Rows:
     return [
         {
             "began": _after(first, step.created_at),
-            "state": _STATES[step.status][0],
+            "state": _STATES.get(step.status, (f"? {step.status}", ""))[0],
             "step": step.step_key,
             "type": step.type,
             "attempts": _attempts(step),
@@ -168,6 +168,8 @@ def _what(step: "Step", now: datetime, *, full: bool) -> str | None:
     if step.error and step.status is not EntryStatus.COMPLETED:
         return _error(step.error)
     undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
+    if step.rollback_failed_at:
+        undone = f"rollback given up at {moment(step.rollback_failed_at)}"
     result = "" if step.result is None else _json(step.result, None if full else _SHOWN)
     return "; ".join(part for part in (undone, result) if part) or None
 

@@ -11,6 +11,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.ports import Replays
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import (
     DeadLetterPage,
     DeadLetterWhole,
@@ -89,7 +90,12 @@ class Projections(msgspec.Struct, frozen=True):
 def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
     """The routes under /admin."""
     handlers = [*_dead_letter_routes(reader, replays), *_journey_routes(reader)]
-    return Router("/admin", route_handlers=handlers, guards=[operators_only(key)], tags=["operate"])
+    return Router(
+        "/admin",
+        route_handlers=handlers,
+        guards=[operators_only(key), whole_numbers],
+        tags=["operate"],
+    )
 
 
 def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:

@@ -8,6 +8,7 @@ from litestar.params import QueryParameter
 
 from headwater.gateway.http.keys import readers_only
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import SyncPage, changes
 from headwater.projections.postgres.reader import PAGE_MAX
@@ -48,7 +49,9 @@ def read_routes(reader: Reader, key: str) -> Router:
             cursor = since if moment is None else None
         return await changes(reader, after=cursor, since=moment, limit=limit, user_id=user_id)
 
-    return Router("/v1", route_handlers=[sync], guards=[readers_only(key)], tags=["read"])
+    return Router(
+        "/v1", route_handlers=[sync], guards=[readers_only(key), whole_numbers], tags=["read"]
+    )
 
 
 def _moment(since: str) -> datetime | None:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import inspect
 from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
@@ -48,6 +49,7 @@ _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _FAULT: Final = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
 _FIELD_SHOWN: Final = 60
+_NAMES: Final = re.compile(r"(?<![\[\w])\w+")
 
 B = TypeVar("B", bound="Body")
 
@@ -178,7 +180,7 @@ def read(kind: type[B], body: bytes) -> B:
     try:
         found = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _misfit(str(error)) from error
+        raise _misfit(str(error), kind) from error
     found.check()
     return found
 
@@ -227,7 +229,7 @@ def _check_value(code: str, field: str, value: msgspec.Raw) -> None:
         raise Problem(code, fault, field=field)
 
 
-def _misfit(message: str) -> Problem:
+def _misfit(message: str, kind: type[Body]) -> Problem:
     """The problem of a body that is not as its struct; msgspec says where, in words."""
     found = _FAULT.fullmatch(message)
     what, path = (found[1], found[2] or "") if found else (message, "")
@@ -235,7 +237,32 @@ def _misfit(message: str) -> Problem:
     if named is None:
         return _invalid(path or "body", what)
     name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
-    return _invalid(f"{path}.{name}" if path else name, what.replace(named[1], name))
+    said = what.replace(named[1], name)
+    if "unknown" in what:
+        fields = ", ".join(_fields(kind, path)) or "no fields"
+        said = f"expected {fields}, found {name}"
+    return _invalid(f"{path}.{name}" if path else name, said)
+
+
+def _fields(kind: type[Body], path: str) -> list[str]:
+    """The fields of what lies at a path of a body, as msgspec spells paths."""
+    found = _struct(inspect.type_info(kind))
+    for name in _NAMES.findall(path):
+        found = _struct(next(each.type for each in found.fields if each.encode_name == name))
+    return [each.encode_name for each in found.fields]
+
+
+def _struct(found: inspect.Type) -> inspect.StructType:
+    """The struct that a type holds: itself, one of many, or one that may be null."""
+    match found:
+        case inspect.StructType():
+            return found
+        case inspect.Metadata(type=inner) | inspect.VarTupleType(item_type=inner):
+            return _struct(inner)
+        case inspect.UnionType(types=types):
+            return _struct(next(each for each in types if not isinstance(each, inspect.NoneType)))
+        case _:
+            raise TypeError(f"expected a type with fields, found {found}")
 
 
 # --- JSON ---------------------------------------------------------------------------------------

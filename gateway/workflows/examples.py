@@ -68,6 +68,7 @@ HISTORY: Final[dict[str, Any]] = {
             "updatedAt": _AT,
             "completedAt": None,
             "rolledBackAt": None,
+            "rollbackFailedAt": None,
         }
     ],
     "stepsHasNextPage": False,

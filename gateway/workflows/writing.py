@@ -45,7 +45,7 @@ from headwater.schemas.history import (
     SendEvent,
     StartRun,
 )
-from headwater.schemas.statuses import RunStatus
+from headwater.schemas.statuses import RunStatus, newer_kept
 from headwater.streams.workflows.client import Addressed, Commands
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
@@ -175,7 +175,8 @@ class Writing:
 
 def _status(reply: ReplySent) -> InstanceStatus:
     """How an instance stood when a command had its outcome: all that a reply says of it."""
-    return InstanceStatus(status=RunStatus(reply.status))
+    with newer_kept():
+        return InstanceStatus(status=RunStatus(reply.status))
 
 
 def _answer(found: Answer, told: _Told, prefer: str) -> Response[bytes]:

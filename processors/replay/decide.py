@@ -415,7 +415,7 @@ def _rollback_raised(run: CodeRun, asked: RollbackRaised, now_ms: int) -> Decisi
     )
     return [
         LogWritten("error", SYSTEM, message[:2_048], step_key=asked.key, attempt=attempt),
-        EntryRolledBack(asked.key),
+        EntryRolledBack(asked.key, asked.failure),
     ]
 
 

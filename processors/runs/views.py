@@ -38,6 +38,7 @@ class RunView:
     events: dict[str, EventView] = field(default_factory=dict)
     logs: list[tuple[int, LogWritten]] = field(default_factory=list)
     rolled_back_at_ms: dict[str, int] = field(default_factory=dict)
+    rollback_failed_at_ms: dict[str, int] = field(default_factory=dict)
 
     def apply(self, record: HistoryAppended) -> None:
         """Applies a record that counts."""
@@ -57,7 +58,8 @@ class RunView:
                         taken.delivered_at_ms = record.at_ms
                         taken.consumed_by_step_key = event.key
                 case EntryRolledBack():
-                    self.rolled_back_at_ms[event.key] = record.at_ms
+                    ends = self.rollback_failed_at_ms if event.failure else self.rolled_back_at_ms
+                    ends[event.key] = record.at_ms
                 case LogWritten():
                     self.logs.append((record.at_ms, event))
                 case _:

@@ -134,6 +134,7 @@ create table workflow_step (
     last_attempt_at timestamptz,
     completed_at timestamptz,
     rolled_back_at timestamptz,
+    rollback_failed_at timestamptz,
     trimmed_before bigint,
     "offset" bigint not null,
     primary key (workflow_name, instance_id, run_number, step_key)
@@ -179,7 +180,9 @@ comment on column workflow_step.created_at is 'When it was first reached.';
 comment on column workflow_step.updated_at is 'When it last changed.';
 comment on column workflow_step.last_attempt_at is 'When its latest attempt began; null for all but do.';
 comment on column workflow_step.completed_at is 'When it ended, however; a later rollback leaves it.';
-comment on column workflow_step.rolled_back_at is 'When its rollback was done, or given up.';
+comment on column workflow_step.rolled_back_at is 'When its rollback was done.';
+comment on column workflow_step.rollback_failed_at is
+    'When its rollback was given up, after the last attempt of its handler failed.';
 comment on column workflow_step.trimmed_before is
     'Of a loop: iterations before this are forgotten, and what lies in them has no rows; null while none is.';
 comment on column workflow_step."offset" is

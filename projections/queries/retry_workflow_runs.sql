@@ -20,7 +20,8 @@ steps as (
         workflow_name, instance_id, run_number, step_key, name, type, status, attempts,
         max_attempts, timeout_ms, next_retry_at, wake_at, wait_event_type, child_workflow_name,
         child_instance_id, result, error_name, error_message, error_detail, ordinal, sequence,
-        created_at, updated_at, last_attempt_at, completed_at, rolled_back_at, trimmed_before, "offset"
+        created_at, updated_at, last_attempt_at, completed_at, rolled_back_at,
+        rollback_failed_at, trimmed_before, "offset"
     )
     select
         s.workflow_name, s.instance_id, n.run_number, s.step_key, s.name, s.type,
@@ -35,7 +36,8 @@ steps as (
         s.created_at,
         case when n.reopened then to_timestamp(n.started_at_ms / 1000) else s.updated_at end,
         s.last_attempt_at, case when not n.reopened then s.completed_at end,
-        case when not n.reopened then s.rolled_back_at end, s.trimmed_before, n."offset"
+        case when not n.reopened then s.rolled_back_at end,
+        case when not n.reopened then s.rollback_failed_at end, s.trimmed_before, n."offset"
     from named n
     join workflow_step s
       on s.workflow_name = n.workflow_name

@@ -4,7 +4,7 @@ insert into workflow_step (
     workflow_name, instance_id, run_number, step_key, name, type, status, attempts, max_attempts,
     timeout_ms, next_retry_at, wake_at, wait_event_type, child_workflow_name, child_instance_id,
     result, error_name, error_message, error_detail, ordinal, sequence, created_at, updated_at,
-    last_attempt_at, completed_at, rolled_back_at, trimmed_before, "offset"
+    last_attempt_at, completed_at, rolled_back_at, rollback_failed_at, trimmed_before, "offset"
 )
 select
     r.workflow_name, r.instance_id, r.run_number, r.step_key, r.name, r.type, r.status, r.attempts,
@@ -14,6 +14,7 @@ select
     r.ordinal, r.sequence, to_timestamp(r.created_at_ms / 1000),
     to_timestamp(r.updated_at_ms / 1000), to_timestamp(r.last_attempt_at_ms / 1000),
     to_timestamp(r.completed_at_ms / 1000), to_timestamp(r.rolled_back_at_ms / 1000),
+    to_timestamp(r.rollback_failed_at_ms / 1000),
     r.trimmed_before, r."offset"
 from json_to_recordset(%(rows)s::json) as r (
     workflow_name text, instance_id text, run_number integer, step_key text, name text, type text,
@@ -23,7 +24,7 @@ from json_to_recordset(%(rows)s::json) as r (
     error_message text, error_detail text, ordinal bigint, sequence bigint,
     created_at_ms double precision, updated_at_ms double precision,
     last_attempt_at_ms double precision, completed_at_ms double precision,
-    rolled_back_at_ms double precision, trimmed_before bigint, "offset" bigint
+    rolled_back_at_ms double precision, rollback_failed_at_ms double precision, trimmed_before bigint, "offset" bigint
 )
 on conflict (workflow_name, instance_id, run_number, step_key) do update set
     name = excluded.name,
@@ -47,5 +48,6 @@ on conflict (workflow_name, instance_id, run_number, step_key) do update set
     last_attempt_at = coalesce(excluded.last_attempt_at, workflow_step.last_attempt_at),
     completed_at = excluded.completed_at,
     rolled_back_at = excluded.rolled_back_at,
+    rollback_failed_at = excluded.rollback_failed_at,
     trimmed_before = excluded.trimmed_before,
     "offset" = excluded."offset"

@@ -64,7 +64,7 @@ steps as (
                next_retry_at, wake_at, wait_event_type, child_workflow_name, child_instance_id,
                result::text as result, error_name, error_message,
                error_detail::text as error_detail, ordinal, sequence, created_at, updated_at,
-               last_attempt_at, completed_at, rolled_back_at, trimmed_before, "offset"
+               last_attempt_at, completed_at, rolled_back_at, rollback_failed_at, trimmed_before, "offset"
         from workflow_step
         where workflow_name = %(workflow_name)s
           and instance_id = %(instance_id)s

@@ -290,7 +290,7 @@ def _loop_advanced(patches: Patches, context: EventContext, event: LoopAdvanced)
 def _entry_rolled_back(patches: Patches, context: EventContext, event: EntryRolledBack) -> None:
     step = patches.step(context, event.key)
     if step is not None:
-        step.roll_back(context.at_ms)
+        step.roll_back(context.at_ms, failed=event.failure is not None)
 
 
 # --- events and lines ---------------------------------------------------------------------------

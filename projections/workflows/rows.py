@@ -138,6 +138,7 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     last_attempt_at_ms: int | None = None
     completed_at_ms: int | None = None
     rolled_back_at_ms: int | None = None
+    rollback_failed_at_ms: int | None = None
     trimmed_before: int | None = None
     offset: int
 
@@ -170,9 +171,13 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.trimmed_before = max(before, self.trimmed_before or 0)
         self.updated_at_ms = at_ms
 
-    def roll_back(self, at_ms: int) -> None:
-        """Notes that its rollback is done."""
-        self.rolled_back_at_ms = self.updated_at_ms = at_ms
+    def roll_back(self, at_ms: int, *, failed: bool) -> None:
+        """Notes that its rollback is done, or given up."""
+        self.updated_at_ms = at_ms
+        if failed:
+            self.rollback_failed_at_ms = at_ms
+        else:
+            self.rolled_back_at_ms = at_ms
 
 
 class StepRow(_Step, kw_only=True, omit_defaults=True, gc=False):

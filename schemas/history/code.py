@@ -149,10 +149,12 @@ class RollbackStarted(Tagged, frozen=True):
 
 
 class EntryRolledBack(Tagged, frozen=True):
-    """A rollback handler is done, or given up."""
+    """A rollback handler is through: it is done, or given up."""
 
     #: The entry whose handler it is.
     key: str
+    #: What its last attempt failed with, if it was given up.
+    failure: Failure | None = None
 
 
 class RollbackFailed(Tagged, frozen=True):

@@ -77,6 +77,7 @@ def _step(key: str, entry: Entry, view: RunView, run: _OfRun) -> Step:
         last_attempt_at=_time(entry.last_attempt_at_ms),
         completed_at=_time(entry.completed_at_ms),
         rolled_back_at=_time(view.rolled_back_at_ms.get(key)),
+        rollback_failed_at=_time(view.rollback_failed_at_ms.get(key)),
     )
 
 

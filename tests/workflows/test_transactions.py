@@ -1,5 +1,7 @@
 """Step transactions: all that a step does takes effect with its record, once, or not at all."""
 
+import asyncio
+
 import pytest
 
 from headwater import Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
@@ -157,6 +159,23 @@ def test_nothing_of_an_attempt_that_a_crash_cut_short_takes_effect_twice():
         assert len(begun) == 2
 
     run(scenario, order_that(interrupted), invoice)
+
+
+def test_after_each_turn_sql_has_taken_effect_exactly_if_the_history_says_so():
+    """A turn is what a crash cannot divide."""
+
+    async def scenario(test: WorkflowTest) -> None:
+        await prepare(test)
+        instance = await test.create("order")
+        charged = False
+        while not charged:
+            test._turn(None)
+            charged = bool(await rows(test, ALL))
+            steps = (await instance.history()).steps
+            assert [step.status for step in steps[:1]] == ["completed"] * charged
+            await asyncio.sleep(0)
+
+    run(scenario, order_that(save), invoice)
 
 
 def test_nothing_of_a_callback_that_lost_a_race_takes_effect():

@@ -22,6 +22,7 @@ from headwater.gateway.client import (
     UnexpectedAnswerError,
 )
 from headwater.schemas.failures import REFUSALS, ClientError, CommandRefusedError, refused
+from headwater.schemas.statuses import RunStatus
 from tests.unit.gateway.workflow_network import (
     Network,
     Turn,
@@ -138,6 +139,14 @@ def test_who_steers_an_instance_learns_how_it_stands(name: str):
     told = answer({"ok": True, "status": {"status": "complete", "output": 7}})
     status = on_instance(Network(told), DEEDS[name])
     assert (status.status, status.output) == ("complete", 7)
+
+
+def test_a_status_of_a_later_release_is_kept_as_the_text_that_it_is():
+    whole = described("suspended", {"sku": "x"})
+    status = on_instance(Network(answer(whole)), lambda instance: instance.status())
+    assert (status.status, str(status.status), status.ended) == ("suspended", "suspended", False)
+    with pytest.raises(ValueError, match="suspended"):
+        RunStatus("suspended")
 
 
 def test_how_an_instance_stands_and_all_that_is_known():

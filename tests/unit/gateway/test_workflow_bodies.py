@@ -263,3 +263,25 @@ def test_a_body_that_says_it_is_something_else_is_not_read(
     content_type: str | None, taken: bool
 ) -> None:
     assert bodies.is_json(content_type) is taken
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "detail"),
+    [
+        (NewInstance, b'{"parms":1}', "parms: expected id, params, found parms"),
+        (NewInstances, b'{"instances":[{"id":"a"},{"id":"b","no":1}]}',
+         "instances[1].no: expected id, params, found no"),
+        (NewInstances, b'{"instance":[]}', "instance: expected instances, found instance"),
+        (NewEvent, b'{"type":"a","startIfMissing":{"param":1}}',
+         "startIfMissing.param: expected params, found param"),
+        (NewEvent, b'{"type":"a","start_if_missing":null}',
+         "start_if_missing: expected type, payload, startIfMissing, found start_if_missing"),
+        (NoFields, b'{"reason":"x"}', "reason: expected no fields, found reason"),
+    ],
+)  # fmt: skip
+def test_a_field_that_is_unknown_is_answered_with_those_that_are_known(
+    kind: type[Body], body: bytes, detail: str
+) -> None:
+    with pytest.raises(Problem) as caught:
+        bodies.read(kind, body)
+    assert (caught.value.code, caught.value.detail) == ("invalid_body", detail)

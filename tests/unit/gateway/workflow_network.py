@@ -77,6 +77,7 @@ def step(key: str, **more: object) -> dict[str, Any]:
         "updatedAt": AT,
         "completedAt": AT,
         "rolledBackAt": None,
+        "rollbackFailedAt": None,
     }
     return current(key) | whole | more
 

@@ -130,6 +130,7 @@ def test_a_step_has_all_its_columns() -> None:
         "updated_at": "2026-07-01T08:00:00Z",
         "completed_at": AT,
         "rolled_back_at": None,
+        "rollback_failed_at": None,
     }
     assert shown(step_of(columns)) == STANDING | OF_RUN_SHOWN | {
         "id": "pages/~3/fetch",
@@ -143,6 +144,7 @@ def test_a_step_has_all_its_columns() -> None:
         "updatedAt": "2026-07-01T08:00:00Z",
         "completedAt": "2026-07-01T08:00:00Z",
         "rolledBackAt": None,
+        "rollbackFailedAt": None,
     }
 
 

@@ -384,6 +384,7 @@ def test_an_entry_that_opens_is_a_row(event: EntryOpened, expected: Row):
         (EntriesCancelled(("a",)), {"status": "cancelled", "completed_at_ms": AT_MS}),
         (StepsRetried(("a",)), {"status": "pending", "last_attempt_at_ms": AT_MS}),
         (EntryRolledBack("a"), {"rolled_back_at_ms": AT_MS}),
+        (EntryRolledBack("a", FAILURE), {"rollback_failed_at_ms": AT_MS}),
     ],
 )
 def test_what_happens_to_an_entry_changes_a_row_that_was_there(event: LogEvent, expected: Row):

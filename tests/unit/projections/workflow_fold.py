@@ -150,7 +150,8 @@ class Telling:
         """A retry: what the run before has done is this run's, too."""
         steps = self.tables["workflow_step"]
         before = (*self.instance_key, self.run["run_number"] - 1)
-        ended = {"status": "pending", "updated_at": self.at, "rolled_back_at": None}
+        ended = {"status": "pending", "updated_at": self.at}
+        ended |= {"rolled_back_at": None, "rollback_failed_at": None}
         again = {
             **ended,
             "completed_at": None,
@@ -235,7 +236,8 @@ class Telling:
                 for key in event.keys:
                     self.change(key, told)
             case EntryRolledBack():
-                self.change(event.key, {"rolled_back_at": self.at})
+                ended = "rollback_failed_at" if event.failure else "rolled_back_at"
+                self.change(event.key, {ended: self.at})
             case LoopAdvanced():
                 self.trim(event)
 
@@ -289,6 +291,7 @@ class Telling:
             "last_attempt_at": before["last_attempt_at"] if before else None,
             "completed_at": None,
             "rolled_back_at": None,
+            "rollback_failed_at": None,
             "trimmed_before": None,
             "offset": self.offset,
             **told,

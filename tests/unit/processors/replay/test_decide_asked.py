@@ -330,7 +330,7 @@ ENDS = {
                 step_key="pay",
                 attempt=6,
             ),
-            EntryRolledBack("pay"),
+            EntryRolledBack("pay", FAILURE),
         ],
     ),
     "a handler fails late": (_rolling(rolled_back=True), RollbackRaised("pay", FAILURE), STALE),
