@@ -19,7 +19,6 @@ import click
 from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import (
     app_option,
-    cluster_of,
     data_dir_option,
     dsn_of,
     examples,
@@ -115,6 +114,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 
 async def _serve(settings: "Settings") -> None:
     from headwater.gateway.app import create_app, end_streams, with_short_cut  # noqa: PLC0415 (see above)
+    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
     from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
@@ -207,6 +207,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
         return
     import asyncio  # noqa: PLC0415 (see above)
 
+    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
     from headwater.gateway.commands.starting import rules_of  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
     from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
@@ -245,6 +246,7 @@ def project(kafka: str | None, postgres: str | None) -> None:
 async def _project(settings: "Settings") -> None:
     import asyncio  # noqa: PLC0415 (see above)
 
+    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
@@ -311,6 +313,7 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     import asyncio  # noqa: PLC0415 (see above)
 
+    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.topics import create_topics  # noqa: PLC0415 (see above)
 
     made = asyncio.run(
@@ -421,10 +424,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _prepare(settings: "Settings") -> None:
-    """Makes a process ready that serves until it is stopped: its log, and its connections."""
-    from headwater.streams.kafka.aiokafka_patches import mend  # noqa: PLC0415 (see above)
-
-    mend()
+    """Makes a process ready that serves until it is stopped: its log."""
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

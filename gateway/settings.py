@@ -1,9 +1,11 @@
 """Every setting of Headwater, in one documented type.
 
 Settings come from environment variables that begin with `HEADWATER_`, and from the command line's
-flags, which win. No file is read behind anybody's back.
+flags, which win. A secret may come from a file, which the variable of its name and `_FILE` names;
+no other file is read.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -22,10 +24,12 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
+from headwater.gateway.kafka_settings import KafkaSettings
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.gateway.providers import provider_names
+from headwater.gateway.redaction import redacted
 
 __all__ = [
     "DEVELOPMENT_SECRETS",
@@ -41,6 +45,8 @@ __all__ = [
 ]
 
 PREFIX: Final = "HEADWATER_"
+#: Ends the variable that names the file of a secret.
+_FILE: Final = "_FILE"
 
 #: Variables with our prefix that are not settings of a part.
 _OF_OTHERS: Final = frozenset(
@@ -60,6 +66,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "too_short": "text of at least {min_length} characters",
     "not_postgres": "postgresql://user:password@host/database",
     "not_networks": "networks such as 10.0.0.0/8, separated by commas",
+    "not_servers": "host:port, several separated by commas",
+    "bool_parsing": "true or false",
     "not_here": "http:// and a loopback address",
 }
 #: What the signing secrets of a provider mean that an installed package has added.
@@ -116,18 +124,11 @@ class Described(NamedTuple):
     meaning: str
 
 
-class Settings(BaseSettings):
+class Settings(KafkaSettings):
     """All settings; every field says what it means and in which unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
 
-    kafka: str = Field(
-        default="",
-        description="Kafka brokers as host:port, separated by commas; empty runs one embedded.",
-    )
-    kafka_port: Port = Field(
-        default=19092, description="Port of the embedded Kafka; 0 takes a free one."
-    )
     postgres: str = Field(
         default="",
         description="Postgres as postgresql://user:password@host/database; empty runs one "
@@ -305,11 +306,43 @@ def load_settings(**flags: Any) -> Settings:  # noqa: ANN401 (pydantic checks th
 
     Errors: SettingsInvalid with one line for each setting that cannot be used.
     """
+    kind = _with_secrets_of(provider_names())
+    given = {name: value for name, value in flags.items() if value is not None}
     try:
-        kind = _with_secrets_of(provider_names())
-        return kind(**{name: value for name, value in flags.items() if value is not None})
+        return kind(**(_from_files(kind, os.environ) | given))
     except ValidationError as error:
         raise SettingsInvalid(tuple(map(_problem, error.errors()))) from error
+
+
+def _from_files(kind: type[Settings], variables: Mapping[str, str]) -> dict[str, str]:
+    """The secrets that files hold.
+
+    Errors: SettingsInvalid.
+    """
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for name, variable in _secret_variables(kind).items():
+        file = variables.get(variable + _FILE)
+        if file and variables.get(variable):
+            problems.append(f"{variable}{_FILE}: expected nothing beside {variable}, found both")
+        elif file:
+            try:
+                found[name] = Path(file).read_text("utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+                problems.append(f"{variable}{_FILE}: expected a file, found '{file}': {why}")
+    if problems:
+        raise SettingsInvalid(tuple(problems))
+    return found
+
+
+def _secret_variables(kind: type[Settings]) -> dict[str, str]:
+    """The variables of the settings that are secrets, or have one in them, by their name."""
+    return {
+        name: PREFIX + name.upper()
+        for name, field in kind.model_fields.items()
+        if name == "postgres" or field.annotation in (SecretStr, tuple[SecretStr, ...])
+    }
 
 
 def _secrets_of(provider: str) -> str:
@@ -330,6 +363,7 @@ def _with_secrets_of(providers: Iterable[str]) -> type[Settings]:
 def unknown_variables(settings: Settings, names: Iterable[str]) -> tuple[str, ...]:
     """A line for each variable that has our prefix and is no setting: it may be a typing error."""
     known = {PREFIX + name.upper() for name in type(settings).model_fields} | _OF_OTHERS
+    known |= {variable + _FILE for variable in _secret_variables(type(settings)).values()}
     unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
     return tuple(map(partial(_unknown, known), unknown))
 
@@ -344,7 +378,7 @@ def _unknown(known: Iterable[str], name: str) -> str:
 
 def environment(settings: Settings) -> dict[str, str]:
     """The settings as environment variables, for a child process; secrets in the clear."""
-    return {
+    return {variable + _FILE: "" for variable in _secret_variables(type(settings)).values()} | {
         PREFIX + name.upper(): ",".join(_revealed(getattr(settings, name)))
         for name in type(settings).model_fields
     }
@@ -381,12 +415,7 @@ def _shown(name: str, value: object) -> str:
             f"{one} (development)" if one == known else one and "(secret)"
             for one in _revealed(value)
         )
-    text = ", ".join(_revealed(value))
-    if name == "postgres" and "@" in text:
-        account, _, place = text.rpartition("@")
-        scheme, _, user = account.partition("://")
-        return f"{scheme}://{user.partition(':')[0]}:(secret)@{place}"
-    return text
+    return redacted(", ".join(_revealed(value)))
 
 
 def _problem(error: ErrorDetails) -> str:
@@ -398,8 +427,7 @@ def _problem(error: ErrorDetails) -> str:
         return f"{name}: expected the name of a setting; `headwater settings` lists them"
     template = _EXPECTED.get(error["type"], "another value ({type})")
     expected = template.format(type=error["type"], **error.get("ctx", {}))
-    secret = name.endswith(("_secrets", "_key"))
-    found = "(secret)" if secret else repr(error["input"])
-    if name == "postgres":
-        found = repr(_shown(name, error["input"]))
+    secret = name.endswith(("_secrets", "_secret", "_password", "_key"))
+    given = error["input"]
+    found = "(secret)" if secret else repr(redacted(given) if isinstance(given, str) else given)
     return f"{PREFIX}{name.upper()}: expected {expected}, found {found}"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from headwater.gateway.commands.output import say
-from headwater.streams.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from headwater.gateway.settings import Settings
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: The addresses of the embedded parts, unless others are given.
-_LOOPBACK: Final = "127.0.0.1"
+LOOPBACK: Final = "127.0.0.1"
 
 
 class SettingsWrong(click.ClickException):
@@ -49,25 +48,18 @@ def settings_from(**flags: object) -> "Settings":
     return settings
 
 
-def cluster_of(settings: "Settings") -> Cluster:
-    """Kafka: the one given, else the embedded one on this machine."""
-    if not settings.kafka and not settings.kafka_port:
-        raise SettingsWrong("HEADWATER_KAFKA: expected host:port, found nothing and a free port")
-    return Cluster(settings.kafka or f"{_LOOPBACK}:{settings.kafka_port}")
-
-
 def dsn_of(settings: "Settings") -> str:
     """Postgres' address: the one given, else that of the embedded one on this machine."""
     if not settings.postgres and not settings.postgres_port:
         raise SettingsWrong("HEADWATER_POSTGRES: expected a DSN, found nothing and a free port")
     return settings.postgres or (
-        f"postgresql://headwater@{_LOOPBACK}:{settings.postgres_port}/headwater"
+        f"postgresql://headwater@{LOOPBACK}:{settings.postgres_port}/headwater"
     )
 
 
 def url_of(settings: "Settings") -> str:
     """Where the gateway of these settings is asked from this machine."""
-    host = settings.host if settings.host not in ("0.0.0.0", "::") else _LOOPBACK  # noqa: S104 (compared)
+    host = settings.host if settings.host not in ("0.0.0.0", "::") else LOOPBACK  # noqa: S104 (compared)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from headwater.gateway.commands.options import cluster_of, url_of
+from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.options import url_of
 from headwater.gateway.commands.output import print_rows
 from headwater.gateway.commands.show_day import DayFailed
 from headwater.gateway.settings import Settings

@@ -5,7 +5,8 @@ from typing import Final
 
 import click
 
-from headwater.gateway.commands.options import cluster_of, examples, kafka_option, settings_from
+from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.options import examples, kafka_option, settings_from
 from headwater.gateway.commands.output import say
 from headwater.schemas.errors import UndecodableRecord
 from headwater.schemas.newer import Place

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from headwater.gateway.commands.options import cluster_of
+from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.settings import PREFIX, Settings
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.streams.code_host.apps import Declarations

@@ -15,7 +15,8 @@ from typing import Final
 
 import httpx
 
-from headwater.gateway.commands.options import SettingsWrong, cluster_of, url_of
+from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.options import SettingsWrong, url_of
 from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.show_day import DayFailed, DayShow
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
@@ -49,6 +50,8 @@ def run_up(
     Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
     """
     refuse_taken_port(settings.host, settings.port)
+    if settings.kafka or settings.kafka_tls or settings.kafka_sasl:
+        cluster_of(settings)  # what is wrong with it is said before anything is started
     settings = with_development_sources(settings)
     # Whoever could not be received is told of before anything is started.
     sources_with_secrets(settings, os.environ)

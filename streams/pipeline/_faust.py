@@ -21,13 +21,14 @@ from typing import Any, Final, TypeAlias, cast
 import faust
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from faust.auth import Credentials, OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, Message
 from faust.types.tuples import ConsumerMessage
 from typing_extensions import override
 
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.cluster import Cluster, PasswordLogin, TokenLogin
 from headwater.streams.kafka.records import Incoming
 
 __all__ = ["SESSION_TIMEOUT_S", "TP", "App", "Batch", "BatchTransport"]
@@ -248,6 +249,19 @@ class _BatchSchema(faust.Schema[Any, Any]):
         return decode
 
 
+def _credentials(cluster: Cluster) -> Credentials | None:
+    """What Faust makes the options of its own clients from; see `Cluster.options`."""
+    match cluster.login:
+        case PasswordLogin(mechanism, user, password):
+            return SASLCredentials(
+                mechanism=mechanism, username=user, password=password, ssl_context=cluster.tls
+            )
+        case TokenLogin(tokens):
+            return OAuthCredentials(oauth_cb=tokens, ssl_context=cluster.tls)
+        case None:
+            return None if cluster.tls is None else SSLCredentials(cluster.tls)
+
+
 def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App:
     """A Faust app that consumes batches.
 
@@ -257,6 +271,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
     return faust.App(
         app_id,
         broker=[f"batched://{server}" for server in cluster.servers.split(",")],
+        broker_credentials=_credentials(cluster),
         store="memory://",
         # No Faust tables: without them and their standbys, aiokafka's own assignors can be used.
         table_standby_replicas=0,

@@ -1,0 +1,120 @@
+"""Tokens by which clients of Kafka say who they are (OAUTHBEARER).
+
+A token is asked for at every new connection, by clients on several event loops. Brokers close a
+connection when the token it was made with expires, if they are set up to; clients then connect
+again, with the token of that time.
+"""
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import httpx
+import msgspec
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
+from typing_extensions import override
+
+from headwater.streams.clock import monotonic as seconds
+
+_TIMEOUT_S: Final = 10.0
+#: A token is replaced when a fifth of its life is left, so that no clock decides whether it holds.
+_USED_FOR: Final = 0.8
+#: Characters of an answer that an error quotes.
+_QUOTED_CHARS: Final = 200
+
+
+class FileTokens(AbstractTokenProvider):
+    """Tokens that somebody else puts into a file, and replaces there before they expire."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @override
+    async def token(self) -> str:
+        """The token of now.
+
+        Errors: KafkaConnectionError, as of a broker that cannot be reached.
+        """
+        try:
+            found = self._file.read_text("utf-8").strip()
+        except OSError as error:
+            raise KafkaConnectionError(
+                f"expected a token in {self._file}, found: {error.strerror}"
+            ) from error
+        if not found:
+            raise KafkaConnectionError(f"expected a token in {self._file}, found an empty file")
+        return found
+
+
+class _Answer(msgspec.Struct):
+    """What a token endpoint answers (RFC 6749 §5.1)."""
+
+    access_token: str
+    #: In seconds. Without it the token is used once.
+    expires_in: float = 0
+
+
+class EndpointTokens(AbstractTokenProvider):
+    """Tokens of an OIDC provider, by the client credentials grant (RFC 6749 §4.4)."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        client_id: str,
+        client_secret: str,
+        scope: str = "",
+        tls: ssl.SSLContext | None = None,
+        monotonic: Callable[[], float] = seconds,
+    ) -> None:
+        self._url = url
+        self._login = httpx.BasicAuth(client_id, client_secret)
+        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        self._tls = tls
+        self._monotonic = monotonic
+        self._asking = threading.Lock()
+        self._token = ""
+        self._use_until = 0.0
+
+    @override
+    async def token(self) -> str:
+        """The token of now, asked for if there is none or it expires soon.
+
+        Errors: KafkaConnectionError, as of a broker that cannot be reached.
+        """
+        if self._monotonic() < self._use_until:
+            return self._token
+        return await asyncio.to_thread(self._renewed)
+
+    def _renewed(self) -> str:
+        with self._asking:
+            now = self._monotonic()
+            if now >= self._use_until:  # nobody else has asked meanwhile
+                answer = self._ask()
+                self._token = answer.access_token
+                self._use_until = now + _USED_FOR * answer.expires_in
+            return self._token
+
+    def _ask(self) -> _Answer:
+        try:
+            response = httpx.post(
+                self._url,
+                data=self._form,
+                auth=self._login,
+                verify=self._tls or ssl.create_default_context(),
+                timeout=_TIMEOUT_S,
+            )
+            if not response.is_success:
+                raise self._unusable(f"{response.status_code} {response.text[:_QUOTED_CHARS]}")
+            return msgspec.json.decode(response.content, type=_Answer)
+        except httpx.HTTPError as error:
+            raise self._unusable(str(error) or repr(error)) from error
+        except msgspec.MsgspecError as error:
+            raise self._unusable(str(error)) from error
+
+    def _unusable(self, found: str) -> KafkaConnectionError:
+        return KafkaConnectionError(f"expected a token of {self._url}, found: {found}")
