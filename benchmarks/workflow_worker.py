@@ -27,7 +27,7 @@ _PACES: Final = {
 async def _main(bootstrap: str, app: str, member: str, checkpoints: str) -> None:
     worker = WorkflowWorker(
         cluster=Cluster(bootstrap),
-        app=app,
+        apps=[app],
         engines={ReplayEngine.kind: ReplayEngine()},
         clock=now_ms,
         draw_seed=lambda: secrets.token_hex(8),

@@ -69,6 +69,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "not_servers": "host:port, several separated by commas",
     "bool_parsing": "true or false",
     "not_here": "http:// and a loopback address",
+    "not_apps": "apps separated by commas, each once and without headwater, which is always served",
 }
 #: What the signing secrets of a provider mean that an installed package has added.
 _SECRETS_MEAN: Final = (
@@ -228,7 +229,8 @@ class Settings(KafkaSettings):
     )
     app: str = Field(
         default="",
-        description="Workflows to run, as package.module or package.module:name; empty runs none.",
+        description="Workflows to run, as package.module or package.module:name; of several apps, "
+        "separated by commas; empty runs none.",
     )
     rules: str = Field(
         default="",
@@ -259,6 +261,14 @@ class Settings(KafkaSettings):
         if value and not (place.scheme == "http" and is_loopback(place.hostname or "")):
             raise PydanticCustomError("not_here", "")
         return value.rstrip("/")
+
+    @field_validator("app")
+    @classmethod
+    def _each_once(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")] if value else []
+        if len({"", "headwater", *names}) < len(names) + 2:
+            raise PydanticCustomError("not_apps", "")
+        return ",".join(names)
 
     @field_validator("postgres")
     @classmethod
@@ -295,6 +305,11 @@ class Settings(KafkaSettings):
                 f"secrets of your own, of at least {SECRET_MIN} characters"
             )
         return self
+
+    @property
+    def apps(self) -> tuple[str, ...]:
+        """The apps whose workflows are run."""
+        return tuple(self.app.split(",")) if self.app else ()
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
         """A provider's signing secrets in the clear, the current one first."""

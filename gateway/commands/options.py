@@ -82,12 +82,14 @@ def postgres_option(command: F) -> F:
 
 
 def app_option(command: F) -> F:
-    """`--app`."""
+    """`--app`, once for each."""
     return click.option(
         "--app",
         metavar="MODULE[:NAME]",
-        help="Workflows to run: a module, or a workflow or list of workflows in it. "
-        "Default: HEADWATER_APP.",
+        multiple=True,
+        callback=lambda _context, _option, apps: ",".join(apps) or None,
+        help="Workflows to run: a module, or a workflow or list of workflows in it; more than once "
+        "for several apps side by side. Default: HEADWATER_APP.",
     )(command)
 
 

@@ -42,7 +42,7 @@ def rules_of(settings: Settings) -> tuple[Rule, ...]:
 
 
 def check_rules(settings: Settings, rules: Sequence[Rule], declared: Declarations) -> None:
-    """Sees that the app has the workflows that rules name.
+    """Sees that the apps have the workflows that rules name.
 
     Errors: RulesWrong.
     """
@@ -59,17 +59,17 @@ def _wrong(settings: Settings, problems: str) -> RulesWrong:
 async def start_workflows(
     settings: Settings,
     rules: Sequence[Rule],
-    app: Awaitable[Declarations],
+    apps: Awaitable[Declarations],
     *,
     name: str,
     clock: Callable[[], int],
     new_id: Callable[[], str],
 ) -> None:
-    """Declares the app's schedules, and follows rules until it is cancelled.
+    """Declares the schedules of apps, and follows rules until it is cancelled.
 
     Errors: RulesWrong.
     """
-    declared = await app
+    declared = await apps
     check_rules(settings, rules, declared)
     if not rules and not declared.schedules:
         return

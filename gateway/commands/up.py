@@ -82,7 +82,7 @@ def run_up(
 
 
 def _tell_of_app(settings: Settings) -> None:
-    """Says what the app declares, so that a mistake in it is seen before anything is started."""
+    """Says what the apps declare, so that a mistake in them is seen before anything is started."""
     rules = rules_of(settings)
     if rules and not settings.app:
         raise SettingsWrong(
@@ -90,9 +90,9 @@ def _tell_of_app(settings: Settings) -> None:
         )
     if not settings.app:
         return
-    declared = declared_by(settings.app)
+    declared = declared_by(settings.apps)
     check_rules(settings, rules, declared)
-    say(f"Workflows of {settings.app}: {', '.join(declared.workflows)}")
+    say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows)}")
     for each in declared.schedules:
         say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")
     for rule in rules:

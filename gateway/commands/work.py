@@ -23,7 +23,7 @@ from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
-from headwater.streams.code_host.apps import AppNotLoaded, Declarations
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.scheduling import run_as_batch
@@ -43,7 +43,7 @@ class AppWrong(click.ClickException):
 
 
 def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool = False) -> None:
-    """Runs the workflows of `settings.app`, and what starts them, until SIGTERM or SIGINT.
+    """Runs the workflows of `settings.apps`, and what starts them, until SIGTERM or SIGINT.
 
     Shape:  with `ticked` code runs only when somebody posts to `settings.tick_url`.
     Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log
@@ -84,7 +84,7 @@ async def _work(
         membership = exits.enter_context(member_of_house(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
             cluster=cluster,
-            app=settings.app,
+            apps=settings.apps,
             engines={ReplayEngine.kind: ReplayEngine(settings.max_steps)},
             clock=clock,
             draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
@@ -120,13 +120,13 @@ def steps_dsn_of(settings: Settings) -> str | None:
     return None
 
 
-def declared_by(app: str) -> Declarations:
-    """What an app declares, loaded in a process of its own as a worker would.
+def declared_by(apps: Sequence[str]) -> Declarations:
+    """What apps declare, each loaded in a process of its own as a worker would.
 
     Errors: AppWrong.
     """
     try:
-        return uvloop.run(declarations_of(app))
+        return side_by_side({app: uvloop.run(declarations_of(app)) for app in apps})
     except (AppNotLoaded, HostKilled) as error:
         raise AppWrong(error.message) from error
 

@@ -12,13 +12,13 @@ import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from headwater.processors.replay.decide import KIND
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.streams.code_host.schedule_runner import RUNNER, ScheduleRunner
+from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.code_host.schedules import MODULE_LIST, Declared, Schedule
 from headwater.streams.replay.workflow import Workflow
 
@@ -43,26 +43,54 @@ class Declarations(msgspec.Struct, frozen=True):
     error: str = ""
 
     @property
-    def names(self) -> frozenset[str]:
-        """The workflows that there is code for: with the one that runs schedules."""
-        return frozenset((*self.workflows, RUNNER) if self.schedules else self.workflows)
+    def kinds(self) -> dict[str, str]:
+        """The kinds of the runs of its workflows, by their names."""
+        return dict.fromkeys(self.workflows, KIND)
+
+
+class App(NamedTuple):
+    """An app that was loaded: its workflows by name, and its schedules."""
+
+    workflows: dict[str, Workflow]
+    schedules: tuple[Schedule, ...] = ()
 
     @property
-    def kinds(self) -> dict[str, str]:
-        """The kind of the runs of each of them."""
-        return dict.fromkeys(self.names, KIND)
+    def declared(self) -> Declarations:
+        """What it declares."""
+        schedules = tuple(each.declared for each in self.schedules)
+        return Declarations(tuple(sorted(self.workflows)), schedules)
 
 
-def declarations_in(workflows: Mapping[str, Workflow]) -> Declarations:
-    """What an app declares that was loaded."""
-    schedules = tuple(each.declared for each in schedules_of(workflows))
-    return Declarations(tuple(sorted(workflows.keys() - {RUNNER})), schedules)
+def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
+    """What several apps declare together.
+
+    Errors: AppNotLoaded, when two of them declare a workflow or a schedule of the same name.
+    """
+    names = {spec: each.workflows for spec, each in apps.items()}
+    _each_once("workflow", names)
+    schedules = {spec: [s.schedule for s in each.schedules] for spec, each in apps.items()}
+    _each_once("schedule", schedules)
+    return Declarations(
+        tuple(sorted(name for found in names.values() for name in found)),
+        tuple(schedule for each in apps.values() for schedule in each.schedules),
+    )
 
 
-def load_app(spec: str) -> dict[str, Workflow]:
-    """Imports an app and gives its workflows by name.
+def _each_once(what: str, names: Mapping[str, Iterable[str]]) -> None:
+    owners: dict[str, str] = {}
+    for app, found in names.items():
+        for name in found:
+            other = owners.setdefault(name, app)
+            if other != app:
+                raise AppNotLoaded(
+                    f"expected each {what} in one app, found the {what} {name!r} in {other} and "
+                    f"in {app}; give one of them another name"
+                )
 
-    Shape:  with a ScheduleRunner among them if the app has schedules.
+
+def load_app(spec: str) -> App:
+    """Imports an app.
+
     Errors: AppNotLoaded.
     """
     found = _SPEC.fullmatch(spec)
@@ -80,16 +108,8 @@ def load_app(spec: str) -> dict[str, Workflow]:
             each.check()
         except TypeError as fault:
             raise AppNotLoaded(f"{fault} ({_place(each)})") from None
-    schedules = _schedules(spec, [each for each in parts if isinstance(each, Schedule)], workflows)
-    if schedules:
-        workflows[RUNNER] = ScheduleRunner(schedules)
-    return workflows
-
-
-def schedules_of(workflows: Mapping[str, Workflow]) -> tuple[Schedule, ...]:
-    """The schedules of an app that was loaded."""
-    runner = workflows.get(RUNNER)
-    return runner.schedules if isinstance(runner, ScheduleRunner) else ()
+    schedules = [each for each in parts if isinstance(each, Schedule)]
+    return App(workflows, _schedules(spec, schedules, workflows))
 
 
 def _import(name: str) -> ModuleType:
@@ -179,11 +199,12 @@ def _by_name(spec: str, workflows: list[Workflow]) -> dict[str, Workflow]:
         raise AppNotLoaded(
             f'expected a workflow in {spec}, an async function under @workflow("name"), found none'
         )
-    if RUNNER in found:
-        raise AppNotLoaded(
-            f"expected no workflow of the name {RUNNER}, which runs schedules, "
-            f"found {_place(found[RUNNER])}"
-        )
+    for name, each in found.items():
+        if name.startswith(HOUSE_PREFIX):
+            raise AppNotLoaded(
+                f"expected no workflow whose name begins with {HOUSE_PREFIX}, as those do that "
+                f"come with Headwater, found {name} ({_place(each)})"
+            )
     return found
 
 

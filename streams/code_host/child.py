@@ -1,8 +1,8 @@
 """The child's main program: a host in a process of its own, at the other end of a pipe.
 
-Started by `process.py`. Authors' code may do anything here: block, crash, print, exit. What the
-parent must know of such ends is in the black box before they happen. The process ends when the pipe
-is closed, and on Linux the kernel ends it with its parent, whatever it is doing.
+Started by `host_process.py`. Authors' code may do anything here: block, crash, print, exit. What
+the parent must know of such ends is in the black box before they happen. The process ends when the
+pipe is closed, and on Linux the kernel ends it with its parent, whatever it is doing.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 import msgspec
@@ -30,10 +30,11 @@ from headwater.processors.runs.host_messages import Requested
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
-from headwater.streams.code_host.apps import AppNotLoaded, Declarations, declarations_in, load_app
+from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
 from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
 from headwater.streams.code_host.host import Host
+from headwater.streams.code_host.house_app import HOUSE_APP, house_workflows
 from headwater.streams.code_host.threads import Threads
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow
@@ -182,19 +183,18 @@ def _settle_in(box: BlackBox) -> None:
             reconfigure(line_buffering=True)
 
 
-def _load(connection: socket.socket, app: str) -> dict[str, Workflow]:
+def _load(connection: socket.socket, spec: str, schedules: Sequence[str]) -> dict[str, Workflow]:
     """Loads the app, and sends what it declares."""
-    workflows: dict[str, Workflow] = {}
     try:
-        workflows = load_app(app)
-        declared = declarations_in(workflows)
+        app = App(house_workflows(schedules)) if spec == HOUSE_APP else load_app(spec)
+        declared = app.declared
     except AppNotLoaded as error:
-        declared = Declarations(error=error.message)
+        app, declared = App({}), Declarations(error=error.message)
     for frame in frames_of([declared]):
         connection.sendall(frame)
-    if not workflows:
+    if not app.workflows:
         _die(EXIT_BROKEN)
-    return workflows
+    return app.workflows
 
 
 async def _live(
@@ -204,8 +204,11 @@ async def _live(
 
 
 def main() -> NoReturn:
-    """Runs until the pipe is closed. Arguments: pipe, black box, seconds between beats, app."""
-    pipe, memory, beat_s, app = sys.argv[1:]
+    """Runs until the pipe is closed.
+
+    Arguments: pipe, black box, seconds between beats, app; for the house's, names of schedules.
+    """
+    pipe, memory, beat_s, app, *schedules = sys.argv[1:]
     for descriptor in (pipe, memory):
         # Programs that authors start must not keep the pipe open.
         os.set_inheritable(int(descriptor), False)
@@ -214,7 +217,7 @@ def main() -> NoReturn:
     # Before the app is imported, which may give names of its own to what is refused.
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
-    workflows = _load(connection, app)
+    workflows = _load(connection, app, schedules)
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     loop = uvloop.new_event_loop()

@@ -52,7 +52,7 @@ class Host:
         refuse_in_workflows()
         self._workflows = dict(workflows)
         self._emit = emit
-        self._services = HostServices(frozenset(workflows), emit, now_ms, call_sync)
+        self._services = HostServices(emit, now_ms, call_sync)
         self._runs: dict[int, HostedRun] = {}
 
     # -- messages of owners

@@ -84,12 +84,10 @@ class HostServices:
 
     def __init__(
         self,
-        workflows: frozenset[str],
         emit: Callable[[FromHost], None],
         now_ms: Callable[[], int],
         call_sync: CallSync,
     ) -> None:
-        self.workflows = workflows
         self.emit = emit
         self.now_ms = now_ms
         self.call_sync = call_sync
@@ -150,10 +148,6 @@ class HostedRun:
     def now_ms(self) -> int:
         """The host's clock."""
         return self._services.now_ms()
-
-    def workflows(self) -> frozenset[str]:
-        """The names of the workflows that this host knows."""
-        return self._services.workflows
 
     def cancel(self, key: str | None = None) -> None:
         """Cancels the attempt of a key, or all."""

@@ -1,4 +1,4 @@
-"""The workflow of our own that runs the schedules of an app.
+"""The workflow of the house's own that runs the schedules of apps.
 
 A schedule is an instance of the workflow RUNNER, whose id is the schedule's name. It sleeps until
 the next tick and starts what is due, so that a tick is started once, whoever owns the instance, and
@@ -7,8 +7,8 @@ tick can start two.
 
 What a schedule declares is in the state of that instance, not in the code: it was declared when the
 instance was created, and each worker that starts declares it again, by an event. A tick belongs to
-the declaration that was known when it was due. The code only knows whether there still is such a
-schedule; where it is gone nothing is started, and after an hour the instance ends.
+the declaration that was known when it was due. The code only knows whether an app of its worker
+still has such a schedule; where it is gone nothing is started, and after an hour the instance ends.
 """
 
 from collections.abc import Iterable
@@ -28,13 +28,12 @@ from headwater.streams.code_host.schedules import (
     SCHEDULE,
     SCHEDULED_FOR,
     Declared,
-    Schedule,
     declaration_fault,
 )
 from headwater.streams.replay.step import Step
 from headwater.streams.replay.workflow import Workflow
 
-#: The workflow whose instances are the schedules of an app.
+#: The workflow whose instances are the schedules of apps.
 RUNNER: Final = "headwater-schedule"
 #: The type of the event by which a worker declares a schedule.
 DECLARED: Final = "declared"
@@ -42,8 +41,8 @@ DECLARED: Final = "declared"
 _ID_TIME: Final = "%Y%m%dT%H%M%SZ"
 #: A sleep lasts at most 365 days, and the 29th of February may be further away.
 _NAP_MS: Final = 300 * 86_400_000
-#: How often, and how far apart, a schedule looks for itself in an app that does not have it: while
-#: a release replaces another, workers of both run it in turns.
+#: How often, and how far apart, a schedule looks for itself where no app has it: while a release
+#: replaces another, workers of both run it in turns.
 _ABSENCES_MAX: Final = 60
 _ABSENCE_MS: Final = 60_000
 #: Iterations whose entries stay to be looked at.
@@ -53,18 +52,16 @@ _UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="1 minute", backoff="constant")
 
 
 class ScheduleRunner(Workflow):
-    """The workflow RUNNER of an app, with its schedules."""
+    """The workflow RUNNER, where there are schedules of these names."""
 
-    def __init__(self, schedules: Iterable[Schedule]) -> None:
-        self.schedules = tuple(schedules)
-        code = _Runner(frozenset(each.declared.schedule for each in self.schedules))
-        super().__init__(RUNNER, code.run, strict=False)
+    def __init__(self, schedules: Iterable[str]) -> None:
+        super().__init__(RUNNER, _Runner(frozenset(schedules)).run, strict=False)
 
 
 class _State(msgspec.Struct):
     """What a schedule knows: all ticks up to `after_ms` are settled, and it sleeps to `until_ms`.
 
-    Shape:  absences counts in how many looks in a row the app had no such schedule.
+    Shape:  absences counts in how many looks in a row no app had such a schedule.
     """
 
     declared: Declared
@@ -178,7 +175,7 @@ async def _absent(
     if state.absences >= _ABSENCES_MAX:
         return None
     if not state.absences:
-        await _warn(step, "the app has no such schedule; nothing is started")
+        await _warn(step, "no app has such a schedule; nothing is started")
     return _plain(_State(latest, state.after_ms, now_ms + _ABSENCE_MS, state.absences + 1))
 
 

@@ -1,9 +1,7 @@
-"""What an owner has before it: who is ready, times to come, and who rests since when."""
+"""What an owner has before it: times to come, and who rests since when."""
 
-import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from enum import IntEnum
 from typing import Final, TypeAlias
 
 from headwater.processors.runs.host_messages import Started
@@ -18,13 +16,6 @@ Place: TypeAlias = tuple[int, str, int]
 SEEN_AFTER_MS: Final = 500
 
 
-class Priority(IntEnum):
-    """What a tick takes first: what goes on before what begins."""
-
-    CONTINUE = 0
-    BEGIN = 1
-
-
 class Agenda:
     """The agenda of one owner.
 
@@ -32,37 +23,11 @@ class Agenda:
     """
 
     def __init__(self, wakes: Iterable[tuple[int, str]] = ()) -> None:
-        self._ready: list[tuple[Priority, int, int, str]] = []
-        self._count = 0
         self._wakes: Timers[str] = Timers((key, at_ms) for at_ms, key in wakes)
         self._deadlines: Timers[Place] = Timers()
         #: All wait equally long, so they are in the order of their times.
         self._unseen: OrderedDict[Place, int] = OrderedDict()
         self._rests: deque[tuple[int, str]] = deque()
-
-    # -- who is ready for a host
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether anybody is ready."""
-        return bool(self._ready)
-
-    def make_ready(self, live: LiveInstance, priority: Priority, at_ms: int) -> None:
-        """Lets an instance go on, unless its code is at work already."""
-        if live.ready or (live.activation is not None and not live.resting):
-            return
-        live.ready = True
-        self._count += 1
-        heapq.heappush(self._ready, (priority, at_ms, self._count, live.key))
-
-    @property
-    def first_ready(self) -> tuple[Priority, int] | None:
-        """How urgent the first is, and since when it is ready; None when nobody is."""
-        return self._ready[0][:2] if self._ready else None
-
-    def next_ready(self) -> str:
-        """Takes out the key of the instance that goes on first."""
-        return heapq.heappop(self._ready)[3]
 
     # -- time
 

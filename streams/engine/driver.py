@@ -1,17 +1,17 @@
 """The turn loop of a worker, without I/O.
 
-Between turns, things come in: commands, messages of the host, posts that were sent, SQL of steps
-that is settled. A turn takes all of it, has every owner decide, and gives the batches to append.
-What follows from a batch (messages for the host, replies, posts) is released when its append has
+Between turns, things come in: commands, messages of hosts, posts that were sent, SQL of steps that
+is settled. A turn takes all of it, has every owner decide, and gives the batches to append.
+What follows from a batch (messages for hosts, replies, posts) is released when its append has
 returned, in the order of the turns. A second turn may be taken while the first append is under way,
-so host, broker and owners work at the same time.
+so hosts, broker and owners work at the same time.
 
 Worker, harness and simulation bring the world: they append, send, and say what time it is.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,19 +38,30 @@ FLIGHTS_MAX: Final = 2
 _ENDS_ATTEMPT: Final = (StepReturned, StepRaised)
 
 
+class _HostGone(NamedTuple):
+    """A host that is gone, why, whose turn it was, and what all hosts had sent until then."""
+
+    host: int
+    reason: str
+    turn: int | None
+    sent: dict[int, list[HostMessage]]
+
+
 class Driver:
     """Drives the owners of one process.
 
-    Shape:  partitions is how many there are in all, owned or not.
+    Shape:  partitions is how many there are in all, owned or not; hosts is how many the process
+            has, each with a number from 0 on that it keeps when it is started again.
     """
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, hosts: int = 1) -> None:
         self.partitions: dict[int, Partition] = {}
         self.count = partitions
-        #: The latest activation, and the latest before the present host was started.
+        self._hosts = hosts
+        #: The latest activation, and by host the latest before the present one was started.
         self._last_activation = 0
-        self._before_host = 0
-        self._gone: list[tuple[str, int | None, dict[int, list[HostMessage]]]] = []
+        self._before_host = [0] * hosts
+        self._gone: list[_HostGone] = []
         self._posts_sent: list[tuple[int, str, int]] = []
         self._settled: list[tuple[StepTransaction, StepReturned | StepRaised]] = []
         self._steps: list[StepTransaction] = []
@@ -62,11 +73,14 @@ class Driver:
 
     # -- partitions
 
-    def number_activation(self, partition: int) -> int:
-        """A number that no activation had, and that says whose it is."""
-        round_ = self._last_activation // self.count + 1
-        self._last_activation = round_ * self.count + partition
+    def number_activation(self, partition: int, host: int = 0) -> int:
+        """A number that no activation had, and that says whose it is and which host has it."""
+        round_ = self._last_activation // (self._hosts * self.count) + 1
+        self._last_activation = (round_ * self._hosts + host) * self.count + partition
         return self._last_activation
+
+    def _host_of(self, activation: int) -> int:
+        return activation // self.count % self._hosts
 
     def take_on(self, partition: Partition) -> None:
         """Drives a partition from now on."""
@@ -86,25 +100,25 @@ class Driver:
     # -- what comes in
 
     def host_sent(self, messages: Iterable[HostMessage]) -> None:
-        """Takes what the host sends, in order."""
+        """Takes what a host sends, in order."""
         for message in messages:
             partition = self.partitions.get(message.activation % self.count)
             if partition is not None:
                 partition.messages.append(message)
 
-    def host_gone(self, reason: str, turn: int | None = None) -> None:
-        """Takes note that the host is gone: after all that it sent, and before what another does.
+    def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
+        """Takes note that a host is gone: after all that it sent, and before what another does.
 
         Shape:  turn is the activation whose own code had its turn, if one had.
         """
         sent = {number: each.messages for number, each in self.partitions.items()}
         for partition in self.partitions.values():
             partition.messages = []
-        self._gone.append((reason, turn, sent))
+        self._gone.append(_HostGone(host, reason, turn, sent))
 
-    def host_started(self) -> None:
-        """Takes note that there is a new host: what was for those before it concerns it not."""
-        self._before_host = self._last_activation
+    def host_started(self, host: int = 0) -> None:
+        """Takes note that a host was started: what was for those before it concerns it not."""
+        self._before_host[host] = self._last_activation
 
     def posts_sent(self, partition: int, key: str, through: int) -> None:
         """Takes note that the posts of an instance are durable up to this one."""
@@ -115,7 +129,7 @@ class Driver:
         self._settled.append((step, outcome))
 
     def messages_waiting(self) -> int:
-        """How many messages of the host wait for a turn."""
+        """How many messages of hosts wait for a turn."""
         return sum(len(partition.messages) for partition in self.partitions.values())
 
     # -- turns
@@ -130,17 +144,25 @@ class Driver:
             partition.commands or partition.messages for partition in self.partitions.values()
         )
 
-    def turn(self, now_ms: int, limit: int | None = None, *, complete: bool = False) -> Turn:
+    def turn(
+        self,
+        now_ms: int,
+        limit: int | None = None,
+        *,
+        closed: Collection[int] = (),
+        complete: bool = False,
+    ) -> Turn:
         """Takes what came, has it decided, and gives what is to be appended.
 
-        Shape:  at most `limit` instances are given to the host, those that go on before those that
-                begin; complete if all that was sent until now is known, this moment included.
+        Shape:  at most `limit` instances are given to hosts, none to those that are closed, and
+                those that go on before those that begin; complete if all that was sent until now is
+                known, this moment included.
         """
         self._take_back(now_ms)
         for partition in self.partitions.values():
             self._serve(partition, now_ms, complete=complete)
         self._take_notes(now_ms)
-        started = self._dispatch(now_ms, limit)
+        started = self._dispatch(now_ms, limit, closed)
         batches = [
             (partition, partition.owner.take())
             for partition in self.partitions.values()
@@ -158,10 +180,10 @@ class Driver:
     def _take_back(self, now_ms: int) -> None:
         """Takes back what hosts had that are gone, after all that they sent."""
         gone, self._gone = self._gone, []
-        for reason, turn, sent in gone:
+        for host, reason, turn, sent in gone:
             for number, partition in self.partitions.items():
                 self._hear(partition, sent.get(number, []), now_ms)
-                partition.owner.host_gone(reason, now_ms, turn=turn)
+                partition.owner.host_gone(reason, now_ms, host=host, turn=turn)
 
     def _serve(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
         """Gives an owner what has come for it."""
@@ -226,21 +248,21 @@ class Driver:
                     step.partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms
                 )
 
-    def _dispatch(self, now_ms: int, limit: int | None) -> int:
-        """Gives ready instances to the host; with a limit the most urgent of all owners first."""
+    def _dispatch(self, now_ms: int, limit: int | None, closed: Collection[int]) -> int:
+        """Gives ready instances to hosts; with a limit the most urgent of all owners first."""
         owners = [partition.owner for partition in self.partitions.values()]
         if limit is None:
-            return sum(owner.dispatch(now_ms) for owner in owners)
+            return sum(owner.dispatch(now_ms, closed=closed) for owner in owners)
         started = 0
         while started < limit:
             ready = [
                 (urgency, number, owner)
                 for number, owner in enumerate(owners)
-                if (urgency := owner.first_ready()) is not None
+                if (urgency := owner.urgency(closed)) is not None
             ]
             if not ready:
                 break
-            started += min(ready)[2].dispatch(now_ms, 1)
+            started += min(ready)[2].dispatch(now_ms, 1, closed)
         return started
 
     # -- what follows
@@ -294,8 +316,11 @@ class Driver:
             released.recorded.append((partition, partition.settled.pop(0)[1]))
 
     def _release(self, messages: Iterable[HostMessage]) -> None:
-        """Sends the host messages, except those for a host before it."""
-        self._released.to_host += [each for each in messages if each.activation > self._before_host]
+        """Sends hosts messages, except those for a host before them."""
+        for message in messages:
+            host = self._host_of(message.activation)
+            if message.activation > self._before_host[host]:
+                self._released.to_hosts[host].append(message)
 
 
 def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:

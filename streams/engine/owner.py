@@ -6,21 +6,14 @@ the code, replies, posts) is held back until they are durable. So memory may be 
 but nobody outside ever sees it: if an append fails, this object is thrown away.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.engine import engine_of
-from headwater.processors.runs.host_messages import (
-    Ask,
-    Drop,
-    Forget,
-    HostMessage,
-    Requested,
-    Started,
-)
+from headwater.processors.runs.host_messages import HostMessage, Requested, Started
 from headwater.processors.runs.outbox import in_order
 from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
 from headwater.processors.runs.sizes import fitting
@@ -57,11 +50,13 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.engine.agenda import Agenda, Priority
+from headwater.streams.engine.activations import Activations
+from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.deciding import CommandDecider
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
+from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.engine.staging import Staging
 
@@ -71,8 +66,9 @@ class Owner:
 
     Shape:  claims is the fold of the partition up to the own claim, instances what it holds there,
             wakes when time moves those among them that are bytes. `workflows` may be started, each
-            with the kind of its runs; `number_activations` gives numbers that no other activation
-            of the process has.
+            with the kind of its runs; hosts are those that have their code, by number, and the
+            first has what is not named. `number_activations` gives numbers that no other activation
+            of the process has, for a host.
     """
 
     def __init__(  # noqa: PLR0913, what is its own to know
@@ -83,7 +79,8 @@ class Owner:
         wakes: Iterable[tuple[int, str]] = (),
         *,
         workflows: Mapping[str, str],
-        number_activations: Callable[[], int],
+        hosts: Mapping[str, int] | None = None,
+        number_activations: Callable[[int], int],
         draw_seed: Callable[[], str],
     ) -> None:
         self.partition = partition
@@ -92,11 +89,12 @@ class Owner:
         #: Names of workflows that have instances here, and whose code is not.
         self.workflows_without_code: set[str] = set()
         self._workflows = workflows
-        self._number = number_activations
         self._decider = CommandDecider(instances.engines, workflows, draw_seed)
-        self._by_activation: dict[int, LiveInstance] = {}
         self._agenda = Agenda(wakes)
         self._staging = Staging()
+        self._activations = Activations(
+            self._agenda, self._staging, number_activations, hosts or {}
+        )
         # What the history says of them is in no snapshot yet.
         instances.changed.update(live.key for live in instances.all_at_work())
         for at_ms, key in wakes:
@@ -109,7 +107,7 @@ class Owner:
 
     def has_work(self, *, ready: bool = True) -> bool:
         """Whether something is staged, or ready for a host."""
-        return bool(self._staging) or (ready and self._agenda.has_ready)
+        return bool(self._staging) or (ready and bool(self._activations.ready))
 
     def take(self) -> Batch:
         """Gives what was staged since the last call."""
@@ -126,14 +124,11 @@ class Owner:
 
     def activations(self) -> list[int]:
         """The activations that are not over."""
-        return list(self._by_activation)
+        return self._activations.numbers()
 
     def is_running(self) -> bool:
         """Whether the code of an instance is under way, or a step of one."""
-        return any(
-            not live.resting and live.run.status is not RunStatus.PAUSED
-            for live in self._by_activation.values()
-        )
+        return self._activations.are_running()
 
     # -- commands
 
@@ -169,21 +164,20 @@ class Owner:
 
     def request(self, activation: int, request: Request, now_ms: int) -> None:
         """Decides a request of an activation, unless that is over."""
-        live = self._by_activation.get(activation)
+        live = self._activations.find(activation)
         if live is not None:
             self._request(live, request, now_ms)
 
     def hear(self, messages: Iterable[HostMessage], now_ms: int) -> None:
         """Decides what hosts send, in order, but for activations that are over."""
         for message in messages:
-            live = self._by_activation.get(message.activation)
+            live = self._activations.find(message.activation)
             if live is None:
                 continue
             if isinstance(message, Requested):
                 self._request(live, message.request, now_ms)
             elif isinstance(message, Started):
-                live.attempts[message.step.key] = message
-                self._agenda.watch(message, now_ms)
+                self._activations.attempt_started(live, message, now_ms)
 
     def _request(self, live: LiveInstance, request: Request, now_ms: int) -> None:
         run, engine = live.run, live.engine
@@ -243,34 +237,33 @@ class Owner:
             live = self.instances.add(instance_key(run.workflow, run.instance_id), run)
         else:
             run = live.engine.begin(live.run, record)
-            self._let_go(live)
+            self._activations.let_go(live)
             live.run = run
-        self._agenda.make_ready(live, Priority.BEGIN, record.at_ms)
+        self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
         return live
 
     def _follow(self, live: LiveInstance, event: RunEvent, sequence: int) -> None:
         """What an event means for the code and for others, once it is durable."""
-        if isinstance(event, StepFailed) and live.activation is not None:
-            # It may still be running, when it took too long, or believe that it has returned.
-            self._staging.effect(Drop(live.activation, event.key))
+        if isinstance(event, StepFailed):
+            self._activations.attempt_failed(live, event.key)
         message = live.engine.message_for_host(live.run, event, live.activation or 0, sequence)
         if message is not None:
-            self._send(live, message)
+            self._activations.send(live, message)
         match event:
             case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
-                self._attempt_ended(live, event.key)
+                self._activations.attempts_ended(live, event.key)
             case EntriesCancelled():
-                self._attempt_ended(live, *event.keys)
+                self._activations.attempts_ended(live, *event.keys)
             case PostsQueued():
                 self._staging.effect(Queued(live.key, event.posts))
             case RunResumed():
                 live.resting = True
-                self._agenda.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
+                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
             case RunSuspended():
                 self._agenda.rest(live)
                 live.resting = True
             case RunCompleted() | RunErrored() | RunTerminated():
-                self._let_go(live)
+                self._activations.let_go(live)
                 self._agenda.rest(live)
             case (
                 EntryOpened()
@@ -289,39 +282,19 @@ class Owner:
             ):
                 pass
 
-    def _attempt_ended(self, live: LiveInstance, *keys: str) -> None:
-        for started in [live.attempts.pop(key, None) for key in keys]:
-            if started is not None:
-                self._agenda.unwatch(started)
-
-    def _send(self, live: LiveInstance, message: HostMessage) -> None:
-        """Sends the host a message, or keeps it for when the run goes on."""
-        paused = live.run.status is RunStatus.PAUSED
-        if live.activation is not None and not live.resting and not paused:
-            self._staging.effect(message)
-            return
-        if live.activation is not None:
-            live.held.append(message)
-        if not paused:
-            self._agenda.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
-
-    def _let_go(self, live: LiveInstance) -> None:
-        """Takes an instance out of its host's hands."""
-        if live.activation is not None:
-            self._by_activation.pop(live.activation, None)
-            self._staging.effect(Forget(live.activation))
-            live.activation = None
-        live.resting = False
-        live.attempts.clear()
-        live.held.clear()
-
     # -- what is ready, and what is due
 
-    def dispatch(self, now_ms: int, limit: int | None = None) -> int:
-        """Gives ready instances to the host, at most `limit`; says how many."""
+    def dispatch(self, now_ms: int, limit: int | None = None, closed: Collection[int] = ()) -> int:
+        """Gives ready instances to their hosts, at most `limit`; says how many.
+
+        Shape:  hosts that are closed are given none.
+        """
         count = 0
-        while self._agenda.has_ready and (limit is None or count < limit):
-            live = self._load(self._agenda.next_ready())
+        while limit is None or count < limit:
+            key = self._activations.ready.take(closed)
+            if key is None:
+                break
+            live = self._load(key)
             live.ready = False
             run = live.run
             if run.ended or run.status is RunStatus.PAUSED:
@@ -330,29 +303,12 @@ class Owner:
                 # Its code is not here: it stays as it is until a worker comes that has it.
                 self.workflows_without_code.add(run.workflow)
                 continue
-            count += self._hand_out(live, now_ms)
+            count += self._activations.hand_out(live, now_ms)
         return count
 
-    def _hand_out(self, live: LiveInstance, now_ms: int) -> bool:
-        """Has the host go on with an instance; False if that has no code."""
-        if live.activation is None:
-            number = self._number()
-            activate = live.engine.activate(live.run, number)
-            if activate is None:
-                return False
-            live.activation = number
-            self._by_activation[number] = live
-            self._staging.effect(activate)
-        elif live.resting:
-            self._staging.effect(*live.held, Ask(live.activation))
-            live.held.clear()
-        live.resting = False
-        self._begin_attempts(live, now_ms)
-        return True
-
-    def first_ready(self) -> tuple[Priority, int] | None:
+    def urgency(self, closed: Collection[int] = ()) -> tuple[Priority, int] | None:
         """How urgent the first ready instance is, and since when; None when there is none."""
-        return self._agenda.first_ready
+        return self._activations.ready.urgency(closed)
 
     def next_due_ms(self) -> int | None:
         """When time next moves something, or None; may be early, never late."""
@@ -365,7 +321,7 @@ class Owner:
         """
         until_ms = now_ms if reached_ms is None else reached_ms
         for (activation, key, attempt), request_of in self._agenda.attempts_due(until_ms):
-            live = self._by_activation.get(activation)
+            live = self._activations.find(activation)
             started = live.attempts.get(key) if live else None
             if live is not None and started is not None and started.attempt == attempt:
                 self._request(live, request_of(started), now_ms)
@@ -374,21 +330,8 @@ class Owner:
             if live.run.ended or live.run.status is RunStatus.PAUSED:
                 continue
             self._request(live, Wake(until_ms, complete), now_ms)
-            self._begin_attempts(live, until_ms)
+            self._activations.begin_attempts(live, until_ms)
             self._agenda.reschedule(live, after_ms=until_ms)
-
-    def _begin_attempts(self, live: LiveInstance, now_ms: int) -> None:
-        """Has the host begin what is due there; it is given the run first, if it has not got it."""
-        engine, run = live.engine, live.run
-        due = engine.attempts_due(run, live.activation or 0, now_ms)
-        due = {key: message for key, message in due.items() if key not in live.attempts}
-        if live.activation is None or live.resting:
-            if due or engine.is_runnable(run, now_ms):
-                self._agenda.make_ready(live, Priority.CONTINUE, now_ms)
-            return
-        for key, message in due.items():
-            live.attempts[key] = None
-            self._staging.effect(message)
 
     # -- the outbox
 
@@ -416,7 +359,7 @@ class Owner:
         self._agenda.reschedule(live)
         if live.engine.is_runnable(run, 0):
             priority = Priority.BEGIN if run.sequence == 1 else Priority.CONTINUE
-            self._agenda.make_ready(live, priority, run.updated_at_ms)
+            self._activations.make_ready(live, priority, run.updated_at_ms)
         elif not run.unsent:
             self._agenda.rest(live)
 
@@ -428,13 +371,13 @@ class Owner:
         It no longer takes too long, and stays under way until `recover` or `request` says what
         became of the SQL: its instance is not let go, and the step is not tried again meanwhile.
         """
-        live = self._by_activation.get(activation)
+        live = self._activations.find(activation)
         if live is None:
             return None
         commit = StepCommit(live.key, live.run.run_number, returned)
         if not self.expects(commit):
             return None
-        self._attempt_ended(live, returned.step.key)
+        self._activations.attempts_ended(live, returned.step.key)
         live.attempts[returned.step.key] = None
         return commit
 
@@ -474,27 +417,23 @@ class Owner:
             if live.batch > acknowledged:
                 self._agenda.rest(live)
                 continue
-            self._let_go(live)
+            self._activations.let_go(live)
             self.instances.evict(live)
             count += 1
         return count
 
-    def host_gone(self, reason: str, now_ms: int, *, turn: int | None = None) -> None:
+    def host_gone(
+        self, reason: str, now_ms: int, *, host: int = 0, turn: int | None = None
+    ) -> None:
         """Takes back what a host had in hand; it ended, or stood still in the turn of a run.
 
         If the code of a run had its turn, that run is to blame; otherwise a step that was under way
         is, nobody knows which, and each has failed once more. All else runs again.
         """
-        for number, live in list(self._by_activation.items()):
-            del self._by_activation[number]
-            live.activation = None
-            attempts = [started for started in live.attempts.values() if started is not None]
-            live.attempts.clear()
-            live.held.clear()
-            live.resting = False
+        for number, live, attempts in self._activations.take_back(host):
             for started in attempts if turn is None else ():
                 self._request(live, lost(started, reason), now_ms)
             if number == turn:
                 self._request(live, HostGone(reason), now_ms)
             elif live.run.status is RunStatus.ACTIVE:
-                self._agenda.make_ready(live, Priority.CONTINUE, now_ms)
+                self._activations.make_ready(live, Priority.CONTINUE, now_ms)

@@ -1,5 +1,6 @@
 """What a driver is given, and what it gives: partitions, turns, and what may go out."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -93,10 +94,11 @@ class Answers(NamedTuple):
 class Released:
     """What may go out now, in order."""
 
-    __slots__ = ("answers", "posts", "recorded", "to_host")
+    __slots__ = ("answers", "posts", "recorded", "to_hosts")
 
     def __init__(self) -> None:
-        self.to_host: list[HostMessage] = []
+        #: By the number of the host.
+        self.to_hosts: dict[int, list[HostMessage]] = defaultdict(list)
         self.posts: list[tuple[Partition, Queued]] = []
         self.answers: list[Answers] = []
         #: Steps whose SQL the log knows of.

@@ -1,8 +1,8 @@
 """`WorkflowTest`: workflows in a test, without Kafka, Postgres, network, or waiting.
 
-Owner and host are those of production; only the log (lists of encoded records), the clock (moved by
-the test), the ids (drawn from a seed) and the database (SQLite in memory) are stand-ins. Code that
-the test's process holds in memory is lost by `crash()`, as it would be by kill -9.
+Owner and hosts are those of production; only the log (lists of encoded records), the clock (moved
+by the test), the ids (drawn from a seed) and the database (SQLite in memory) are stand-ins. Code
+that the test's process holds in memory is lost by `crash()`, as it would be by kill -9.
 """
 
 import asyncio
@@ -37,6 +37,7 @@ from headwater.schemas.history import (
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.code_host.host import Host
+from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Queued, command_of
 from headwater.streams.engine.live_instances import LiveInstances
@@ -59,6 +60,8 @@ _FROM_HOST: Final = (
 #: Turns of the real event loop that callbacks get before they count as waiting for something real.
 _TURNS: Final = 50
 _REAL_WAIT_S: Final = 0.001
+#: The hosts: that of workflows that come with Headwater, if a test has any, and that of all others.
+_HOUSE, _APP = _HOSTS = range(2)
 
 
 def _when(start: str | datetime | float) -> int:
@@ -112,6 +115,9 @@ class WorkflowTest:
                 raise ValueError(f"expected each name once, found two workflows {each.name!r}")
             self._workflows[each.name] = each
         self._kinds = dict.fromkeys(self._workflows, replay.kind) | dict(kinds or {})
+        self._host_of = {
+            name: _HOUSE if name.startswith(HOUSE_PREFIX) else _APP for name in self._workflows
+        }
         self._random = Random(seed)  # noqa: S311, no secrets are made here
         self.now_ms = _when(start)
         self._history: list[bytes] = []
@@ -123,11 +129,11 @@ class WorkflowTest:
         self._topic_posts: set[tuple[str, int]] = set()
         self._database = MemoryDatabase()
         self._numbers = itertools.count(1)
-        self._sent_by_host: list[FromHost] = []
+        self._sent_by_hosts: list[FromHost] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._something_came = asyncio.Event()
         self._owner: Owner
-        self._host: Host
+        self._hosts: list[Host]
 
     async def __aenter__(self) -> Self:
         self._boot()
@@ -301,19 +307,16 @@ class WorkflowTest:
         instances = LiveInstances(self._engines)
         restore(claims, records, instances)
         self._read = claims.cause + 1
-        self._sent_by_host = []
-        self._host = Host(
-            self._workflows,
-            emit=self._host_sent,
-            now_ms=lambda: self.now_ms,
-        )
-        self._driver = Driver(partitions=1)
+        self._sent_by_hosts = []
+        self._hosts = [self._new_host(number) for number in _HOSTS]
+        self._driver = Driver(partitions=1, hosts=len(_HOSTS))
         self._owner = Owner(
             0,
             claims,
             instances,
             workflows=self._kinds,
-            number_activations=lambda: self._driver.number_activation(0),
+            hosts=self._host_of,
+            number_activations=lambda host: self._driver.number_activation(0, host),
             draw_seed=lambda: self.new_id("seed"),
         )
         end = len(self._history)
@@ -323,15 +326,22 @@ class WorkflowTest:
         self._driver.take_on(self._partition)
         self._turn()
 
+    def _new_host(self, number: int) -> Host:
+        workflows = {
+            name: each for name, each in self._workflows.items() if self._host_of[name] == number
+        }
+        return Host(workflows, emit=self._host_sent, now_ms=lambda: self.now_ms)
+
     def _stop(self) -> None:
-        self._host.stop()
+        for host in self._hosts:
+            host.stop()
         for _, _, future in self._sleepers:
             future.cancel()
         self._sleepers.clear()
-        self._sent_by_host.clear()
+        self._sent_by_hosts.clear()
 
     def _host_sent(self, message: FromHost) -> None:
-        self._sent_by_host.append(message)
+        self._sent_by_hosts.append(message)
         self._something_came.set()
 
     def _turn(self, limit: int | None = 0, *, complete: bool = False) -> int:
@@ -343,11 +353,12 @@ class WorkflowTest:
             self._read += 1
         # All commands are here, whatever the time is.
         partition.reached_ms = self.now_ms
-        sent_by_host = [*self._sent_by_host, *self._host.still_running()]
-        self._sent_by_host = []
-        if sent_by_host:
+        sent_by_hosts, self._sent_by_hosts = self._sent_by_hosts, []
+        for host in self._hosts:
+            sent_by_hosts += host.still_running()
+        if sent_by_hosts:
             encoder, decoder = _FROM_HOST
-            driver.host_sent(decoder.decode(encoder.encode(sent_by_host)))
+            driver.host_sent(decoder.decode(encoder.encode(sent_by_hosts)))
         turn = driver.turn(self.now_ms, limit, complete=complete)
         self._append(turn.flight)
         if turn.steps:
@@ -387,9 +398,9 @@ class WorkflowTest:
                 self._append_command(notice)
         for _, queued in released.posts:
             self._send_posts(queued)
-        if released.to_host:
+        for number, messages in released.to_hosts.items():
             encoder, decoder = _TO_HOST
-            self._host.hear(decoder.decode(encoder.encode(released.to_host)))
+            self._hosts[number].hear(decoder.decode(encoder.encode(messages)))
 
     def _send_posts(self, queued: Queued) -> None:
         for post in queued.posts:
@@ -406,9 +417,9 @@ class WorkflowTest:
 
         Shape:  complete if all that happens at this time has happened.
         """
-        host = self._host
+        hosts = self._hosts
         count = self._turn(limit, complete=complete)
-        while self._host is host:
+        while self._hosts is hosts:
             self._something_came.clear()
             if self._moves(ready=not once):
                 count += self._turn(0 if once else None)
@@ -421,24 +432,24 @@ class WorkflowTest:
         owner = self._owner
         due_ms = owner.next_due_ms()
         return (
-            bool(self._sent_by_host)
+            bool(self._sent_by_hosts)
             or self._driver.has_input()
             or self._read < len(self._commands)
             or owner.has_work(ready=ready)
             or (due_ms is not None and due_ms <= self.now_ms)
-            or self._host.has_started()
+            or any(host.has_started() for host in self._hosts)
         )
 
     async def _callbacks_moved(self) -> bool:
         """Lets callbacks go on; False when all of them wait for virtual time, or none is left."""
-        host = self._host
+        hosts = self._hosts
         turns = 0
-        while host is self._host and host.busy() > self._asleep():
+        while hosts is self._hosts and sum(host.busy() for host in hosts) > self._asleep():
             await asyncio.sleep(0 if turns < _TURNS else _REAL_WAIT_S)
             turns += 1
-            if self._sent_by_host:
+            if self._sent_by_hosts:
                 return True
-        return bool(self._sent_by_host)
+        return bool(self._sent_by_hosts)
 
     def _asleep(self) -> int:
         return sum(not future.done() for _, _, future in self._sleepers)

@@ -70,6 +70,3 @@ class HostPort(Protocol):
 
     def now_ms(self) -> int:
         """The host's clock."""
-
-    def workflows(self) -> frozenset[str]:
-        """The names of the workflows that this host knows."""

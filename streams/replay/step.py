@@ -257,11 +257,6 @@ class Step(DeterministicValues):
                 fault = name_fault("an instance id", child_id, INSTANCE_ID_MAX)
                 if fault:
                     raise ValueError(fault)
-                if workflow not in run.host.workflows():
-                    known = ", ".join(sorted(run.host.workflows()))
-                    raise ChildWorkflowError(
-                        f"expected one of the workflows {known}, found {workflow!r}"
-                    )
                 wait_ms = None
                 if timeout is not None:
                     wait_ms = milliseconds_of(f'the timeout of "{name}"', timeout)

@@ -70,8 +70,9 @@ class HostKilled(HeadwaterError):
 class HostProcess:
     """A child process that hosts the workflows of one app; it is started once.
 
-    Shape:  `received` is called with messages of the host, and `gone` at most once, after the
-            last of them, when the host has ended but not by `stop`; both by the event loop.
+    Shape:  schedules are those of other apps, for the house's own; `received` is called with
+            messages of the host, and `gone` at most once, after the last of them, when the host has
+            ended but not by `stop`; both by the event loop.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class HostProcess:
         *,
         received: Callable[[list[FromHost]], None],
         gone: Callable[[Gone], None],
+        schedules: Sequence[str] = (),
         stall_s: float = STALL_S,
         directory: Path | None = None,
     ) -> None:
         self._app = app
+        self._schedules = schedules
         self._received = received
         self._gone = gone
         self._stall_s = stall_s
@@ -137,7 +140,7 @@ class HostProcess:
                 # Without the current directory, where an author may have a `streams` too.
                 *(sys.executable, "-P", "-m", "headwater.streams.code_host.child"),
                 *(str(theirs.fileno()), str(box.descriptor)),
-                *(str(self._stall_s / _LOOKS), self._app),
+                *(str(self._stall_s / _LOOKS), self._app, *self._schedules),
                 pass_fds=(theirs.fileno(), box.descriptor),
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=self._directory,

@@ -1,13 +1,13 @@
-"""The workflow worker: owns partitions of the workflow log, and runs their instances in a host.
+"""The workflow worker: owns partitions of the workflow log, and runs their instances in hosts.
 
-It brings the world to the driver's turns: what comes from Kafka, the host and Postgres goes in, the
+It brings the world to the driver's turns: what comes from Kafka, hosts and Postgres goes in, the
 batches of a turn are appended, and what the driver releases goes out.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +25,7 @@ from headwater.streams.engine.turns import Flight, Partition, StepTransaction
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
-from headwater.streams.workflows.host_supervisor import HostSupervisor
+from headwater.streams.workflows.hosts import Hosts
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Ticks
 from headwater.streams.workflows.outbox import Outbox
@@ -55,20 +55,20 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkflowWorker:
-    """A worker for the workflows of one app.
+    """A worker for the workflows of some apps, and for those that come with Headwater.
 
-    Shape:  app is `package.module` or `package.module:attribute`; engines decide for the kinds of
-            its runs; workflows are those that need no code, with their kinds; name tells workers
-            apart in the log and is not kept; member is a name that a worker keeps over restarts;
-            one that is ticked runs code only then; joined returns when it is known what others
-            read.
+    Shape:  apps are each `package.module` or `package.module:attribute`; engines decide for the
+            kinds of their runs; workflows are those that need no code, with their kinds; name tells
+            workers apart in the log and is not kept; member is a name that a worker keeps over
+            restarts; one that is ticked runs code only then; joined returns when it is known what
+            others read.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
         self,
         *,
         cluster: Cluster,
-        app: str,
+        apps: Sequence[str],
         engines: Engines,
         workflows: Mapping[str, str] | None = None,
         clock: Callable[[], int],
@@ -80,7 +80,7 @@ class WorkflowWorker:
         ticked: bool = False,
         joined: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._app = app
+        self._apps = apps
         self._joined = joined
         self._engines = engines
         self._without_host = workflows or {}
@@ -90,9 +90,9 @@ class WorkflowWorker:
         self._pace = pace or Pace()
         self._something_came = asyncio.Event()
         wake_up = self._something_came.set
-        self._driver = Driver(partitions=1)
+        self._driver = Driver(partitions=1, hosts=1 + len(apps))
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
-        self._host = HostSupervisor(app, self._driver, wake_up)
+        self._hosts = Hosts(apps, self._driver, wake_up)
         self._outbox = Outbox(
             cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
         )
@@ -130,7 +130,7 @@ class WorkflowWorker:
         Errors: AppNotLoaded; HostKilled, when that happens again and again.
         """
         tasks: list[asyncio.Task[None]] = []
-        await self._host.start()
+        await self._hosts.start()
         try:
             await self._connect()
             if self._joined is not None:
@@ -149,7 +149,7 @@ class WorkflowWorker:
             if tasks:
                 await self._ownership.stop()
             await self._log.stop()
-            await self._host.stop()
+            await self._hosts.stop()
 
     async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Has a worker that is ticked do what is due; see `Ticks.tick`."""
@@ -157,15 +157,15 @@ class WorkflowWorker:
         return await self._ticks.tick(max_instances, max_steps)
 
     async def declared(self) -> Declarations:
-        """What the app declares, once `run` has loaded it."""
-        await self._host.started()
-        return self._host.declared
+        """What the apps declare, once `run` has loaded them."""
+        await self._hosts.started()
+        return self._hosts.declared
 
     def _owners(self) -> list[Owner]:
         return [partition.owner for partition in self._driver.partitions.values()]
 
     def _workflows(self) -> dict[str, str]:
-        return {**self._without_host, **self._host.declared.kinds}
+        return {**self._without_host, **self._hosts.kinds()}
 
     async def _connect(self) -> None:
         retrying = Retrying(log, "waiting for Kafka")
@@ -180,14 +180,14 @@ class WorkflowWorker:
             await self._something_came.wait()
             self._something_came.clear()
             while not self._driver.may_turn():
-                self._host.hold()
+                self._hosts.hold()
                 await asyncio.wait(self._appends, return_when=asyncio.FIRST_COMPLETED)
-            self._host.go_on()
+            self._hosts.go_on()
             self._turn()
 
     def _turn(self) -> None:
         limit = None if self._ticks is None else self._ticks.left
-        turn = self._driver.turn(self._clock(), limit if self._host.is_open else 0)
+        turn = self._driver.turn(self._clock(), limit, closed=self._hosts.closed())
         for step in turn.steps:
             self._in_background(self._sql.run(step))
         if turn.flight is not None:
@@ -229,7 +229,7 @@ class WorkflowWorker:
             self._replies.send(answers)
         for partition, step in released.recorded:
             self._sql.recorded(partition, step)
-        self._host.send(released.to_host)
+        self._hosts.send(released.to_hosts)
 
     async def _all_appended(self) -> None:
         """Waits until no append is under way."""
@@ -262,7 +262,8 @@ class WorkflowWorker:
             restored.instances,
             restored.wakes,
             workflows=workflows,
-            number_activations=lambda: self._driver.number_activation(number),
+            hosts=self._hosts.numbers(),
+            number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
         )
         partition = Partition(
@@ -308,10 +309,10 @@ class WorkflowWorker:
         names = {name for each in self._owners() for name in each.workflows_without_code}
         for name in names - self._without_code:
             log.warning(
-                "instances of %s wait: %s has no workflow of that name (it has %s)",
+                "instances of %s wait: no workflow of that name is in %s (there are %s)",
                 name,
-                self._app,
-                ", ".join(sorted(self._host.declared.names)),
+                ", ".join(self._apps),
+                ", ".join(sorted(self._hosts.kinds())),
             )
         self._without_code |= names
 

@@ -1,7 +1,7 @@
-"""A worker that keeps house often: `python -m tests.e2e.impatient_worker APP`.
+"""A worker that keeps house often: `python -m tests.e2e.impatient_worker APP …`.
 
 So a short test has what otherwise takes minutes and many records: checkpoints and instances that
-are only bytes. Beside its app it has counters, which need no code. Steps may have SQL if
+are only bytes. Beside its apps it has counters, which need no code. Steps may have SQL if
 HEADWATER_POSTGRES says where.
 """
 
@@ -40,7 +40,7 @@ async def main() -> None:
     async with StepCommits(dsn) if dsn else contextlib.nullcontext() as database:
         worker = WorkflowWorker(
             cluster=Cluster(os.environ["HEADWATER_KAFKA"]),
-            app=sys.argv[1],
+            apps=sys.argv[1:],
             engines=ENGINES,
             workflows={"count": CounterEngine.kind},
             clock=now_ms,

@@ -194,3 +194,28 @@ def test_a_worker_that_crashes_says_so_and_ends_with_70(tmp_path: Path, topics: 
     assert run.returncode == 70
     assert "the worker ends, to start again from what is durable" in run.stderr
     assert "ZeroDivisionError" in run.stderr
+
+
+def test_two_apps_that_declare_the_same_workflow_are_refused(tmp_path: Path):
+    for name in ("orders", "billing"):
+        (tmp_path / f"{name}.py").write_text(APP)
+    for command in (["worker"], ["up", "--no-demo", "--data-dir", "data", "--port", "0"]):
+        arguments = [*command, "--app", "orders", "--app", "billing", "--kafka", "127.0.0.1:1"]
+        with headwater(tmp_path, *arguments) as refused:
+            _, said = refused.communicate(timeout=60)
+        assert refused.returncode == 2, said
+        assert (
+            "expected each workflow in one app, found the workflow 'order' in orders and in "
+            "billing; give one of them another name"
+        ) in said
+
+
+def test_an_app_is_named_once_and_the_own_of_the_house_never(tmp_path: Path):
+    for apps in ("orders,orders", "orders,headwater", "orders,"):
+        with headwater(tmp_path, "worker", "--app", apps) as refused:
+            _, said = refused.communicate(timeout=60)
+        assert refused.returncode == 2
+        assert (
+            "HEADWATER_APP: expected apps separated by commas, each once and without headwater, "
+            f"which is always served, found {apps!r}"
+        ) in said

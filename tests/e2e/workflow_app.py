@@ -60,7 +60,7 @@ def _gives(event: _Event, key: str, value: object = None) -> Callable[[], object
     return callback
 
 
-def _takes(
+def takes(
     event: _Event, key: str, value: object = None, ms: int = 5
 ) -> Callable[[], Awaitable[object]]:
     async def callback() -> object:
@@ -74,7 +74,7 @@ def _takes(
 async def _ten_steps(event: _Event, step: Step) -> int:
     total = 0
     for number in range(10):
-        make = _gives if number % 2 else _takes
+        make = _gives if number % 2 else takes
         total += await step.do(f"s{number}", make(event, f"s{number}", number), retries=EVER)
     return total
 
@@ -91,7 +91,7 @@ async def joined(event: _Event, step: Step) -> list[int]:
             key = f"all/{name}"
             first = await step.do("before", _gives(event, f"{key}/before", ms), retries=EVER)
             await step.sleep("rest", ms)
-            slow = _takes(event, f"{key}/after", 1, ms=20)
+            slow = takes(event, f"{key}/after", 1, ms=20)
             return first + await step.do("after", slow, retries=EVER)
 
         return run
@@ -138,9 +138,9 @@ async def looping(event: _Event, step: Step) -> int:
 async def waiting(event: _Event, step: Step) -> list[Any]:
     await step.do("before", _gives(event, "before"), retries=EVER)
     first = await step.wait_for_event("first", type="go", timeout="1 hour")
-    await step.do("between", _takes(event, "between"), retries=EVER)
+    await step.do("between", takes(event, "between"), retries=EVER)
     second = await step.wait_for_event("second", type="go", timeout="1 hour")
-    await step.do("after", _takes(event, "after"), retries=EVER)
+    await step.do("after", takes(event, "after"), retries=EVER)
     return [first.payload, second.payload]
 
 
@@ -154,13 +154,13 @@ async def parent(event: _Event, step: Step) -> list[Any]:
         refused = type(error).__name__
     else:
         refused = ""
-    await step.do("after", _takes(event, "after"), retries=EVER)
+    await step.do("after", takes(event, "after"), retries=EVER)
     return [mine, refused]
 
 
 @workflow("child")
 async def child(event: _Event, step: Step) -> int:
-    first = await step.do("first", _takes(event, "first", event.payload), retries=EVER)
+    first = await step.do("first", takes(event, "first", event.payload), retries=EVER)
     await step.sleep("rest", 80)
     return first + await step.do("second", _gives(event, "second", 1), retries=EVER)
 
@@ -189,7 +189,7 @@ async def creator(event: _Event, step: Step) -> str:
 @workflow("created")
 async def created(event: _Event, step: Step) -> list[Any]:
     first = await step.wait_for_event("first", type="hello", timeout="1 hour")
-    await step.do("between", _takes(event, "between"), retries=EVER)
+    await step.do("between", takes(event, "between"), retries=EVER)
     second = await step.wait_for_event("second", type="hello", timeout="1 hour")
     return [event.payload, first.payload, second.payload]
 
@@ -205,7 +205,7 @@ async def undone(event: _Event, step: Step) -> None:
 
     await step.checkpoint("from here")
     for key in ("a", "b", "c"):
-        await step.do(key, _takes(event, key, key), retries=EVER, rollback=undo(key))
+        await step.do(key, takes(event, key, key), retries=EVER, rollback=undo(key))
     raise LookupError("nothing of it was wanted")
 
 
@@ -284,7 +284,7 @@ async def sleeper(event: _Event, step: Step) -> str:
 @workflow("slow")
 async def slow(event: _Event, step: Step) -> str:
     """Has a step that takes as many milliseconds as it is told, and never more than once."""
-    return await step.do("work", _takes(event, "work", "worked", event.payload), retries=EVER)
+    return await step.do("work", takes(event, "work", "worked", event.payload), retries=EVER)
 
 
 @workflow("announcer")

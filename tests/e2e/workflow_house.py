@@ -219,11 +219,11 @@ class Mark:
 
 
 class WorkflowHouse:
-    """A broker and workers, in a directory."""
+    """A broker and workers, in a directory, which serve some apps."""
 
-    def __init__(self, directory: Path, app: str = "tests.e2e.workflow_app") -> None:
+    def __init__(self, directory: Path, *apps: str) -> None:
         self.directory = directory
-        self.app = app
+        self.apps = apps or ("tests.e2e.workflow_app",)
         self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print)
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         #: What parts are told beside where the broker is.
@@ -265,10 +265,11 @@ class WorkflowHouse:
         """
         told = {"HEADWATER_MEMBER": name if member else "", TRAIL: str(self.trail)}
         if not impatience:
-            self.launch(name, ["headwater", "worker", "--app", self.app], told)
+            options = [word for app in self.apps for word in ("--app", app)]
+            self.launch(name, ["headwater", "worker", *options], told)
             return
         told |= {f"IMPATIENT_{key.upper()}": value for key, value in impatience.items()}
-        self.launch(name, ["tests.e2e.impatient_worker", self.app], told)
+        self.launch(name, ["tests.e2e.impatient_worker", *self.apps], told)
 
     def launch(self, name: str, arguments: list[str], told: dict[str, str]) -> None:
         """Starts a part, `python -m` with arguments; told is its environment."""
@@ -290,23 +291,24 @@ class WorkflowHouse:
         part.kill()
         part.wait()
 
-    def kill_host(self, name: str) -> bool:
-        """kill -9 of the child that runs authors' code; tells whether there was one."""
-        pid = self.host_of(name)
+    def kill_host(self, name: str, app: str | None = None) -> bool:
+        """kill -9 of the child that runs the code of an app; tells whether there was one."""
+        pid = self.host_of(name, app)
         if pid is None:
             return False
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return True
 
-    def host_of(self, name: str) -> int | None:
-        """The process id of a worker's code host."""
+    def host_of(self, name: str, app: str | None = None) -> int | None:
+        """The process id of a worker's code host for an app; the first, unless it is named."""
         parent = self.parts[name].pid
+        served = (app or self.apps[0]).encode()
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError, ValueError):
                 if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                    command = (stat.parent / "cmdline").read_bytes()
-                    if b"headwater.streams.code_host.child" in command:
+                    command = (stat.parent / "cmdline").read_bytes().split(b"\0")
+                    if b"headwater.streams.code_host.child" in command and served in command:
                         return int(stat.parent.name)
         return None
 

@@ -60,7 +60,7 @@ class World:
             Claims(),
             LiveInstances(ENGINES),
             workflows=names,
-            number_activations=lambda: next(self._numbers),
+            number_activations=lambda _: next(self._numbers),
             draw_seed=lambda: "seed",
         )
         return self

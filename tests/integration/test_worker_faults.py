@@ -19,7 +19,7 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
 ):
     worker = WorkflowWorker(
         cluster=Cluster(topics),
-        app="tests.e2e.workflow_app",
+        apps=["tests.e2e.workflow_app"],
         engines=ENGINES,
         clock=now_ms,
         draw_seed=lambda: "seed",

@@ -251,6 +251,28 @@ async def children(event: Event, step: Step, work: Work) -> object:
     return found
 
 
+async def brief(event: Event, step: Step, work: Work) -> object:
+    return event.payload
+
+
+@shape(brief)
+async def refused(event: Event, step: Step, work: Work) -> object:
+    """Creates again and again what is there: each refusal has to reach it."""
+    taken = f"{event.instance_id}-taken"
+
+    def create(tx: StepTx) -> None:
+        tx.create_workflow("brief", id=taken, params=0)
+
+    await step.do("make", work.tx(create), retries=EVER)
+    found = 0
+    for number in range(8):
+        try:
+            await step.run_workflow(f"again {number}", "brief", id=taken)
+        except ChildWorkflowError:
+            found += 1
+    return found
+
+
 async def middle(event: Event, step: Step, work: Work) -> object:
     value = await step.do("load", work.do(event.payload), retries=EVER)
     return [value, await step.run_workflow("leaf", "leaf", params=value)]

@@ -85,9 +85,10 @@ def left_standing(world: "World") -> None:
 def held_by_hosts(world: "World") -> None:
     """A host holds nothing that its owner has not given it."""
     for process in world.owners.values():
-        held = process.host._runs.keys() - set(process.owner.activations())
-        if held:
-            raise Violation(f"the host of {process.partition.number} holds {held} for nobody")
+        for host in process.hosts:
+            held = host.host._runs.keys() - set(process.owner.activations())
+            if held:
+                raise Violation(f"a host of {process.partition.number} holds {held} for nobody")
 
 
 def check_replays(world: "World") -> None:

@@ -1,7 +1,7 @@
-"""A process that owns a partition: the production driver, owner and host, and what is on its way.
+"""A process that owns a partition: the production driver, owner and hosts, and what is on its way.
 
 A batch goes from the driver to the log record by record, and only then does the driver release what
-follows: to the host, to the outbox, to whoever waits for it. Each of these ways is a queue, and the
+follows: to hosts, to the outbox, to whoever waits for it. Each of these ways is a queue, and the
 process can be gone at any place of it.
 """
 
@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 import msgspec
 
@@ -54,6 +56,9 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _TO_HOST: Final = msgspec.msgpack.Decoder(ToHost)
 _FROM_HOST: Final = msgspec.msgpack.Decoder(FromHost)
 _KINDS: Final = {name: kind for each in SHAPES.values() for name, kind in each.kinds().items()}
+#: The hosts of a process, and which of them has a workflow.
+_HOSTS: Final = range(2)
+_HOST_OF: Final = {name: crc32(name.encode()) % len(_HOSTS) for name in _KINDS}
 
 
 @dataclass
@@ -67,8 +72,31 @@ class Append:
     first: int = -1
 
 
+class SimulatedHost:
+    """A host of a process, and what is on its way to it and from it."""
+
+    def __init__(self, process: "Process", number: int) -> None:
+        self.number = number
+        self.said: list[FromHost] = []
+        self.sent: deque[bytes] = deque()
+        self.to_host: deque[ToHost] = deque()
+        workflows = {
+            each.name: each
+            for shape in process.world.shapes
+            for each in shape.workflows(process)
+            if _HOST_OF[each.name] == number
+        }
+        self.host = Host(workflows, emit=self.said.append, now_ms=process.now_ms)
+
+    def gather(self) -> None:
+        """What it says is on its way."""
+        said = [*self.said, *self.host.still_running()]
+        self.said.clear()
+        self.sent.extend(_ENCODE(each) for each in said)
+
+
 class Process:
-    """An owner and its host."""
+    """An owner and its hosts."""
 
     def __init__(self, world: "World", partition: Partition) -> None:
         self.world = world
@@ -78,8 +106,6 @@ class Process:
         #: Whether another has claimed the partition, which this one may not know yet.
         self.superseded = False
         self.appends: deque[Append] = deque()
-        self.from_host: deque[bytes] = deque()
-        self.to_host: deque[ToHost] = deque()
         self.outbox: deque[Queued] = deque()
         #: Commands that no outbox holds, and the offsets of commands to reply to.
         self.notices: deque[CommandSent] = deque()
@@ -88,19 +114,19 @@ class Process:
         self.mark: SnapshotTaken | None = None
         #: Attempts that the host has said are under way, and since when.
         self.begun: dict[Started, int] = {}
-        self._emitted: list[FromHost] = []
         self._next = self._claim()
         self.epoch = self._next - 1
         restored = self._take_over()
         self.read = min(partition.replied, restored.claims.cause + 1)
-        self.driver = world.rules.driver(len(world.partitions))
+        self.driver = world.rules.driver(len(world.partitions), len(_HOSTS))
         self.owner = world.rules.owner(
             partition.number,
             restored.claims,
             restored.instances,
             restored.wakes,
             workflows=_KINDS,
-            number_activations=lambda: self.driver.number_activation(partition.number),
+            hosts=_HOST_OF,
+            number_activations=lambda host: self.driver.number_activation(partition.number, host),
             draw_seed=lambda: f"seed-{next(world.numbers)}",
         )
         self.driven = DrivenPartition(
@@ -113,7 +139,7 @@ class Process:
             replied=self.read,
         )
         self.driver.take_on(self.driven)
-        self._boot_host()
+        self.hosts = [self._boot(number) for number in _HOSTS]
 
     def _take_over(self) -> Restored:
         taking = take_over(
@@ -129,16 +155,9 @@ class Process:
         claim = claim_of("owner", _KINDS, self.now_ms())
         return self.partition.append(encode(claim)) + 1
 
-    def _boot_host(self) -> None:
-        workflows = {
-            each.name: each for shape in self.world.shapes for each in shape.workflows(self)
-        }
-        self.host = Host(workflows, emit=self._emit(), now_ms=self.now_ms)
-        self.driver.host_started()
-
-    def _emit(self) -> Callable[[FromHost], None]:
-        said = self._emitted = []
-        return said.append
+    def _boot(self, number: int) -> SimulatedHost:
+        self.driver.host_started(number)
+        return SimulatedHost(self, number)
 
     def now_ms(self) -> int:
         return self.world.now_ms + self.skew_ms
@@ -148,7 +167,7 @@ class Process:
     def can_turn(self) -> bool:
         due_ms = self.owner.next_due_ms()
         return self.driver.may_turn() and bool(
-            self.from_host
+            any(each.sent for each in self.hosts)
             or self.driver.has_input()
             or self.read < len(self.partition.commands)
             or self.owner.has_work()
@@ -165,8 +184,10 @@ class Process:
             self.driven.commands.append((offset, sent))
         if self.read == len(self.partition.commands):
             self.driven.reached_ms = now_ms
-        count = min(frames, len(self.from_host))
-        heard = [_FROM_HOST.decode(self.from_host.popleft()) for _ in range(count)]
+        heard = []
+        for host in self.hosts:
+            count = min(frames, len(host.sent))
+            heard += [_FROM_HOST.decode(host.sent.popleft()) for _ in range(count)]
         self.driver.host_sent(heard)
         turn = self.driver.turn(now_ms, limit)
         if turn.flight is not None:
@@ -181,7 +202,7 @@ class Process:
         begun = {each: now_ms for each in heard if isinstance(each, Started)}
         self.begun = begun | self.begun
         for started, at_ms in list(self.begun.items()):
-            live = self.owner._by_activation.get(started.activation)
+            live = self.owner._activations.find(started.activation)
             key = started.step.key
             if live is None or live.attempts.get(key) != started:
                 del self.begun[started]
@@ -298,7 +319,11 @@ class Process:
 
     def _take_released(self, count: int | None = None) -> str:
         released = self.driver.take_released()
-        went: list[Callable[[], None]] = [partial(self._tell, each) for each in released.to_host]
+        went: list[Callable[[], None]] = [
+            partial(self._tell, self.hosts[number], each)
+            for number, messages in released.to_hosts.items()
+            for each in messages
+        ]
         for answers in released.answers:
             self.notices.extend(answers.notices)
             went.append(partial(self.replies.append, answers.through))
@@ -307,19 +332,19 @@ class Process:
             each()
         return f"{len(went[:count])} effects"
 
-    def _tell(self, message: HostMessage) -> None:
+    def _tell(self, host: SimulatedHost, message: HostMessage) -> None:
         match message:
             case Activate():
                 key = instance_key(message.workflow, message.instance_id)
                 sequence = max((each.sequence for each in message.entries.values()), default=-1)
                 self._check_told(key, message.run_number, sequence, message)
             case Resolved() | Advanced() | HandlerDone():
-                live = self.owner._by_activation.get(message.activation)
+                live = self.owner._activations.find(message.activation)
                 if live is not None:
                     self._check_told(live.key, live.run.run_number, message.sequence, message)
             case _:
                 pass
-        self.to_host.append(_TO_HOST.decode(_ENCODE(message)))
+        host.to_host.append(_TO_HOST.decode(_ENCODE(message)))
 
     def _check_told(self, key: str, run_number: int, sequence: int, message: HostMessage) -> None:
         """The host is told of nothing that is not in the log."""
@@ -328,29 +353,25 @@ class Process:
         if missing or (run and run.run_number == run_number and run.sequence <= sequence):
             raise Violation(f"{key}: the host is told what the log does not say: {message}")
 
-    def tell(self, count: int) -> str:
-        """The host hears what was released."""
-        heard = [self.to_host.popleft() for _ in range(min(count, len(self.to_host)))]
+    def tell(self, host: SimulatedHost, draw: Random) -> str:
+        """A host hears some of what was released."""
+        count = draw.randint(1, 5)
+        heard = [host.to_host.popleft() for _ in range(min(count, len(host.to_host)))]
         loop = self.world.loop
         outside = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
         try:
-            self.host.hear(heard)
+            host.host.hear(heard)
         finally:
             asyncio._set_running_loop(outside)
         self.settle()
         return ", ".join(_shown(each) for each in heard)
 
     def settle(self) -> None:
-        """Lets callbacks go on, and gathers what the host has to say."""
+        """Lets callbacks go on, and gathers what hosts have to say."""
         self.world.loop.run_ready()
-        self.gather()
-
-    def gather(self) -> None:
-        said = [*self._emitted, *self.host.still_running()]
-        self._emitted.clear()
-        if not self.dead:
-            self.from_host.extend(_ENCODE(each) for each in said)
+        for host in [] if self.dead else self.hosts:
+            host.gather()
 
     def post(self, count: int | None = None) -> str:
         """Sends the posts of an instance; with a count, only some, and dies."""
@@ -375,19 +396,18 @@ class Process:
     def die(self) -> list[bytes]:
         """Everything in memory is gone; gives what may still land."""
         self.dead = True
-        self.host.stop()
+        for host in self.hosts:
+            host.host.stop()
         self.settle()
         return [record for append in self.appends for record in append.records]
 
-    def lose_host(self, reason: str, turn: int | None) -> None:
-        """The host is gone, and with it what was on its way to it."""
-        self.host.stop()
+    def lose_host(self, host: SimulatedHost, reason: str, turn: int | None) -> None:
+        """A host is gone, and with it what was on its way to it."""
+        host.host.stop()
         self.settle()
-        self.to_host.clear()
-        self.driver.host_sent(_FROM_HOST.decode(each) for each in self.from_host)
-        self.from_host.clear()
-        self.driver.host_gone(reason, turn)
-        self._boot_host()
+        self.driver.host_sent(_FROM_HOST.decode(each) for each in host.sent)
+        self.driver.host_gone(reason, turn, host=host.number)
+        self.hosts[host.number] = self._boot(host.number)
 
     # -- the port of callbacks
 

@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from headwater.processors.runs.claims import Claims
@@ -54,7 +55,7 @@ class Rules:
     commits_after_notices: bool = True
     claims: Callable[[], Claims] = Claims
     owner: Callable[..., Owner] = Owner
-    driver: Callable[[int], Driver] = Driver
+    driver: Callable[[int, int], Driver] = Driver
 
 
 @dataclass
@@ -199,8 +200,10 @@ class World:
             found.append((name + "lands", process.land))
         if process.can_release():
             found.append((name + "releases", process.release))
-        if process.to_host:
-            found.append((name + "tells", lambda: process.tell(draw.randint(1, 5))))
+        for host in process.hosts:
+            if host.to_host:
+                tell = partial(process.tell, host, draw)
+                found.append((f"{name}tells {host.number}", tell))
         if process.outbox:
             found.append((name + "posts", process.post))
         if process.notices:
@@ -283,13 +286,15 @@ class World:
         process = self._some_owner()
         if process is not None:
             turn = None
-            active = process.owner.activations()
+            host = self.random.choice(process.hosts)
+            active = [each for each in process.owner.activations() if each in host.host._runs]
             if active and self.seen["turns lost"] < TURNS_LOST_MAX and self.random.random() < 0.3:
                 turn = self.random.choice(active)
                 self.seen["turns lost"] += 1
-            self.trace.append((f"{process.partition.number} loses its host, in turn {turn}",))
-            self.sleepers = [each for each in self.sleepers if each[1] is not process]
-            process.lose_host("the host was lost", turn)
+            name = f"{process.partition.number} loses host {host.number}, in turn {turn}"
+            self.trace.append((name,))
+            process.lose_host(host, "the host was lost", turn)
+            self.sleepers = [each for each in self.sleepers if not each[2].done()]
 
     def _do_reread(self) -> None:
         process = self._some_owner()

@@ -167,8 +167,17 @@ class SendsToTheNextHost(Driver):
     """A driver that gives a host what was for the one before it."""
 
     @override
-    def host_started(self) -> None:
+    def host_started(self, host: int = 0) -> None:
         pass
+
+
+class TakesBackFromAll(Driver):
+    """A driver that does not know which host is gone."""
+
+    @override
+    def host_gone(self, reason: str, turn: int | None = None, *, host: int = 0) -> None:
+        for each in range(self._hosts):
+            super().host_gone(reason, turn, host=each)
 
 
 class AnswersOnce(Driver):
@@ -206,9 +215,10 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
         (Rules(driver=ReleasesEarly), [], range(20), "what the log does not say"),
         (Rules(driver=ReleasesInAnyOrder), [], range(100), "what the log does not say"),
         (Rules(driver=SendsToTheNextHost), [], range(100), "for nobody"),
+        (Rules(driver=TakesBackFromAll), [], range(100), "for nobody"),
         (Rules(driver=WakesBeforeItHasRead), ["in_time"], range(100), "had been sent"),
         (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
-        (Rules(driver=AnswersOnce), ["children"], range(50, 150), "to end"),
+        (Rules(driver=AnswersOnce), ["refused"], range(100), "to end"),
         (Rules(commits_after_notices=False), ["children"], range(910, 940), "to end"),
         (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),
         (Rules(owner=DecidesAgain), [], range(50), "outcome"),

@@ -9,7 +9,6 @@ import pytest
 from headwater import Retry, Step, StepFailedError, WorkflowEvent, WorkflowTest, workflow
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import StepCommit
-from headwater.streams.code_host.host import Host
 from tests.workflows.running import (
     START,
     Deployed,
@@ -397,8 +396,8 @@ def test_an_attempt_ends_when_the_one_before_it_turns_out_to_have_had_its_result
         returned = StepReturned(started.step, 1, started.policy, "1")
         assert owner.begin_commit(started.activation, returned) is not None
         test._stop()
-        test._host = Host(test._workflows, emit=test._host_sent, now_ms=lambda: test.now_ms)
-        owner.host_gone("it ended", test.now_ms)
+        test._hosts = [test._new_host(number) for number in range(2)]
+        owner.host_gone("it ended", test.now_ms, host=1)
         await test.run_until_idle()
         owner.recover(StepCommit("order/i-1", 0, returned), test.now_ms)
         await test.advance("10 seconds")

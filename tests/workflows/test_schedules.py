@@ -20,6 +20,10 @@ HOUR = timedelta(hours=1)
 START = "2026-01-01T00:00:00Z"
 
 
+def names_of(schedules: Sequence[Schedule]) -> list[str]:
+    return [each.declared.schedule for each in schedules]
+
+
 class Client:
     """Carries commands to the harness, as the client of the service does to Kafka."""
 
@@ -49,14 +53,14 @@ class World:
         async def digest(event: WorkflowEvent[Any], step: object) -> None:
             self.payloads.append({"digest": event.payload["scheduled_for"]})
 
-        self.runner = ScheduleRunner(schedules)
+        self.runner = ScheduleRunner(names_of(schedules))
         self.test = WorkflowTest([report, digest, self.runner], seed=5, start=START)
 
     async def redeploy(self, *schedules: Schedule, down: timedelta = timedelta()) -> None:
         """Stops the worker, lets time pass without one, and starts one with other schedules."""
         self.test._stop()
         self.test.now_ms += round(down.total_seconds() * 1_000)
-        self.runner.function = ScheduleRunner(schedules).function
+        self.runner.function = ScheduleRunner(names_of(schedules)).function
         self.test._boot()
         await self.declare(*schedules)
 
@@ -285,7 +289,7 @@ def test_a_schedule_that_is_gone_starts_nothing_and_ends():
         await world.redeploy()
         await world.test.advance(DAY)
         assert await world.status() == "complete"
-        assert await world.warnings() == ["the app has no such schedule; nothing is started"]
+        assert await world.warnings() == ["no app has such a schedule; nothing is started"]
 
     assert play(scenario, nightly()).payloads == []
 
@@ -309,7 +313,7 @@ def test_a_declaration_that_came_to_a_worker_of_the_old_release_is_kept():
         await world.declare(nightly(cron="0 4 * * *"))
         await world.test.advance(HOUR / 2)
         world.test._stop()
-        world.runner.function = ScheduleRunner([nightly()]).function
+        world.runner.function = ScheduleRunner(["nightly"]).function
         world.test._boot()
         await world.test.advance(DAY)
 

@@ -8,8 +8,10 @@ from textwrap import dedent
 
 import pytest
 
+from headwater import schedule
 from headwater.processors.cron import Cron
-from headwater.streams.code_host.apps import AppNotLoaded, load_app, schedules_of
+from headwater.streams.code_host.apps import AppNotLoaded, Declarations, load_app, side_by_side
+from headwater.streams.code_host.schedules import Declared
 from headwater.streams.workflows.host_process import declarations_of
 
 ORDER = """
@@ -49,7 +51,7 @@ def refusal(spec: str) -> str:
 
 def test_a_module_stands_for_all_its_workflows(write: Write):
     write("shop_a.py", ORDER, 'ship = workflow("ship")(order.function)', "also = order")
-    assert sorted(load_app("shop_a")) == ["order", "ship"]
+    assert sorted(load_app("shop_a").workflows) == ["order", "ship"]
 
 
 def test_a_workflow_counts_where_it_is_imported_too(write: Write):
@@ -61,7 +63,7 @@ def test_a_workflow_counts_where_it_is_imported_too(write: Write):
 @pytest.mark.parametrize("value", ["order", "[order]", "(order,)", "{'any': order}"])
 def test_an_attribute_is_a_workflow_or_several(write: Write, value: str):
     write("shop_c.py", ORDER, f"app = {value}", 'other = workflow("other")(order.function)')
-    assert list(load_app("shop_c:app")) == ["order"]
+    assert list(load_app("shop_c:app").workflows) == ["order"]
 
 
 @pytest.mark.parametrize(
@@ -156,13 +158,13 @@ SCHEDULED = """
 
 
 def names_of_schedules(spec: str) -> list[str]:
-    return sorted(each.declared.schedule for each in schedules_of(load_app(spec)))
+    return sorted(each.declared.schedule for each in load_app(spec).schedules)
 
 
 def test_a_schedule_counts_with_or_without_a_name_of_its_own(write: Write):
     write("clock_a.py", ORDER, SCHEDULED)
     assert names_of_schedules("clock_a") == ["hourly", "nightly"]
-    assert sorted(load_app("clock_a")) == ["headwater-schedule", "order"]
+    assert sorted(load_app("clock_a").workflows) == ["order"]
 
 
 def test_a_schedule_counts_where_it_is_imported_by_name(write: Write):
@@ -175,7 +177,7 @@ def test_an_attribute_may_list_schedules(write: Write):
     write("clock_d.py", ORDER, SCHEDULED, "app = [order, nightly]", "only = order")
     assert names_of_schedules("clock_d:app") == ["nightly"]
     assert names_of_schedules("clock_d:only") == []
-    assert sorted(load_app("clock_d:only")) == ["order"]
+    assert sorted(load_app("clock_d:only").workflows) == ["order"]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,8 @@ def test_an_attribute_may_list_schedules(write: Write):
         ('schedule("other", cron="0 1 * * *")', "TypeError"),
         (
             'mine = workflow("headwater-schedule")(order.function)',
-            "expected no workflow of the name headwater-schedule, which runs schedules, found",
+            "expected no workflow whose name begins with headwater-, as those do that come with "
+            "Headwater, found headwater-schedule (clock_e.order)",
         ),
     ],
 )
@@ -228,3 +231,30 @@ def test_an_app_that_cannot_be_asked(write: Write, tmp_path: Path, source: str, 
             )
         )
     assert told in caught.value.message
+
+
+def declares(*workflows: str, schedules: tuple[Declared, ...] = ()) -> Declarations:
+    return Declarations(workflows, schedules)
+
+
+def test_apps_side_by_side_declare_what_each_of_them_does():
+    nightly = schedule("nightly", cron="0 3 * * *", workflow="ship").declared
+    found = side_by_side({"shop": declares("pay", "order"), "dock": declares("ship")})
+    assert found == declares("order", "pay", "ship")
+    found = side_by_side(
+        {"shop": declares("order"), "dock": declares("ship", schedules=(nightly,))}
+    )
+    assert found == declares("order", "ship", schedules=(nightly,))
+
+
+def test_apps_that_declare_the_same_name_are_refused():
+    with pytest.raises(AppNotLoaded) as caught:
+        side_by_side({"shop": declares("pay", "order"), "dock": declares("order")})
+    assert caught.value.message == (
+        "expected each workflow in one app, found the workflow 'order' in shop and in dock; give "
+        "one of them another name"
+    )
+    nightly = schedule("nightly", cron="0 3 * * *", workflow="ship").declared
+    shop, dock = (declares(name, schedules=(nightly,)) for name in ("order", "ship"))
+    with pytest.raises(AppNotLoaded, match="the schedule 'nightly' in shop and in dock"):
+        side_by_side({"shop": shop, "dock": dock})

@@ -41,7 +41,7 @@ def _owned(params: str) -> Partition:
         Claims(epoch=0),
         LiveInstances(ENGINES),
         workflows={"order": REPLAY.kind},
-        number_activations=lambda: 1,
+        number_activations=lambda _: 1,
         draw_seed=lambda: "seed",
     )
     sent = CommandSent(

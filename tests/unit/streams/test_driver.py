@@ -5,17 +5,20 @@ from typing import Final
 
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.host_messages import Forget, Requested
+from headwater.processors.runs.host_messages import Forget, Requested, Started
 from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
-from headwater.schemas.history import CommandSent, Failure, StartRun, StepCompleted
+from headwater.schemas.history import CommandSent, Failure, StartRun, StepCompleted, StepFailed
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.turns import Flight, Partition, Released, Turn
 from tests.fakes.engines import ENGINES, REPLAY
 
+#: The host that has a workflow.
+HOSTS: Final = {"order": 0, "parcel": 1}
 STEP: Final = Reached("pay", "pay", 0, 0, 3, 600)
 POLICY: Final = RetryPolicy(2, 1_000, "constant")
+COMPLETED: Final = StepReturned(STEP, 1, POLICY, "5")
 RETURNED: Final = StepReturned(STEP, 1, POLICY, "5", statements=(("insert", "[]"),))
 
 
@@ -23,7 +26,7 @@ class Worker:
     """A driver, and a log that is long enough for everything."""
 
     def __init__(self, *numbers: int) -> None:
-        self.driver = Driver(partitions=2)
+        self.driver = Driver(partitions=2, hosts=2)
         for number in numbers:
             self.take_on(number)
 
@@ -32,22 +35,23 @@ class Worker:
             number,
             Claims(epoch=0),
             LiveInstances(ENGINES),
-            workflows={"order": REPLAY.kind},
-            number_activations=lambda: self.driver.number_activation(number),
+            workflows=dict.fromkeys(HOSTS, REPLAY.kind),
+            hosts=HOSTS,
+            number_activations=lambda host: self.driver.number_activation(number, host),
             draw_seed=lambda: "seed",
         )
         partition = Partition(number, owner, 0, {}, start=0, position=1, replied=0)
         self.driver.take_on(partition)
         return partition
 
-    def start(self, number: int, offset: int = 0) -> Flight:
-        self.command(number, offset)
+    def start(self, number: int, offset: int = 0, workflow: str = "order") -> Flight:
+        self.command(number, offset, workflow)
         return self.flight()
 
-    def command(self, number: int, offset: int) -> None:
+    def command(self, number: int, offset: int, workflow: str = "order") -> None:
         sent = CommandSent(
             command_id=f"{number}-{offset}",
-            workflow="order",
+            workflow=workflow,
             instance_id=f"o-{offset}",
             sent_at_ms=0,
             reply_to=0,
@@ -67,9 +71,10 @@ class Worker:
         self.driver.appended(flight, firsts)
         return self.driver.take_released()
 
-    def activation(self, number: int) -> int:
-        released = self.follows(self.start(number), {number: 1})
-        (activate,) = released.to_host
+    def activation(self, number: int, offset: int = 0, workflow: str = "order") -> int:
+        released = self.follows(self.start(number, offset, workflow), {number: 1})
+        (activate,) = released.to_hosts.pop(HOSTS[workflow])
+        assert not released.to_hosts
         assert isinstance(activate, Activate)
         return activate.activation
 
@@ -83,10 +88,10 @@ def test_what_a_partition_has_under_way_follows_no_more_once_it_is_given_up():
     flights = worker.start(0), worker.start(1)
     (activation,) = worker.driver.partitions[0].owner.activations()
     worker.driver.give_up(0)
-    assert worker.driver.take_released().to_host == [Forget(activation)]
+    assert worker.driver.take_released().to_hosts == {0: [Forget(activation)]}
     worker.take_on(0)
     gone = worker.follows(flights[0], {0: 1})
-    assert (gone.answers, gone.to_host) == ([], [])
+    assert (gone.answers, gone.to_hosts) == ([], {})
     assert _answered(worker.follows(flights[1], {1: 1})) == ["1-0"]
 
 
@@ -95,10 +100,10 @@ def test_what_follows_waits_for_the_turns_before_and_of_one_that_is_unknown_noth
     first, second = worker.start(0), worker.start(1)
     assert not worker.driver.may_turn()
     released = worker.follows(second, {1: 1})
-    assert (released.answers, released.to_host) == ([], [])
+    assert (released.answers, released.to_hosts) == ([], {})
     released = worker.follows(first, None)
     assert _answered(released) == ["1-0"]
-    assert [each.activation % 2 for each in released.to_host] == [1]
+    assert [each.activation % 2 for each in released.to_hosts[0]] == [1]
     assert worker.driver.may_turn()
 
 
@@ -107,8 +112,7 @@ def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after
     activation = worker.activation(1)
     other = worker.activation(0)
     for each in (activation, other):
-        returned = StepReturned(STEP, 1, POLICY, "5")
-        worker.driver.host_sent([Requested(each, returned)])
+        worker.driver.host_sent([Requested(each, COMPLETED)])
     worker.driver.host_gone("it is gone")
     worker.driver.host_sent([Requested(activation, StepReturned(STEP, 2, POLICY, "6"))])
     records = worker.flight().records()
@@ -122,9 +126,47 @@ def test_what_was_for_a_host_before_the_present_one_is_not_sent():
     flight = worker.start(0)
     worker.driver.host_gone("it is gone")
     worker.driver.host_started()
-    assert worker.follows(flight, {0: 1}).to_host == []
-    (again,) = worker.follows(worker.flight(), {}).to_host
+    assert worker.follows(flight, {0: 1}).to_hosts == {}
+    (again,) = worker.follows(worker.flight(), {}).to_hosts[0]
     assert isinstance(again, Activate)
+
+
+def test_a_host_that_is_gone_takes_only_what_it_had():
+    worker = Worker(0, 1)
+    mine, other = worker.activation(0), worker.activation(0, 1, "parcel")
+    for each in (mine, other):
+        worker.driver.host_sent([Started(each, STEP, 1, POLICY)])
+    worker.driver.host_gone("it is gone", host=1)
+    worker.driver.host_started(1)
+    records = worker.flight().records()
+    ((_, record),) = records[0]
+    assert record.workflow == "parcel"
+    assert [type(event) for event in record.events] == [StepFailed]
+    (kept, again) = worker.driver.partitions[0].owner.activations()
+    assert kept == mine
+    assert again > other
+    worker.driver.host_sent([Requested(other, RETURNED), Requested(mine, COMPLETED)])
+    ((_, record),) = worker.flight().records()[0]
+    assert record.workflow == "order", "of an activation that is over nothing is heard"
+
+
+def test_what_was_for_one_host_is_sent_though_another_is_new():
+    worker = Worker(0)
+    flight = worker.start(0)
+    worker.driver.host_gone("it is gone", host=1)
+    worker.driver.host_started(1)
+    assert [*worker.follows(flight, {0: 1}).to_hosts] == [0]
+
+
+def test_a_closed_host_is_given_nothing_and_the_others_go_on():
+    worker = Worker(0, 1)
+    for number, offset in ((0, 0), (1, 0)):
+        worker.command(number, offset, "parcel")
+    worker.command(0, 1)
+    assert worker.driver.turn(0, closed={1}).started == 1
+    assert worker.driver.turn(0, 5, closed={1}).started == 0
+    assert worker.driver.turn(0, 1, closed={0}).started == 1
+    assert worker.driver.turn(0).started == 1
 
 
 def test_a_step_whose_sql_took_effect_is_completed_though_its_host_is_gone():
@@ -167,8 +209,7 @@ def test_sql_that_is_settled_when_its_partition_is_somebody_elses_changes_nothin
 def test_the_sql_of_a_step_that_is_done_is_not_run():
     worker = Worker(0)
     activation = worker.activation(0)
-    done = StepReturned(STEP, 1, POLICY, "5")
-    worker.driver.host_sent([Requested(activation, done), Requested(activation, RETURNED)])
+    worker.driver.host_sent([Requested(activation, COMPLETED), Requested(activation, RETURNED)])
     assert worker.turn().steps == []
 
 

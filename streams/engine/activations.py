@@ -1,0 +1,146 @@
+"""What hosts have in hand of a partition: activations of runs, and attempts of their steps.
+
+Whatever a host is sent is staged, and goes out when what it follows from is durable. A run that is
+paused, or whose code rests, is sent nothing: what it has to see is held until it goes on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from headwater.processors.runs.host_messages import Ask, Drop, Forget, HostMessage, Started
+from headwater.schemas.statuses import RunStatus
+from headwater.streams.engine.agenda import Agenda
+from headwater.streams.engine.live_instances import LiveInstance
+from headwater.streams.engine.ready import Priority, ReadyInstances
+from headwater.streams.engine.staging import Staging
+
+
+class Activations:
+    """The activations of one owner.
+
+    Shape:  `number` gives one that no other activation of the process has, for a host; hosts are
+            those of workflows, by name.
+    """
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        staging: Staging,
+        number: Callable[[int], int],
+        hosts: Mapping[str, int],
+    ) -> None:
+        self._agenda = agenda
+        self._staging = staging
+        self._number = number
+        self._hosts = hosts
+        self._live: dict[int, LiveInstance] = {}
+        self.ready = ReadyInstances()
+
+    def numbers(self) -> list[int]:
+        """The activations that are not over."""
+        return list(self._live)
+
+    def find(self, number: int) -> LiveInstance | None:
+        """The instance of an activation, unless that is over."""
+        return self._live.get(number)
+
+    def are_running(self) -> bool:
+        """Whether the code of an instance is under way, or a step of one."""
+        return any(
+            not live.resting and live.run.status is not RunStatus.PAUSED
+            for live in self._live.values()
+        )
+
+    def host_of(self, live: LiveInstance) -> int:
+        """The number of the host that has the workflow of an instance."""
+        return self._hosts.get(live.run.workflow, 0)
+
+    # -- to hosts
+
+    def make_ready(self, live: LiveInstance, priority: Priority, at_ms: int) -> None:
+        """Lets an instance go on, unless its code is at work already."""
+        if live.ready or (live.activation is not None and not live.resting):
+            return
+        live.ready = True
+        self.ready.put(self.host_of(live), live.key, priority, at_ms)
+
+    def hand_out(self, live: LiveInstance, now_ms: int) -> bool:
+        """Has the host go on with an instance; False if that has no code."""
+        if live.activation is None:
+            number = self._number(self.host_of(live))
+            activate = live.engine.activate(live.run, number)
+            if activate is None:
+                return False
+            live.activation = number
+            self._live[number] = live
+            self._staging.effect(activate)
+        elif live.resting:
+            self._staging.effect(*live.held, Ask(live.activation))
+            live.held.clear()
+        live.resting = False
+        self.begin_attempts(live, now_ms)
+        return True
+
+    def send(self, live: LiveInstance, message: HostMessage) -> None:
+        """Sends the host a message, or keeps it for when the run goes on."""
+        paused = live.run.status is RunStatus.PAUSED
+        if live.activation is not None and not live.resting and not paused:
+            self._staging.effect(message)
+            return
+        if live.activation is not None:
+            live.held.append(message)
+        if not paused:
+            self.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
+
+    def let_go(self, live: LiveInstance) -> None:
+        """Takes an instance out of its host's hands."""
+        if live.activation is not None:
+            self._staging.effect(Forget(live.activation))
+        self._take_back(live)
+
+    # -- attempts
+
+    def begin_attempts(self, live: LiveInstance, now_ms: int) -> None:
+        """Has the host begin what is due there; it is given the run first, if it has not got it."""
+        engine, run = live.engine, live.run
+        due = engine.attempts_due(run, live.activation or 0, now_ms)
+        due = {key: message for key, message in due.items() if key not in live.attempts}
+        if live.activation is None or live.resting:
+            if due or engine.is_runnable(run, now_ms):
+                self.make_ready(live, Priority.CONTINUE, now_ms)
+            return
+        for key, message in due.items():
+            live.attempts[key] = None
+            self._staging.effect(message)
+
+    def attempt_started(self, live: LiveInstance, started: Started, now_ms: int) -> None:
+        """Watches an attempt that its host says takes a while."""
+        live.attempts[started.step.key] = started
+        self._agenda.watch(started, now_ms)
+
+    def attempt_failed(self, live: LiveInstance, key: str) -> None:
+        """Has the host drop an attempt: it may be running still, or believe that it returned."""
+        if live.activation is not None:
+            self._staging.effect(Drop(live.activation, key))
+
+    def attempts_ended(self, live: LiveInstance, *keys: str) -> None:
+        """Watches the attempts of these steps no longer."""
+        for started in [live.attempts.pop(key, None) for key in keys]:
+            if started is not None:
+                self._agenda.unwatch(started)
+
+    # -- hosts that are gone
+
+    def take_back(self, host: int) -> Iterator[tuple[int, LiveInstance, list[Started]]]:
+        """Takes back all that a host had in hand: its activations, with the attempts under way."""
+        for number, live in list(self._live.items()):
+            if self.host_of(live) == host:
+                attempts = [started for started in live.attempts.values() if started is not None]
+                self._take_back(live)
+                yield number, live, attempts
+
+    def _take_back(self, live: LiveInstance) -> None:
+        self._live.pop(live.activation or 0, None)
+        live.activation = None
+        live.resting = False
+        live.attempts.clear()
+        live.held.clear()

@@ -1,0 +1,99 @@
+"""The code hosts of a worker: one for each app that it serves, and one for the house's own."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from headwater.processors.runs.host_messages import HostMessage
+from headwater.streams.code_host.apps import Declarations, side_by_side
+from headwater.streams.code_host.house_app import HOUSE_APP
+from headwater.streams.engine.driver import Driver
+from headwater.streams.workflows.host_supervisor import HostSupervisor
+
+#: Messages of hosts that may wait for a turn.
+_MESSAGES_MAX: Final = 50_000
+
+
+class Hosts:
+    """The hosts of a worker, by their numbers: that of the house is 0.
+
+    Each is started, watched and started again alone. What apps declare is what they declared when
+    the worker started.
+    """
+
+    def __init__(self, apps: Sequence[str], driver: Driver, wake_up: Callable[[], None]) -> None:
+        self._driver = driver
+        self._wake_up = wake_up
+        self._apps = [
+            HostSupervisor(number, app, driver, wake_up) for number, app in enumerate(apps, 1)
+        ]
+        self._all: list[HostSupervisor] = list(self._apps)
+        self._started = asyncio.Event()
+        #: What the apps declare together, without the house's own.
+        self.declared = Declarations()
+
+    async def start(self) -> None:
+        """Starts all of them, the house's own last: it has to know the schedules of the others.
+
+        Errors: AppNotLoaded, also when two apps declare the same; HostKilled, when that happens
+                again and again.
+        """
+        try:
+            await self._start_apps()
+            self.declared = side_by_side({each.app: each.declared for each in self._apps})
+            names = [each.schedule for each in self.declared.schedules]
+            house = HostSupervisor(0, HOUSE_APP, self._driver, self._wake_up, names)
+            self._all.append(house)
+            await house.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._started.set()
+
+    async def _start_apps(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for each in self._apps:
+                    starting.create_task(each.start())
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+
+    async def started(self) -> None:
+        """Waits until all have started for the first time."""
+        await self._started.wait()
+
+    async def stop(self) -> None:
+        """Ends all of them."""
+        await asyncio.gather(*(each.stop() for each in self._all))
+
+    # -- what they have
+
+    def kinds(self) -> dict[str, str]:
+        """The kinds of the runs of all workflows that there is code of, by their names."""
+        return {name: kind for each in self._all for name, kind in each.declared.kinds.items()}
+
+    def numbers(self) -> dict[str, int]:
+        """The number of the host that has a workflow, by the names of workflows."""
+        return {name: each.number for each in self._all for name in each.declared.workflows}
+
+    # -- talking
+
+    def send(self, messages: Mapping[int, Sequence[HostMessage]]) -> None:
+        """Sends each host what is for it."""
+        for each in self._all:
+            each.send(messages.get(each.number, ()))
+
+    def closed(self) -> set[int]:
+        """The numbers of those that may not be given more now."""
+        return {each.number for each in self._all if not each.is_open}
+
+    def hold(self) -> None:
+        """Reads no more of them while what they sent already has to wait."""
+        if self._driver.messages_waiting() > _MESSAGES_MAX:
+            for each in self._all:
+                each.pause_reading()
+
+    def go_on(self) -> None:
+        """Reads them again."""
+        for each in self._all:
+            each.resume_reading()
