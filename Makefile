@@ -7,7 +7,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 	--custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test bench lint schemas map lock lock-jars clean
+.PHONY: help setup up demo check test soak bench lint schemas map lock lock-jars clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,6 +27,9 @@ check: lint ## For everyday use: lint, and the tests that need no Kafka or Postg
 
 test: setup ## Run every test against the real parts (ARGS="-k name")
 	@$(PYTEST) $(ARGS)
+
+soak: setup ## Long campaigns of faults, with seeds of your own (SEEDS="1 2 3")
+	@HEADWATER_TEST_SEEDS="$(SEEDS)" $(BIN)/pytest -m soak --timeout 3600 $(ARGS)
 
 bench: setup .venv-bench/stamp ## Run the benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -22,6 +22,8 @@ from headwater.streams.kafka.topics import create_topics
 
 #: Partitions of each topic on the broker that tests share.
 PARTITIONS = 4
+#: For a search, HEADWATER_TEST_SEEDS="1 2 3 …" plays every scene with each.
+SEEDS = [int(seed) for seed in os.environ.get("HEADWATER_TEST_SEEDS", "").split()] or [1]
 _DATABASES = itertools.count(1)
 
 
@@ -39,6 +41,13 @@ def pytest_configure() -> None:
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(params=SEEDS)
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a scene draws its chances from."""
+    found: int = request.param
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -127,12 +127,14 @@ class Listener(NamedTuple):
     """One more port of the broker, with a security of its own.
 
     Shape:  name is in capitals; protocol is one of Kafka's, such as SASL_SSL; settings are Kafka's
-            own for a listener, without the prefix that names it.
+            own for a listener, without the prefix that names it. Clients are sent to `advertised`;
+            to the port itself where that is empty.
     """
 
     name: str
     protocol: str
     settings: Mapping[str, str]
+    advertised: str = ""
 
 
 class EmbeddedKafka:
@@ -259,14 +261,17 @@ class EmbeddedKafka:
         # The controller's port is nobody's business but this process's, so it may differ each time.
         controller = f"{_HOST}:{_free_port()}"
         ports = {"PLAINTEXT": self._port, **self._ports}
-        broker = ",".join(f"{name}://{_HOST}:{port}" for name, port in ports.items())
+        places = {name: f"{_HOST}:{port}" for name, port in ports.items()}
+        broker = ",".join(f"{name}://{place}" for name, place in places.items())
+        places |= {name: each.advertised or places[name] for name, each in self._listeners.items()}
+        advertised = ",".join(f"{name}://{place}" for name, place in places.items())
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
             name: each.protocol for name, each in self._listeners.items()
         }
         lines = [
             f"controller.quorum.voters={_NODE}@{controller}",
             f"listeners={broker},CONTROLLER://{controller}",
-            f"advertised.listeners={broker}",
+            f"advertised.listeners={advertised}",
             f"listener.security.protocol.map={','.join(map(':'.join, protocols.items()))}",
             f"log.dirs={self._log_dir}",
         ]

@@ -9,12 +9,15 @@ import hashlib
 import hmac
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -30,10 +33,11 @@ from headwater.schemas.codec import decode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.embedded import EmbeddedKafka, Listener
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.worker import EXIT_CRASHED
+from tests.e2e.deliveries import mixed
 from tests.oracle import Folded, fold
 
 PARTITIONS = 4
@@ -60,10 +64,15 @@ def signed(body: bytes, at_s: int | None = None) -> dict[str, str]:
 
 
 class House:
-    def __init__(self, directory: Path, dsn: str, **settings: str) -> None:
+    def __init__(
+        self, directory: Path, dsn: str, listeners: Sequence[Listener] = (), **settings: str
+    ) -> None:
         self.directory = directory
         self.dsn = dsn
-        self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print)
+        self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print, listeners=listeners)
+        #: What a part is given in the place of the broker's own address and Postgres's DSN.
+        self.kafka_of: dict[str, str] = {}
+        self.postgres_of: dict[str, str] = {}
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
         self.settings = settings
@@ -84,8 +93,8 @@ class House:
         command = name.rstrip("0123456789")
         env = {
             **os.environ,
-            "HEADWATER_KAFKA": self.bootstrap,
-            "HEADWATER_POSTGRES": self.dsn,
+            "HEADWATER_KAFKA": self.kafka_of.get(name, self.bootstrap),
+            "HEADWATER_POSTGRES": self.postgres_of.get(name, self.dsn),
             "HEADWATER_MEMBER": name if command != "gateway" else "",
             **self.settings,
         }
@@ -238,6 +247,25 @@ class House:
                 assert self.rows(table) == folded_rows(table, expected), table.name
             raise
         return expected
+
+
+@contextmanager
+def under_load(house: House, seed: int) -> Iterator[None]:
+    """Posts deliveries, again and again others, from another thread."""
+    over = threading.Event()
+
+    def send() -> None:
+        draw = random.Random(seed)
+        while not over.is_set():
+            house.deliver(mixed(draw.getrandbits(32), 300))
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        try:
+            yield
+        finally:
+            over.set()
+            sending.result()
 
 
 def folded_rows(table: Table, folded: Folded) -> set[tuple[Any, ...]]:

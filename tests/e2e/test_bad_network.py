@@ -1,0 +1,134 @@
+"""Goal: a bad network costs time and no data, and nobody stands still for long without a line.
+
+Method: each part reaches the broker, or Postgres, through a proxy of its own. Under load its
+network is held, made late, cut one way, dropped or left half open, for less and for longer than a
+member of a group may be silent. Afterwards Postgres equals the pure fold over the raw topic.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from psycopg import conninfo
+
+from headwater.streams.kafka.embedded import Listener
+from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
+from tests.e2e.house import House, opened, under_load
+from tests.fakes.proxy import Proxy
+
+PARTS = ("gateway", "worker", "project")
+LONG_S = SESSION_TIMEOUT_S + 5
+
+
+def cut(proxy: Proxy, seconds: float) -> None:
+    proxy.hold()
+    time.sleep(seconds)
+    proxy.heal()
+
+
+def cut_towards_the_server(proxy: Proxy, seconds: float) -> None:
+    proxy.hold(to_client=False)
+    time.sleep(seconds)
+    proxy.heal()
+
+
+def cut_towards_the_client(proxy: Proxy, seconds: float) -> None:
+    proxy.hold(to_server=False)
+    time.sleep(seconds)
+    proxy.heal()
+
+
+def make_late(proxy: Proxy, seconds: float) -> None:
+    proxy.delay(0.1)
+    time.sleep(seconds)
+    proxy.heal()
+
+
+def drop(proxy: Proxy, seconds: float) -> None:
+    proxy.drop()
+    time.sleep(seconds)
+
+
+def leave_half_open(proxy: Proxy, seconds: float) -> None:
+    proxy.drop(half_open=True)
+    time.sleep(seconds)
+
+
+DISTURBANCES: list[Callable[[Proxy, float], None]] = [
+    cut,
+    cut_towards_the_server,
+    cut_towards_the_client,
+    make_late,
+    drop,
+    leave_half_open,
+]
+
+
+class Networked(House):
+    """A house in which each part has networks of its own."""
+
+    def __init__(self, directory: Path, dsn: str, stack: ExitStack) -> None:
+        self.to_kafka = {
+            part: stack.enter_context(Proxy(lambda part=part: self.broker.address_of(part.upper())))
+            for part in PARTS
+        }
+        listeners = [
+            Listener(part.upper(), "PLAINTEXT", {}, proxy.address)
+            for part, proxy in self.to_kafka.items()
+        ]
+        super().__init__(directory, dsn, listeners)
+        self.kafka_of = {part: proxy.address for part, proxy in self.to_kafka.items()}
+        server = conninfo.conninfo_to_dict(dsn)
+        place = f"{server['host']}:{server['port']}"
+        self.to_postgres = stack.enter_context(Proxy(lambda: place))
+        host, port = self.to_postgres.address.split(":")
+        self.postgres_of = dict.fromkeys(
+            ("gateway", "project"), conninfo.make_conninfo(dsn, host=host, port=port)
+        )
+
+
+@pytest.fixture
+def house(
+    scratch: Path, fresh_database: str, request: pytest.FixtureRequest
+) -> Iterator[Networked]:
+    directory = scratch / request.node.name.replace("[", "-").strip("]")
+    directory.mkdir()
+    with ExitStack() as stack:
+        house = Networked(directory, fresh_database, stack)
+        stack.enter_context(opened(house))
+        house.start("worker2")
+        yield house
+
+
+def test_a_worker_that_is_cut_off_for_longer_than_its_session_hides_nothing(house: Networked):
+    with under_load(house, 3):
+        time.sleep(1)
+        cut(house.to_kafka["worker"], LONG_S)
+        time.sleep(1)
+    house.check()
+
+
+def test_a_postgres_that_does_not_answer_costs_time_alone(house: Networked):
+    with under_load(house, 4):
+        for disturb in (cut, leave_half_open):
+            disturb(house.to_postgres, 5)
+    house.check()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("part", [*PARTS, "postgres"])
+def test_a_bad_network_loses_nothing(
+    house: Networked, part: str, disturb: Callable[[Proxy, float], None], seed: int
+):
+    draw = random.Random(f"{part} {disturb.__name__} {seed}")
+    proxy = house.to_postgres if part == "postgres" else house.to_kafka[part]
+    with under_load(house, seed):
+        for seconds in draw.sample((1.0, 4.0, LONG_S), 3):
+            disturb(proxy, seconds)
+            time.sleep(draw.uniform(0.5, 2))
+            house.wait(lambda: True, "crashed workers to be started again")
+    house.check()

@@ -1,0 +1,71 @@
+"""Goal: a part that stands still for a while and then goes on changes nothing that it should not.
+
+Method: as in `test_killing`, with SIGSTOP and SIGCONT instead: two workers under load, and a part
+is suspended at moments drawn from a seed, for less and for longer than a member may be silent.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
+from tests.e2e.house import House, opened, under_load
+
+PARTS = ("worker", "project", "gateway", "broker")
+#: Seconds: hiccups, and so long that others have taken over.
+PAUSES = (0.3, 2.0, SESSION_TIMEOUT_S + 3)
+
+
+@pytest.fixture
+def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) -> Iterator[House]:
+    directory = scratch / request.node.name.replace("[", "-").strip("]")
+    directory.mkdir()
+    with opened(House(directory, fresh_database)) as house:
+        house.start("worker2")
+        yield house
+
+
+def suspend(house: House, part: str, seconds: float) -> None:
+    pid = house.broker.pid if part == "broker" else house.parts[part].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    # A worker whose partitions went to another ends; somebody starts it again.
+    house.wait(lambda: True, "crashed workers to be started again")
+
+
+def test_a_worker_that_was_suspended_hides_and_loses_nothing(house: House):
+    with under_load(house, 9):
+        for seconds in PAUSES:
+            suspend(house, "worker", seconds)
+    house.check()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", PARTS)
+def test_suspending_a_part_hides_and_loses_nothing(house: House, part: str, seed: int):
+    draw = random.Random(f"{part} {seed}")
+    with under_load(house, seed):
+        for _ in range(6):
+            time.sleep(draw.uniform(0.2, 1.0))
+            suspend(house, part, draw.choice(PAUSES))
+    house.check()
+
+
+@pytest.mark.soak
+def test_all_parts_suspended_now_and_then_hide_and_lose_nothing(house: House, seed: int):
+    draw = random.Random(seed)
+    with under_load(house, seed):
+        for _ in range(12):
+            part = draw.choice([*PARTS, "worker2"])
+            if part == "broker" or house.parts[part].poll() is None:
+                suspend(house, part, draw.choice(PAUSES))
+    house.check()
