@@ -1,6 +1,6 @@
 """The HTTP application: its routes, and the life of the ports behind them."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Final
@@ -21,9 +21,10 @@ from headwater.gateway.http.budget import READ_S, Budget
 from headwater.gateway.http.health import health_routes
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.peers import peers_behind
-from headwater.gateway.http.ports import DeliveryLog, Replays
+from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays
 from headwater.gateway.http.problems import HANDLERS, Problem, ProblemDocument
 from headwater.gateway.http.reads import read_routes
+from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.webhooks import Accepted, Receiver
@@ -52,6 +53,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     *,
     sources: Sequence[Source],
     log: DeliveryLog,
+    answers: AnswerLog,
     reader: Reader,
     replays: Replays,
     clock: Callable[[], int],
@@ -65,12 +67,14 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     metrics = Metrics()
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
     peer_of = peers_behind(settings.trusted_proxies)
+    refusals = Refusals(answers)
     receivers = {
         source.paths: Receiver(
             source,
             log=log,
             bodies=bodies,
             peer_of=peer_of,
+            refusals=refusals,
             metrics=metrics,
             clock=clock,
             new_request_id=new_request_id,
@@ -90,7 +94,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),
         ],
-        lifespan=[lambda _app: _running(log, reader, replays, service)],
+        lifespan=[lambda _app: _running([log, answers, replays], reader, service)],
         before_send=[_name_request],
         exception_handlers=HANDLERS,
         openapi_config=_openapi(),
@@ -168,15 +172,16 @@ def _any_other_source(known: str) -> HTTPRouteHandler:
 
 @asynccontextmanager
 async def _running(
-    log: DeliveryLog, reader: Reader, replays: Replays, service: WorkflowService | None
+    kafka: Iterable[DeliveryLog | AnswerLog | Replays],
+    reader: Reader,
+    service: WorkflowService | None,
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as ports:
-        await log.start()
-        ports.push_async_callback(log.stop)
+        for port in kafka:
+            await port.start()
+            ports.push_async_callback(port.stop)
         await reader.open()
         ports.push_async_callback(reader.close)
-        await replays.start()
-        ports.push_async_callback(replays.stop)
         if service is not None:
             await ports.enter_async_context(service.running())
         yield

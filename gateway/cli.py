@@ -124,6 +124,7 @@ async def _serve(settings: "Settings") -> None:
     from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
     from headwater.projections.workflows.queries import Workflows  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
+    from headwater.streams.pipeline.answer_log import AnswerLog  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
     from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
 
@@ -140,6 +141,7 @@ async def _serve(settings: "Settings") -> None:
             placement=Placement(providers_of(sources), settings.user_prefix),
             clock=now_ms,
         ),
+        answers=AnswerLog(cluster=cluster),
         reader=reader,
         replays=DeadLetters(cluster=cluster, clock=now_ms),
         clock=now_ms,

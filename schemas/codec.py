@@ -197,6 +197,11 @@ def reads(kind: type[msgspec.Struct], make: Callable[[Schema], Reader]) -> Calla
     return lambda data: _read(data, name, readers)
 
 
+def record_name(data: bytes | None) -> str:
+    """The name of the schema that bytes are written by; empty if there is none."""
+    return _VERSIONS.get((data or b"")[:_PREFIX_BYTES], "").rpartition(".")[0]
+
+
 def fault_of(data: bytes | None, schema: str) -> str | None:
     """What keeps bytes from being read as a record of a schema, if anything does."""
     try:

@@ -173,12 +173,38 @@ class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: int
 
 
+class RequestAnswered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A request that brought nothing new: refused, or a copy (topic `traces`, key `request_id`)."""
+
+    #: Id of the HTTP request.
+    request_id: str
+    #: Whose path it came to.
+    source: str
+    #: duplicate, handshake, or the stable code of why it was refused.
+    code: str
+    #: Why a signature was refused; empty for everything else.
+    reason: str
+    #: Why, for people.
+    detail: str
+    #: The delivery that a copy is of; empty for everything else.
+    event_id: str
+    #: Bytes of its body, as far as they are known.
+    size: int
+    #: The address that sent it.
+    peer: str
+    #: Refusals of the same source, code, reason and address before it that were not recorded.
+    left_out: int
+    #: When it was answered, Unix milliseconds.
+    at_ms: int
+
+
 Record: TypeAlias = (
     WebhookReceived
     | WebhookAdmitted
     | WebhooksClaimed
     | OutcomeRecorded
     | DuplicateDropped
+    | RequestAnswered
     | HistoryAppended
     | CommandSent
     | ReplySent
@@ -192,6 +218,7 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "webhooks_claimed": WebhooksClaimed,
     "outcome_recorded": OutcomeRecorded,
     "duplicate_dropped": DuplicateDropped,
+    "request_answered": RequestAnswered,
     "history_appended": HistoryAppended,
     "command_sent": CommandSent,
     "reply_sent": ReplySent,

@@ -31,6 +31,8 @@ class Topic:
     key: str
     #: Name of the Avro schema of its values; None where they are somebody else's bytes.
     value: str | None
+    #: Names of the schemas of further values.
+    others: tuple[str, ...] = ()
     cleanup: Cleanup
     retention_ms: int | None = None
     purpose: str
@@ -133,9 +135,11 @@ TOPICS: Final = (
         name=TRACES,
         key="request id, partitioned by owner",
         value="duplicate_dropped",
+        others=("request_answered",),
         cleanup=Cleanup.DELETE,
         retention_ms=14 * _DAY_MS,
-        purpose="Copies that were dropped; the journeys of the others are in their outcomes.",
+        purpose="Requests that brought nothing new: copies, refusals. The journeys of others "
+        "are in their outcomes.",
     ),
     Topic(
         name=DEAD_LETTERS,

@@ -1,14 +1,14 @@
 """What the routes need of Kafka.
 
-The adapters are in `streams.pipeline.webhook_log`. The port for commands is beside its adapter, in
-`streams.workflows.client`. Reading is `projections.deliveries.queries` and
+The adapters are in `streams.pipeline`, `webhook_log` and `answer_log`. The port for commands is
+beside its adapter, in `streams.workflows.client`. Reading is `projections.deliveries.queries` and
 `projections.workflows.queries`, used as they are.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from headwater.schemas.records import WebhookReceived
+from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.webhook_log import Appended, Replayed
 
 
@@ -32,6 +32,22 @@ class DeliveryLog(Protocol):
 
     async def append(self, delivery: WebhookReceived) -> Appended:
         """Appends a delivery, unless it is known already."""
+
+
+class AnswerLog(Protocol):
+    """The topic `traces`, for requests that brought nothing new.
+
+    Contract: `record` neither waits nor fails; what cannot be kept is counted and said.
+    """
+
+    async def start(self) -> None:
+        """Begins to connect."""
+
+    async def stop(self) -> None:
+        """Sends what is pending and disconnects."""
+
+    def record(self, answer: RequestAnswered) -> None:
+        """Appends an answer, some time soon."""
 
 
 class Replays(Protocol):

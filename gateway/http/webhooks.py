@@ -23,6 +23,7 @@ from headwater.gateway.http.budget import Hold, Refusal
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import MEDIA_TYPE, document, retry_headers
+from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.request_scope import keep_request_id
 from headwater.gateway.request_ids import usable
 from headwater.processors.handshakes import GITHUB_EVENT
@@ -30,9 +31,15 @@ from headwater.processors.providers.envelope import Malformed, event_id
 from headwater.processors.signatures import Refused, Verified, prove, read_claim
 from headwater.processors.sources import Source
 from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, NotYetReadable, Overloaded
-from headwater.schemas.records import WebhookReceived
+from headwater.schemas.records import RequestAnswered, WebhookReceived
 
 _LOG: Final = logging.getLogger("headwater.gateway")
+
+_ACCEPTED: Final = "accepted"
+#: Refusals that are nobody's fault but ours, or no delivery's: nothing is told of them here.
+_OF_OURS: Final = frozenset(
+    {"internal_error", "broker_unavailable", "not_yet_readable", "method_not_allowed"}
+)
 
 
 class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -44,11 +51,17 @@ class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     type: str
     request_id: str
 
+    @property
+    def outcome(self) -> str:
+        """What it is counted as."""
+        return "duplicate" if self.duplicate else _ACCEPTED
+
 
 class Shaken(NamedTuple):
     """The answer to a handshake, as text."""
 
     text: str
+    outcome: str = "handshake"
 
 
 class _Head(NamedTuple):
@@ -69,6 +82,7 @@ class Receiver:
         log: DeliveryLog,
         bodies: BodyReader,
         peer_of: Callable[[Scope], str],
+        refusals: Refusals,
         metrics: Metrics,
         clock: Callable[[], int],
         new_request_id: Callable[[], str],
@@ -81,6 +95,7 @@ class Receiver:
         self._log = log
         self._bodies = bodies
         self._peer_of = peer_of
+        self._refusals = refusals
         self._metrics = metrics
         self._clock = clock
         self._new_request_id = new_request_id
@@ -95,7 +110,8 @@ class Receiver:
         head = self._read_head(scope)
         request_id = head.request_id or self._new_request_id()
         keep_request_id(scope, request_id)
-        hold = self._bodies.hold(self._peer_of(scope))
+        peer = self._peer_of(scope)
+        hold = self._bodies.hold(peer)
         answer: Accepted | Shaken | Refusal
         try:
             answer = await self._answer(scope, receive, head, request_id, hold)
@@ -103,15 +119,41 @@ class Receiver:
             _LOG.exception("request %s failed", request_id)
             answer = Refusal("internal_error", "The failure is logged under this request's id.")
         finally:
+            size = head.length or hold.size
             hold.release()
+        self._tell(answer, request_id, peer, size)
         if isinstance(answer, Accepted):
-            self._metrics.answered(self._source, "duplicate" if answer.duplicate else "accepted")
             await _send(send, 200, b"application/json", self._encode(answer), request_id)
         elif isinstance(answer, Shaken):
-            self._metrics.answered(self._source, "handshake")
             await _send(send, 200, b"text/plain; charset=utf-8", answer.text.encode(), request_id)
         else:
             await self._refuse(scope, send, request_id, answer)
+
+    def _tell(
+        self, answer: Accepted | Shaken | Refusal, request_id: str, peer: str, size: int
+    ) -> None:
+        """Counts an answer, and tells of one that brought nothing new."""
+        refusal = answer if isinstance(answer, Refusal) else None
+        code = answer.code if isinstance(answer, Refusal) else answer.outcome
+        self._metrics.answered(self._source, code)
+        if code == _ACCEPTED or code in _OF_OURS:
+            return
+        told = RequestAnswered(
+            request_id=request_id,
+            source=self._source,
+            code=code,
+            reason=(refusal and refusal.reason) or "",
+            detail=(refusal and refusal.detail) or "",
+            event_id=answer.raw_event_id if isinstance(answer, Accepted) else "",
+            size=size,
+            peer=peer,
+            left_out=0,
+            at_ms=self._clock(),
+        )
+        if refusal is not None:
+            self._refusals.refused(told)
+        else:
+            self._refusals.answered(told)
 
     def _read_head(self, scope: Scope) -> _Head:
         length = request_id = None
@@ -219,7 +261,6 @@ class Receiver:
         )
 
     async def _refuse(self, scope: Scope, send: Send, request_id: str, refusal: Refusal) -> None:
-        self._metrics.answered(self._source, refusal.code)
         status, body = document(
             code=refusal.code,
             detail=refusal.detail,

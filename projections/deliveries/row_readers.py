@@ -1,8 +1,8 @@
 """What records of this projection are as rows of Postgres, in binary.
 
 A row of a projection table has its columns as the record has them, and behind them which delivery
-set which: `column_sources`, and the moments that are a delivery's. Outcomes and duplicates are rows
-as they are; their Unix milliseconds, in fields named `…_ms`, become moments.
+set which: `column_sources`, and the moments that are a delivery's. Outcomes, duplicates and answers
+are rows as they are; their Unix milliseconds, in fields named `…_ms`, become moments.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from headwater.projections.postgres.statements import SqlColumn
 from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.codec import reads
 from headwater.schemas.readers import Reader
-from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
+from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, RequestAnswered, Stamp
 from headwater.schemas.tables import TABLES, UNSET, Column, Table, Value
 
 __all__ = ["ROW_READERS", "ROW_TYPES", "table_row", "table_row_reader"]
@@ -116,7 +116,7 @@ def _moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
 
 
-# --- outcomes and duplicates --------------------------------------------------------------------
+# --- outcomes, duplicates, answers ---------------------------------------------------------------
 
 
 def _record_row(table: str, kind: type[msgspec.Struct]) -> RowType:
@@ -146,6 +146,7 @@ def _record_reader(table: str, kind: type[msgspec.Struct]) -> RowReader:
 _RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "webhook_outcomes": OutcomeRecorded,
     "duplicates": DuplicateDropped,
+    "request_answers": RequestAnswered,
 }
 
 #: What rows of each table are on their way to Postgres.

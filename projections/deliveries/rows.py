@@ -18,6 +18,7 @@ from headwater.projections.projector.records import (
     base64_text,
     refusal,
 )
+from headwater.schemas.codec import record_name
 from headwater.schemas.tables import TABLE_BY_TOPIC, Table
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
@@ -101,6 +102,16 @@ def _plain_key(name: str) -> Callable[[bytes], SqlRow]:
     return lambda key: {name: key.decode()}
 
 
+_read_duplicates = _reader("duplicates", _plain_key("request_id"))
+_read_answers = _reader("request_answers", _plain_key("request_id"))
+_ANSWERED: Final = "request_answered"
+
+
+def _read_traces(group: list[LogRecord], rows: Rows) -> None:
+    _read_answers([each for each in group if record_name(each.value) == _ANSWERED], rows)
+    _read_duplicates([each for each in group if record_name(each.value) != _ANSWERED], rows)
+
+
 # --- dead letters: original bytes, the story in headers ---------------------------------------
 
 
@@ -174,6 +185,6 @@ def refuse_unknown(group: list[LogRecord], rows: Rows) -> None:
 READERS: Final[dict[str, Callable[[list[LogRecord], Rows], None]]] = {
     **{topic: _reader(table.name, _table_key(table)) for topic, table in TABLE_BY_TOPIC.items()},
     OUTCOMES: _reader("webhook_outcomes", _plain_key("event_id")),
-    TRACES: _reader("duplicates", _plain_key("request_id")),
+    TRACES: _read_traces,
     DEAD_LETTERS: _read_dead_letters,
 }

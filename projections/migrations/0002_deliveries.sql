@@ -81,6 +81,38 @@ comment on column duplicates.first_offset is 'Offset of the delivery that was ad
 comment on column duplicates.received_at is 'When the gateway verified the copy.';
 comment on column duplicates.at is 'When it was dropped.';
 
+create table request_answers (
+    request_id text primary key,
+    source text not null,
+    code text not null,
+    reason text not null,
+    detail text not null,
+    event_id text not null,
+    size bigint not null,
+    peer text not null,
+    left_out bigint not null,
+    at timestamptz not null
+);
+
+create index request_answers_at on request_answers (at);
+
+comment on table request_answers is
+    'Requests that brought nothing new: refused, or copies that the gateway knew. Topic traces.';
+comment on column request_answers.request_id is 'Id of the HTTP request.';
+comment on column request_answers.source is 'Whose path it came to.';
+comment on column request_answers.code is
+    'duplicate, handshake, or the stable code of why it was refused.';
+comment on column request_answers.reason is
+    'Why a signature was refused; empty for everything else.';
+comment on column request_answers.detail is 'Why, for people.';
+comment on column request_answers.event_id is
+    'The delivery that a copy is of; empty for everything else.';
+comment on column request_answers.size is 'Bytes of its body, as far as they are known.';
+comment on column request_answers.peer is 'The address that sent it.';
+comment on column request_answers.left_out is
+    'Refusals of the same source, code, reason and address before it that were not recorded.';
+comment on column request_answers.at is 'When it was answered.';
+
 create function hop(stage text, at timestamptz, "position" text, detail text) returns jsonb
     language sql stable
 return jsonb_build_object(
@@ -141,9 +173,32 @@ select
     ),
     received_at,
     at
-from duplicates;
+from duplicates
+union all
+select
+    request_id,
+    event_id,
+    null,
+    'info',
+    jsonb_build_array(
+        hop('received', at, '', ''),
+        hop(
+            case when code in ('duplicate', 'handshake') then code else 'refused' end, at, '',
+            case
+                when code = 'duplicate' then format('of %s', event_id)
+                when code = 'handshake' then detail
+                when reason = '' then format('%s: %s', code, detail)
+                else format('%s:%s: %s', code, reason, detail)
+            end
+        )
+    ),
+    at,
+    at
+from request_answers;
 
-comment on view traces is 'The journeys of all deliveries, and of copies that were dropped.';
+comment on view traces is
+    'The journeys of all deliveries, of copies that were dropped, and of requests that brought '
+    'nothing new.';
 comment on column traces.request_id is 'Id of the HTTP request.';
 comment on column traces.event_id is 'The delivery.';
 comment on column traces.user_id is 'Whose it is, when known.';

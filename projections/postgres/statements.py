@@ -139,6 +139,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     **{table.name: upsert_of(table) for table in TABLES},
     "webhook_outcomes": statement("upsert_webhook_outcomes"),
     "duplicates": statement("insert_duplicates"),
+    "request_answers": statement("insert_request_answers"),
     "dead_letters": statement("upsert_dead_letters"),
     "dead_letter_replays": statement("upsert_dead_letter_replays"),
     "projection_errors": statement("insert_projection_errors"),

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 #: All marks lie in one partition: there are few, and everybody reads them all.
 _PARTITION: Final = 0
-_VALUES: Final = {topic.name: topic.value for topic in TOPICS}
+_VALUES: Final = {topic.name: (topic.value, *topic.others) for topic in TOPICS if topic.value}
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -65,18 +65,19 @@ async def find(cluster: Cluster, place: Place) -> tuple[Incoming, str]:
     Errors: UndecodableRecord if there is none, or if it can be read; BrokerUnavailable.
     """
     at = f"{place.topic}/{place.partition}@{place.offset}"
-    schema = _VALUES.get(place.topic)
-    if schema is None:
+    schemas = _VALUES.get(place.topic)
+    if schemas is None:
         raise UndecodableRecord(f"expected a topic whose records Headwater decodes, found {at}")
     found = await _first(cluster, place)
     if found is None or found.offset != place.offset:
         raise UndecodableRecord(f"expected a record at {at}, found none")
-    fault = fault_of(found.value, schema)
-    if fault is None:
+    faults = [fault_of(found.value, schema) for schema in schemas]
+    if None in faults:
         raise UndecodableRecord(
-            f"expected a record that cannot be read at {at}, found a {schema}: it holds up nothing"
+            f"expected a record that cannot be read at {at}, found a "
+            f"{schemas[faults.index(None)]}: it holds up nothing"
         )
-    return found, fault
+    return found, str(faults[0])
 
 
 async def _first(cluster: Cluster, place: Place) -> Incoming | None:

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.schemas.records import WebhookReceived
+from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.webhook_log import Appended, Replayed
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
@@ -33,6 +35,20 @@ class MemoryLog:
             return Appended(duplicate=True)
         self.deliveries.append(delivery)
         return Appended(duplicate=False)
+
+
+class MemoryAnswers:
+    """Keeps what was answered in a list."""
+
+    def __init__(self) -> None:
+        self.recorded: list[RequestAnswered] = []
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def record(self, answer: RequestAnswered) -> None:
+        self.recorded.append(answer)
 
 
 class MemoryReplays:
@@ -62,6 +78,22 @@ def a_delivery(event_id: str) -> WebhookReceived:
         received_at_ms=1_782_000_000_500,
         body=b'{"type":"daily"}',
     )
+
+
+def an_answer(request_id: str, **changes: str) -> RequestAnswered:
+    answer = RequestAnswered(
+        request_id=request_id,
+        source="terra",
+        code="invalid_signature",
+        reason="stale",
+        detail="expected another time",
+        event_id="",
+        size=7,
+        peer="203.0.113.7",
+        left_out=0,
+        at_ms=1_782_000_000_500,
+    )
+    return msgspec.structs.replace(answer, **changes)
 
 
 class DeliveryLogContract:

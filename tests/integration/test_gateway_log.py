@@ -15,18 +15,19 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.processors.providers.placement import Placement
 from headwater.projections.deliveries.queries import Reader
-from headwater.schemas.codec import decode
+from headwater.schemas.codec import decode, record_name
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.schemas.records import WebhookReceived
-from headwater.schemas.topics import WEBHOOKS
+from headwater.schemas.records import RequestAnswered, WebhookReceived
+from headwater.schemas.topics import TRACES, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Sent
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
-from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery
+from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery, an_answer
 
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"
@@ -137,6 +138,7 @@ def app_on(bootstrap: str, append_timeout_s: float = 5.0) -> TestClient:
         sources=sources_with_secrets(Settings(), {}),
         log=real_log(bootstrap, append_timeout_s),
         reader=Reader(NO_POSTGRES),
+        answers=AnswerLog(cluster=Cluster(bootstrap)),
         replays=DeadLetters(cluster=Cluster(bootstrap), clock=now_ms),
         clock=now_ms,
         new_request_id=ulid_source(now_ms, os.urandom),
@@ -195,3 +197,50 @@ def test_dead_letters_that_do_not_exist_are_not_replayed(topics: str) -> None:
         ).json()
     assert (answer["replayed"], answer["failed"]) == (0, 2)
     assert [result["detail"][:8] for result in answer["results"]] == ["no such ", "no such "]
+
+
+def test_copies_and_refusals_have_a_record_in_kafka(topics: str) -> None:
+    body = b'{"type":"daily","user":{"user_id":"answers"},"data":[]}'
+    with app_on(topics) as client:
+        asyncio.run(until(lambda: client.get("/health/ready").is_success))
+        first = client.post("/webhooks/terra", content=body, headers=signed(body)).json()
+
+        async def answered() -> dict[str, RequestAnswered]:
+            found = {}
+            for partition in range(PARTITIONS):
+                async for records in read_partition(Cluster(topics), [TRACES], partition):
+                    for record in records:
+                        if record_name(record.value) == "request_answered":
+                            answer = decode(record.value, RequestAnswered)
+                            assert record.key == answer.request_id.encode()
+                            found[answer.request_id] = answer
+            return {name: found[name] for name in ("a-copy-1", "unsigned-1") if name in found}
+
+        copy, unsigned = {"x-request-id": "a-copy-1"}, {"x-request-id": "unsigned-1"}
+        found: dict[str, RequestAnswered] = {}
+        for _ in range(100):  # The first may come before the topic is known.
+            client.post("/terra", content=body, headers={**signed(body), **copy})
+            client.post("/terra", content=body, headers=unsigned)
+            found = asyncio.run(answered())
+            if len(found) == len((copy, unsigned)):
+                break
+    assert found["a-copy-1"].event_id == first["raw_event_id"]
+    assert found["a-copy-1"].code == "duplicate"
+    assert (found["unsigned-1"].code, found["unsigned-1"].reason) == (
+        "invalid_signature",
+        "missing_header",
+    )
+
+
+def test_answers_without_a_broker_are_counted_and_nobody_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def whole() -> None:
+        log = AnswerLog(cluster=Cluster(NOBODY))
+        await log.start()
+        for number in range(3):
+            log.record(an_answer(f"request-{number}"))
+        await log.stop()
+
+    asyncio.run(whole())
+    assert any("have no trace: 3" in message for message in caplog.messages)

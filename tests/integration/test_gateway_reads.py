@@ -21,7 +21,7 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.streams.clock import now_ms
-from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.integration.written import Written, apply, day, duplicate, outcome
 
 READ = {"authorization": "Bearer dev-read-key"}
@@ -38,6 +38,7 @@ def gateway_on(dsn: str) -> Iterator[Client]:
         sources=sources_with_secrets(Settings(), {}),
         log=MemoryLog(),
         reader=Reader(dsn),
+        answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=now_ms,
         new_request_id=lambda: "request-1",

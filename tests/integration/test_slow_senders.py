@@ -21,7 +21,7 @@ from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
 from headwater.streams.clock import now_ms
-from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.workflow_fakes import MemoryCommands
 
@@ -68,6 +68,7 @@ async def served() -> AsyncIterator[Connect]:
         sources=sources_with_secrets(Settings(), {}),
         log=MemoryLog(),
         reader=postgres,
+        answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=now_ms,
         new_request_id=lambda: f"request-{next(numbers)}",

@@ -12,7 +12,7 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Hop, Reader, Trace, _traces_query
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
-from tests.integration.written import RECEIVED_AT_MS, Written, apply, duplicate, outcome
+from tests.integration.written import RECEIVED_AT_MS, Written, answer, apply, duplicate, outcome
 
 ROWS = 20_000
 
@@ -86,6 +86,26 @@ def test_a_copy_ends_as_a_duplicate(fresh_database: str):
     assert (found.level, found.user_id) == ("info", None)
 
 
+@pytest.mark.parametrize(
+    ("changes", "stage", "detail"),
+    [
+        ({"code": "duplicate", "reason": "", "event_id": "e1"}, "duplicate", "of e1"),
+        ({"code": "handshake", "reason": "", "detail": ""}, "handshake", ""),
+        ({}, "refused", "invalid_signature:stale: expected another time"),
+        ({"code": "body_timeout", "reason": ""}, "refused", "body_timeout: expected another time"),
+    ],
+)
+def test_a_request_that_brought_nothing_new_has_a_journey_too(
+    fresh_database: str, changes: dict[str, str], stage: str, detail: str
+):
+    written(fresh_database, [answer("r1", **changes), duplicate("r2")])
+    [found] = asked(fresh_database, request_id="r1")
+    moment = round(found.started_at.timestamp() * 1000)
+    assert found.hops == (Hop("received", moment, "", ""), Hop(stage, moment, "", detail))
+    assert (found.event_id, found.level) == (changes.get("event_id", ""), "info")
+    assert len(asked(fresh_database)) == 2
+
+
 def test_a_delivery_comes_before_a_copy_that_the_same_request_brought(fresh_database: str):
     written(fresh_database, [duplicate("req-e1"), outcome("e1")])
     stages = [one.hops[-1].stage for one in asked(fresh_database, request_id="req-e1")]
@@ -117,8 +137,11 @@ def test_journeys_are_found_by_index_among_many(fresh_database: str):
     with psycopg.connect(fresh_database, autocommit=True, row_factory=dict_row) as connection:
         _fill(connection)
         for named, indexes in (
-            ({"request_id": "r5"}, ["webhook_outcomes_request", "duplicates_pkey"]),
-            ({}, ["webhook_outcomes_received", "duplicates_received"]),
+            (
+                {"request_id": "r5"},
+                ["webhook_outcomes_request", "duplicates_pkey", "request_answers_pkey"],
+            ),
+            ({}, ["webhook_outcomes_received", "duplicates_received", "request_answers_at"]),
             ({"level": "info"}, ["webhook_outcomes_received", "duplicates_received"]),
             ({"level": "error"}, ["webhook_outcomes_dead"]),
             ({"user_id": "user_5"}, ["webhook_outcomes_user"]),
@@ -152,6 +175,12 @@ def _fill(connection: "psycopg.Connection[dict[str, str]]") -> None:
         select 'd' || n, 'e' || n, 0, n, n - 1, moment, moment
         from generate_series(1, %(rows)s) n, to_timestamp(1767225600 + n / 10) moment
     """
+    answers = """
+        insert into request_answers
+        select 'a' || n, 'terra', 'duplicate', '', '', 'e' || n, 0, '', 0, moment
+        from generate_series(1, %(rows)s) n, to_timestamp(1767225600 + n / 10) moment
+    """
+    connection.execute(answers, {"rows": ROWS})
     connection.execute(outcomes, {"rows": ROWS})
     connection.execute(duplicates, {"rows": ROWS})
     connection.execute("analyze")

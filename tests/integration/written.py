@@ -12,6 +12,7 @@ from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
 from headwater.schemas.tables import DAILY_SUMMARY, Row, Table, Value
 from headwater.schemas.topics import OUTCOMES, TRACES
+from tests.fakes.delivery_log import an_answer
 
 RECEIVED_AT_MS = 1_767_225_600_000
 
@@ -80,6 +81,11 @@ def duplicate(request_id: str, partition: int = 0, received_at_ms: int = RECEIVE
         received_at_ms=received_at_ms,
         at_ms=received_at_ms + 5,
     )
+    return Written(TRACES, partition, request_id.encode(), encode(record))
+
+
+def answer(request_id: str, partition: int = 0, **changes: str) -> Written:
+    record = an_answer(request_id, **changes)
     return Written(TRACES, partition, request_id.encode(), encode(record))
 
 

@@ -13,7 +13,7 @@ from headwater.gateway.local.demo_day import terra_signature
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.projections.deliveries.queries import Reader
-from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 
 NOW_MS = 1_782_900_000_000
 #: The port of nobody: refused at once.
@@ -39,6 +39,11 @@ def log() -> MemoryLog:
 
 
 @pytest.fixture
+def answers() -> MemoryAnswers:
+    return MemoryAnswers()
+
+
+@pytest.fixture
 def clock() -> Clock:
     return Clock()
 
@@ -49,13 +54,16 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def client(log: MemoryLog, clock: Clock, settings: Settings) -> Iterator[TestClient[Any]]:
+def client(
+    log: MemoryLog, answers: MemoryAnswers, clock: Clock, settings: Settings
+) -> Iterator[TestClient[Any]]:
     numbers = count(1)
     app = create_app(
         settings,
         sources=sources_with_secrets(settings, {}),
         log=log,
         reader=Reader(NO_POSTGRES),
+        answers=answers,
         replays=MemoryReplays(),
         clock=clock,
         new_request_id=lambda: f"request-{next(numbers)}",

@@ -25,7 +25,7 @@ from headwater.schemas.tables import DAILY_SUMMARY, Value
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
-from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.fakes.walks import WALKS
 from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
 
@@ -55,6 +55,7 @@ def post(log: MemoryLog, event: str, body: bytes) -> httpx.Response:
         sources=sources_with_secrets(load_settings(), {}),
         log=log,
         reader=Reader(NO_POSTGRES),
+        answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=lambda: NOW_MS,
         new_request_id=lambda: "request-1",

@@ -25,7 +25,7 @@ from headwater.schemas.records import OutcomeRecorded
 from headwater.schemas.topics import OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
-from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
 from tests.unit.gateway.problem_contract import assert_problem
 
@@ -127,6 +127,7 @@ def client(log: MemoryLog, development: Settings) -> Iterator[TestClient[Any]]:
         sources=sources_with_secrets(development, {}),
         log=log,
         reader=Reader(NO_POSTGRES),
+        answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=lambda: NOW_MS,
         new_request_id=lambda: "request-1",

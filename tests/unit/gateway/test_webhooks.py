@@ -8,7 +8,7 @@ from litestar.testing import TestClient
 
 from headwater.gateway.local.demo_day import Delivery, demo_deliveries, terra_signature
 from headwater.schemas.errors import Overloaded
-from tests.fakes.delivery_log import MemoryLog
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog
 from tests.unit.gateway.conftest import Clock, Post
 from tests.unit.gateway.problem_contract import assert_problem
 
@@ -203,3 +203,45 @@ def test_a_usable_request_id_of_the_caller_is_kept(
     expected = offered if taken else "request-1"
     assert answer.json()["request_id"] == answer.headers["x-request-id"] == expected
     assert log.deliveries[0].request_id == expected
+
+
+def test_a_copy_has_a_record_that_names_the_first(
+    post: Post, log: MemoryLog, answers: MemoryAnswers, clock: Clock
+) -> None:
+    post(BODY)
+    assert not answers.recorded
+    post(BODY)
+    (told,) = answers.recorded
+    assert (told.request_id, told.code) == ("request-2", "duplicate")
+    assert told.event_id == log.deliveries[0].event_id
+    assert (told.source, told.size, told.at_ms) == ("terra", len(BODY), clock())
+
+
+def test_a_refusal_has_a_record_and_a_line(
+    client: TestClient[Any],
+    post: Post,
+    answers: MemoryAnswers,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client.post("/terra", content=BODY)
+    post(b"{")
+    post(b"x" * 100_001)
+    assert [(told.code, told.reason) for told in answers.recorded] == [
+        ("invalid_signature", "missing_header"),
+        ("malformed_payload", ""),
+        ("body_too_large", ""),
+    ]
+    assert [told.request_id for told in answers.recorded] == ["request-1", "request-2", "request-3"]
+    assert (
+        "refused source=terra code=invalid_signature reason=missing_header peer=unknown bytes=79 "
+        "request_id=request-1 left_out=0: expected the header terra-signature, found none"
+    ) in caplog.messages
+
+
+def test_what_is_nobodys_fault_is_no_refusal(
+    client: TestClient[Any], post: Post, log: MemoryLog, answers: MemoryAnswers
+) -> None:
+    log.away = True
+    assert post(BODY).status_code == 503
+    assert client.get("/terra").status_code == 405
+    assert not answers.recorded

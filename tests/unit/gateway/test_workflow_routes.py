@@ -29,7 +29,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
-from tests.fakes.delivery_log import MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.problem_contract import assert_problem
 from tests.unit.gateway.workflow_fakes import MemoryCommands, reply
@@ -72,6 +72,7 @@ def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> 
         sources=sources_with_secrets(Settings(), {}),
         log=MemoryLog(),
         reader=reader,
+        answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=lambda: 0,
         new_request_id=lambda: f"request-{next(numbers)}",

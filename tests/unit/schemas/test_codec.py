@@ -86,7 +86,7 @@ def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
     no_start_no_topic_no_order = b"\x00\x00\x00\x00\x01"
     end_of_the_posts_and_the_events = b"\x00\x00"
     assert encode(_APPENDED) == (
-        b"\x00\x00\x00\x00\x06"
+        b"\x00\x00\x00\x00\x07"
         + _WRITTEN
         + no_start_no_topic_no_order
         + end_of_the_posts_and_the_events
