@@ -1,43 +1,64 @@
 """Where instances lie to which nothing happens: they rest, or have ended."""
 
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 
-class StoredState(msgspec.Struct, frozen=True, gc=False):
+class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An instance as bytes.
 
     Shape:  state is the encoding of this kind's engine, of this format; wake_at_ms is when time
-            moves it again: 0 at once, -1 never.
+            moves it again: 0 at once, -1 never; position is the offset in the history from which
+            on events are not yet in the state.
     """
 
     kind: str
     format: int
     wake_at_ms: int
+    position: int
     state: bytes
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """From where on the history has to be read: all that it holds before is in the store.
+
+    Shape:  an offset, and the claims of the partition there (`processors.runs.claims`).
+    """
+
+    position: int
+    epoch: int
+    cause: int
 
 
 class InstanceStore(Protocol):
     """The states of a partition, by the key of their instance.
 
-    It is no fact: what it holds comes from the partition's history, and may be lost.
+    It is no fact: what it holds comes from the partition's history, and may be lost. It is never
+    ahead of that: what is put is durable there, and counts. A state may be newer than the mark.
     """
 
-    def __len__(self) -> int:
-        """How many there are."""
+    def mark(self) -> Mark | None:
+        """From where the history has to be read; None from its beginning."""
 
-    def get(self, key: str) -> StoredState:
-        """The state of an instance.
+    def set_mark(self, mark: Mark) -> None:
+        """Keeps a mark; what was put before is not lost as long as the mark is there."""
 
-        Errors: KeyError, if it has none.
-        """
+    def get(self, key: str) -> StoredState | None:
+        """The state of an instance, if it has one."""
 
-    def take(self, key: str) -> StoredState | None:
-        """Takes out the state of an instance, if it has one."""
+    def put(self, states: Mapping[str, StoredState]) -> None:
+        """Keeps states in place of what their instances had."""
 
-    def put(self, key: str, state: StoredState) -> None:
-        """Keeps the state of an instance in place of what it had."""
+    def wakes(self) -> Iterable[tuple[int, str]]:
+        """Times and keys of the instances that time moves."""
+
+    def clear(self) -> None:
+        """Forgets everything."""
+
+    def close(self) -> None:
+        """Lets whoever has the partition next have its store."""
 
 
 class MemoryStore:
@@ -45,18 +66,34 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._states: dict[str, StoredState] = {}
+        self._mark: Mark | None = None
 
-    def __len__(self) -> int:
-        return len(self._states)
+    def mark(self) -> Mark | None:
+        """From where the history has to be read."""
+        return self._mark
 
-    def get(self, key: str) -> StoredState:
+    def set_mark(self, mark: Mark) -> None:
+        """Keeps a mark."""
+        self._mark = mark
+
+    def get(self, key: str) -> StoredState | None:
         """The state of an instance."""
-        return self._states[key]
+        return self._states.get(key)
 
-    def take(self, key: str) -> StoredState | None:
-        """Takes out the state of an instance."""
-        return self._states.pop(key, None)
+    def put(self, states: Mapping[str, StoredState]) -> None:
+        """Keeps states."""
+        self._states.update(states)
 
-    def put(self, key: str, state: StoredState) -> None:
-        """Keeps the state of an instance."""
-        self._states[key] = state
+    def wakes(self) -> Iterable[tuple[int, str]]:
+        """Times and keys of the instances that time moves."""
+        return [
+            (each.wake_at_ms, key) for key, each in self._states.items() if each.wake_at_ms >= 0
+        ]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._states.clear()
+        self._mark = None
+
+    def close(self) -> None:
+        """Nobody else can have it."""

@@ -4,7 +4,7 @@ An instance that sleeps for a month, or has ended, costs its bytes and a timer. 
 its snapshot.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.processors.runs.engine import Engine, Engines, engine_of
@@ -26,6 +26,7 @@ class LiveInstance:
         "engine",
         "held",
         "key",
+        "position",
         "ready",
         "resting",
         "run",
@@ -34,10 +35,12 @@ class LiveInstance:
         "tail_bytes",
     )
 
-    def __init__(self, key: str, engine: Engine[Any], run: Run) -> None:
+    def __init__(self, key: str, engine: Engine[Any], run: Run, position: int = 0) -> None:
         self.key = key
         self.engine = engine
         self.run = run
+        #: The offset in the history before which all was in the bytes that it comes from.
+        self.position = position
         self.activation: int | None = None
         #: Attempts under way, by the key of their step; None until their host says they take long.
         self.attempts: dict[str, Started | None] = {}
@@ -60,8 +63,11 @@ class LiveInstance:
             return False
         return run.ended or run.status is not RunStatus.ACTIVE
 
-    def stored(self) -> StoredState:
-        """Its bytes. Of a run that is over, only what a restart or a retry needs is kept."""
+    def stored(self, position: int) -> StoredState:
+        """Its bytes, as of an offset in the history.
+
+        Of a run that is over, only what a restart or a retry needs is kept.
+        """
         run, engine = self.run, self.engine
         if run.ended:
             engine.drop_finished(run)
@@ -70,7 +76,7 @@ class LiveInstance:
         else:
             wake = engine.next_wake_ms(run)
             wake_at_ms = -1 if wake is None else wake
-        return StoredState(engine.kind, engine.format, wake_at_ms, engine.encode(run))
+        return StoredState(engine.kind, engine.format, wake_at_ms, position, engine.encode(run))
 
 
 class LiveInstances:
@@ -79,28 +85,26 @@ class LiveInstances:
     def __init__(self, engines: Engines, store: InstanceStore | None = None) -> None:
         self.engines = engines
         self._live: dict[str, LiveInstance] = {}
-        self._store = MemoryStore() if store is None else store
+        self.store = MemoryStore() if store is None else store
         self._loaded: list[LiveInstance] = []
         #: Instances that have changed since their snapshot.
         self.changed: set[str] = set()
-
-    def __len__(self) -> int:
-        return len(self._live) + len(self._store)
-
-    def counts(self) -> tuple[int, int]:
-        """How many are at work, and how many are bytes."""
-        return len(self._live), len(self._store)
 
     def find(self, key: str) -> LiveInstance | None:
         """The instance of a key, loaded from its bytes if need be."""
         live = self._live.get(key)
         if live is None:
-            stored = self._store.take(key)
+            stored = self.store.get(key)
             if stored is not None:
                 engine = engine_of(self.engines, stored.kind)
-                live = self._live[key] = LiveInstance(key, engine, engine.decode(stored.state))
+                run = engine.decode(stored.state)
+                live = self._live[key] = LiveInstance(key, engine, run, stored.position)
                 self._loaded.append(live)
         return live
+
+    def count_at_work(self) -> int:
+        """How many instances are objects in memory."""
+        return len(self._live)
 
     def at_work(self, key: str) -> LiveInstance | None:
         """The instance of a key, if it is at work."""
@@ -115,30 +119,39 @@ class LiveInstances:
         loaded, self._loaded = self._loaded, []
         return loaded
 
-    def take_changed(self) -> set[str]:
-        """The keys of the instances that have changed since the last call."""
-        changed, self.changed = self.changed, set()
-        return changed
-
     def add(self, key: str, run: Run) -> LiveInstance:
         """Takes an instance in."""
         live = self._live[key] = LiveInstance(key, engine_of(self.engines, run.kind), run)
         return live
 
-    def add_stored(self, key: str, state: StoredState) -> None:
-        """Takes an instance in as its bytes."""
-        self._live.pop(key, None)
-        self._store.put(key, state)
+    def evict(self, resting: Sequence[LiveInstance], position: int) -> None:
+        """Keeps only the bytes of instances, whose events before this offset are all durable."""
+        self.store.put({live.key: live.stored(position) for live in resting})
+        for live in resting:
+            del self._live[live.key]
 
-    def evict(self, live: LiveInstance) -> None:
-        """Keeps only the bytes of an instance."""
-        del self._live[live.key]
-        self._store.put(live.key, live.stored())
+    def evict_restored(self, position: int) -> int:
+        """Keeps only the bytes of what rests as the history says; gives how many do not.
 
-    def stored(self, key: str) -> StoredState:
-        """The bytes of an instance.
-
-        Errors: KeyError, if there is none.
+        For a takeover: no host has any of them, and no snapshot has what was read of them.
         """
-        live = self._live.get(key)
-        return self._store.get(key) if live is None else live.stored()
+        resting = [live for live in self._live.values() if live.may_be_evicted()]
+        self.changed.update(live.key for live in resting)
+        # What was loaded may have more in it than was read so far.
+        self.store.put({live.key: live.stored(max(position, live.position)) for live in resting})
+        for live in resting:
+            del self._live[live.key]
+        self._loaded.clear()
+        return len(self._live)
+
+    def take_changed(self, position: int) -> dict[str, StoredState]:
+        """The bytes of what has changed since the last call, which the store has from now on, too.
+
+        Shape:  position as in `evict`, for all instances.
+        """
+        changed, self.changed = self.changed, set()
+        live = {key: self._live[key].stored(position) for key in changed if key in self._live}
+        self.store.put(live)
+        # What was evicted since it changed is in the store already.
+        evicted = {key: state for key in changed - live.keys() if (state := self.store.get(key))}
+        return live | evicted

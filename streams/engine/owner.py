@@ -402,14 +402,14 @@ class Owner:
 
     # -- what rests, and hosts that are gone
 
-    def evict(self, before_ms: int, acknowledged: int) -> int:
+    def evict(self, before_ms: int, acknowledged: int, position: int) -> int:
         """Keeps only the bytes of instances to which nothing has happened since a time.
 
-        Shape:  acknowledged is the number of the latest batch that is durable; gives how many.
+        Shape:  acknowledged is the latest batch that is durable, position the offset behind it.
         """
         for loaded in self.instances.take_loaded():
             self._agenda.rest(loaded)
-        count = 0
+        resting = {}
         for since_ms, key in self._agenda.rested(before_ms):
             live = self.instances.at_work(key)
             if live is None or live.since_ms > since_ms or not live.may_be_evicted():
@@ -418,9 +418,9 @@ class Owner:
                 self._agenda.rest(live)
                 continue
             self._activations.let_go(live)
-            self.instances.evict(live)
-            count += 1
-        return count
+            resting[key] = live
+        self.instances.evict(list(resting.values()), position)
+        return len(resting)
 
     def host_gone(
         self, reason: str, now_ms: int, *, host: int = 0, turn: int | None = None

@@ -1,22 +1,26 @@
 """Taking over a partition: from its snapshots and its log to an owner."""
 
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
 
-from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.folding import fold
-from headwater.schemas.history import CommandRejected, HistoryAppended, instance_key
+from headwater.schemas.history import NO_CAUSE, CommandRejected, HistoryAppended, instance_key
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.instance_store import StoredState
+from headwater.streams.engine.instance_store import Mark, StoredState
 from headwater.streams.engine.live_instances import LiveInstances
 
 #: The key of a partition's checkpoint among its snapshots.
 CHECKPOINT: Final = b""
+#: Instances that a takeover keeps as objects before it looks for those that rest: some 20 MB.
+LIVE_MAX: Final = 10_000
+#: Snapshots that are put into the store at a time.
+_PUT_MAX: Final = 1_000
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -58,29 +62,23 @@ class HistoryReader(Protocol):
 
 
 def restore(
-    claims: Claims,
-    records: Iterable[tuple[int, HistoryAppended]],
-    instances: LiveInstances,
-    read_from: Mapping[str, int] | None = None,
+    claims: Claims, records: Iterable[tuple[int, HistoryAppended]], instances: LiveInstances
 ) -> None:
     """Folds records, in the order of their offsets, into the instances.
 
-    Shape:  claims and instances are what was folded before, and are changed in place; read_from is
-            the offset by instance key from which on its events are not yet in its state.
+    Shape:  claims and instances are what was folded before, and are changed in place.
     """
-    read_from = read_from or {}
     for offset, record in records:
         if claims.admit(offset, record):
-            key = instance_key(record.workflow, record.instance_id)
-            if offset < read_from.get(key, 0):
-                continue
-            _apply(instances, key, record)
+            _apply(instances, offset, record)
 
 
-def _apply(instances: LiveInstances, key: str, record: HistoryAppended) -> None:
+def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> None:
+    key = instance_key(record.workflow, record.instance_id)
     live = instances.find(key)
-    run = live.run if live else None
-    state = fold(instances.engines, run, record)
+    if live is not None and offset < live.position:
+        return  # Its bytes are newer than the mark from which on the history is read.
+    state = fold(instances.engines, live.run if live else None, record)
     if live is not None:
         live.run = state
     elif state is not None:
@@ -88,57 +86,78 @@ def _apply(instances: LiveInstances, key: str, record: HistoryAppended) -> None:
 
 
 async def take_over(
-    log: HistoryReader, engines: Engines, partition: int, epoch: int, committed: int
+    log: HistoryReader,
+    instances: LiveInstances,
+    partition: int,
+    epoch: int,
+    committed: int,
+    live_max: int = LIVE_MAX,
 ) -> Restored:
     """Reads a partition up to the own claim.
 
-    Shape:  epoch is the offset of that claim; committed the offset up to which all commands have
-            been replied to.
+    Shape:  instances are none yet but in their store: if that has a mark, the history is read from
+            there, else it is filled. epoch is the offset of the claim; committed the offset up to
+            which all commands have been replied to.
     Errors: BrokerUnavailable, UndecodableRecord, UnknownSchema, InvariantViolation.
     """
-    restored = Restored(LiveInstances(engines))
-    read_from = await _read_snapshots(log, partition, restored)
-    async for records in log.read(partition, restored.start, epoch + 1):
+    mark = instances.store.mark()
+    if mark is None or mark.position > epoch:
+        # None, or of a history that was longer than this.
+        mark = await _fill(log, partition, instances)
+    restored = Restored(instances, Claims(epoch=mark.epoch, cause=mark.cause), start=mark.position)
+    room = live_max
+    async for records in log.read(partition, mark.position, epoch + 1):
         for offset, record in records:
-            restore(restored.claims, [(offset, record)], restored.instances, read_from)
+            restore(restored.claims, [(offset, record)], instances)
             if record.cause >= committed and record.epoch == restored.claims.epoch:
-                restored.outcomes[record.cause] = _outcome(restored.instances, offset, record)
+                restored.outcomes[record.cause] = _outcome(instances, offset, record)
+        if records and instances.count_at_work() > room:
+            room = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
+    restored.wakes.extend(instances.store.wakes())
     return restored
 
 
-async def _read_snapshots(log: HistoryReader, partition: int, restored: Restored) -> dict[str, int]:
-    """Takes in snapshots and the checkpoint; gives from where on each instance's events are new.
+async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) -> Mark:
+    """Fills the store with the snapshots of a partition, and marks it.
 
     A snapshot of an older epoch than one before it comes from a superseded owner: it is true as of
-    its position, so the history is read from there.
+    its position, so the history is read from there. Without a checkpoint, or with a state of
+    another form among them, nothing is kept, and the history is read from its beginning.
     """
-    found: dict[bytes, SnapshotTaken] = {}
-    newest, late = -1, None
+    store = instances.store
+    store.clear()
+    states: dict[str, StoredState] = {}
+    newest, late, checkpoint = -1, None, None
     async for name, snapshot in log.read_snapshots(partition):
-        if snapshot is None or not _is_readable(snapshot, restored.instances.engines):
-            return {}
+        if snapshot is None or not _is_readable(snapshot, instances.engines):
+            checkpoint = None
+            break
         if snapshot.epoch < newest and (late is None or snapshot.position < late.position):
             late = snapshot
         newest = max(newest, snapshot.epoch)
-        found[name] = snapshot
-    checkpoint = found.pop(CHECKPOINT, None)
+        if name == CHECKPOINT:
+            checkpoint = snapshot
+            continue
+        states[name.decode()] = _stored(snapshot)
+        if len(states) >= _PUT_MAX:
+            store.put(states)
+            states = {}
     if checkpoint is None:
-        return {}
+        store.clear()
+        return Mark(0, UNCLAIMED, NO_CAUSE)
     if late is not None and late.position < checkpoint.position:
         checkpoint = late
-    restored.start = checkpoint.position
-    restored.claims = Claims(epoch=checkpoint.epoch, cause=checkpoint.cause)
-    read_from: dict[str, int] = {}
-    for name, snapshot in found.items():
-        key = name.decode()
-        state = zlib.decompress(snapshot.state) if snapshot.compressed else snapshot.state
-        at_ms = snapshot.wake_at_ms
-        stored = StoredState(snapshot.kind, snapshot.format, at_ms, state)
-        restored.instances.add_stored(key, stored)
-        read_from[key] = snapshot.position
-        if at_ms >= 0:
-            restored.wakes.append((at_ms, key))
-    return read_from
+    store.put(states)
+    mark = Mark(checkpoint.position, checkpoint.epoch, checkpoint.cause)
+    store.set_mark(mark)
+    return mark
+
+
+def _stored(snapshot: SnapshotTaken) -> StoredState:
+    state = zlib.decompress(snapshot.state) if snapshot.compressed else snapshot.state
+    return StoredState(
+        snapshot.kind, snapshot.format, snapshot.wake_at_ms, snapshot.position, state
+    )
 
 
 def _is_readable(snapshot: SnapshotTaken, engines: Engines) -> bool:

@@ -15,7 +15,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import MAX_VALUE_BYTES
-from headwater.streams.engine.instance_store import StoredState
+from headwater.streams.engine.instance_store import Mark, StoredState
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.engine.turns import Partition
 from headwater.streams.workflows.log import WorkflowLog
@@ -71,14 +71,14 @@ class Checkpoints:
     async def write(self, partition: Partition, now_s: float) -> None:
         """Writes a checkpoint as of now, when all that the owner has given out is durable."""
         self._latest[partition] = _Latest(partition.position, now_s)
-        checkpoint = _snapshot(partition, StoredState("", 0, -1, b""))
         # All states are of one moment: nothing is awaited before the last is taken.
-        instances = partition.owner.instances
-        changed = instances.take_changed()
-        snapshots = [(key.encode(), _snapshot(partition, instances.stored(key))) for key in changed]
+        instances, position = partition.owner.instances, partition.position
+        mark = Mark(position, partition.epoch, partition.owner.claims.cause)
+        changed = instances.take_changed(position)
+        snapshots = [(key.encode(), _snapshot(mark, each)) for key, each in changed.items()]
         large = [key.decode() for key, each in snapshots if len(each.state) > MAX_VALUE_BYTES]
         if large:
-            instances.changed |= changed
+            instances.changed |= changed.keys()
             log.warning(
                 "no checkpoint of partition %s: the states of %s are larger than %s bytes, so a "
                 "takeover reads the history from the checkpoint before; keep results small",
@@ -88,22 +88,27 @@ class Checkpoints:
         try:
             await self._commit()
             await self._log.write_snapshots({partition.number: snapshots})
+            checkpoint = _snapshot(mark, StoredState("", 0, -1, position, b""))
             await self._log.write_snapshots({partition.number: [(CHECKPOINT, checkpoint)]})
         except (HeadwaterError, KafkaError, IllegalStateError) as error:
-            instances.changed |= changed
+            instances.changed |= changed.keys()
             log.warning("states of partition %s are not written down: %s", partition.number, error)
+            return
+        if partition in self._latest:
+            # Not before: a takeover from the store has to read what is in no checkpoint.
+            instances.store.set_mark(mark)
 
 
-def _snapshot(partition: Partition, stored: StoredState) -> SnapshotTaken:
-    """A state as of what is durable of the partition."""
+def _snapshot(mark: Mark, stored: StoredState) -> SnapshotTaken:
+    """A state as of a mark."""
     compressed = len(stored.state) > _COMPRESSED_FROM
     return SnapshotTaken(
         kind=stored.kind,
         format=stored.format,
         compressed=compressed,
-        epoch=partition.epoch,
-        position=partition.position,
-        cause=partition.owner.claims.cause,
+        epoch=mark.epoch,
+        position=mark.position,
+        cause=mark.cause,
         wake_at_ms=stored.wake_at_ms,
         state=zlib.compress(stored.state, level=1) if compressed else stored.state,
     )

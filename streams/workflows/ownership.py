@@ -32,6 +32,8 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
+from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.state_stores import StoreLocked
 from headwater.streams.workflows.log import WorkflowLog
 
 log = logging.getLogger(__name__)
@@ -273,6 +275,8 @@ class Ownership:
             except (
                 BrokerUnavailable,
                 StoreUnavailable,
+                StoreLocked,
+                StoreTorn,
                 NotYetReadable,
                 KafkaError,
                 OSError,

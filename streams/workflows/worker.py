@@ -18,14 +18,18 @@ from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.driver import Driver
+from headwater.streams.engine.instance_store import InstanceStore
+from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import take_over
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition, StepTransaction
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
 from headwater.streams.workflows.hosts import Hosts
+from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Ticks
 from headwater.streams.workflows.outbox import Outbox
@@ -61,7 +65,7 @@ class WorkflowWorker:
             kinds of their runs; workflows are those that need no code, with their kinds; name tells
             workers apart in the log and is not kept; member is a name that a worker keeps over
             restarts; one that is ticked runs code only then; joined returns when it is known what
-            others read.
+            others read; stores have the instances that rest, which without any lie in memory.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
@@ -79,8 +83,10 @@ class WorkflowWorker:
         pace: Pace | None = None,
         ticked: bool = False,
         joined: Callable[[], Awaitable[None]] | None = None,
+        stores: StateStores | None = None,
     ) -> None:
         self._apps = apps
+        self._stores = InstanceStores(cluster, engines, stores)
         self._joined = joined
         self._engines = engines
         self._without_host = workflows or {}
@@ -148,6 +154,8 @@ class WorkflowWorker:
             await asyncio.gather(*tasks, *self._background, return_exceptions=True)
             if tasks:
                 await self._ownership.stop()
+            for partition in self._driver.partitions.values():
+                partition.owner.instances.store.close()
             await self._log.stop()
             await self._hosts.stop()
 
@@ -253,9 +261,18 @@ class WorkflowWorker:
     # -- partitions
 
     async def _take_over(self, number: int, replied: int) -> Partition:
+        store = await self._stores.open(number)
+        try:
+            return await self._restore(number, replied, store)
+        except BaseException:
+            store.close()
+            raise
+
+    async def _restore(self, number: int, replied: int, store: InstanceStore) -> Partition:
         workflows = self._workflows()
         epoch = await self._log.claim(number, self._name, workflows)
-        restored = await take_over(self._log, self._engines, number, epoch, replied)
+        instances = LiveInstances(self._engines, store)
+        restored = await take_over(self._log, instances, number, epoch, replied)
         owner = Owner(
             number,
             restored.claims,
@@ -284,12 +301,16 @@ class WorkflowWorker:
         self._outbox.forget(partition.number)
         self._checkpoints.forget(partition)
         self._sql.forget(partition)
+        partition.owner.instances.store.close()
 
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(self._pace.housekeeping_s)
             for partition in list(self._driver.partitions.values()):
-                partition.owner.evict(self._clock() - self._pace.idle_ms, partition.acknowledged)
+                if not self._driver.drives(partition):
+                    continue  # It was given up while we waited for one before it.
+                rested_ms = self._clock() - self._pace.idle_ms
+                partition.owner.evict(rested_ms, partition.acknowledged, partition.position)
                 await self._all_appended()
                 if self._driver.drives(partition):
                     await self._write_down(partition)

@@ -35,9 +35,12 @@ from headwater.schemas.history import (
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.fakes.engines import fold
+from tests.simulation.engine_disk import Disk
 from tests.simulation.shapes import Place
 
 _ENDS = (RunCompleted, RunErrored, RunTerminated)
+#: Records that are read at a time.
+_READ = 10
 #: These take no sequence.
 _UNNUMBERED = (PostsSent, CommandRejected)
 
@@ -229,6 +232,7 @@ class Partition:
         self.snapshots: dict[bytes, SnapshotTaken] = {}
         #: The offset up to which commands are replied to.
         self.replied = 0
+        self.disk = Disk()
 
     def append(self, data: bytes) -> int:
         """The record lands; gives its offset."""
@@ -264,7 +268,8 @@ class Partition:
     async def read(
         self, _: int, start: int, end: int
     ) -> AsyncIterator[list[tuple[int, HistoryAppended]]]:
-        yield list(enumerate(self.history[start:end], start))
+        for first in range(start, end, _READ):
+            yield list(enumerate(self.history[first : min(first + _READ, end)], first))
 
     async def read_snapshots(self, _: int) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
         for each in list(self.snapshots.items()):

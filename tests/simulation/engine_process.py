@@ -39,7 +39,8 @@ from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.host import Host
 from headwater.streams.engine.effects import Effect, Queued, command_of
-from headwater.streams.engine.instance_store import StoredState
+from headwater.streams.engine.instance_store import Mark, StoredState
+from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
 from headwater.streams.engine.turns import Flight
 from headwater.streams.engine.turns import Partition as DrivenPartition
@@ -110,10 +111,12 @@ class Process:
         #: Commands that no outbox holds, and the offsets of commands to reply to.
         self.notices: deque[CommandSent] = deque()
         self.replies: deque[int] = deque()
-        #: The checkpoint that waits until all before it is replied to.
-        self.mark: SnapshotTaken | None = None
+        #: Snapshots on their way, and the checkpoint that waits until all before is replied to.
+        self.unwritten: list[tuple[bytes, SnapshotTaken]] = []
+        self.mark: Mark | None = None
         #: Attempts that the host has said are under way, and since when.
         self.begun: dict[Started, int] = {}
+        self.place = partition.disk.take()
         self._next = self._claim()
         self.epoch = self._next - 1
         restored = self._take_over()
@@ -142,8 +145,9 @@ class Process:
         self.hosts = [self._boot(number) for number in _HOSTS]
 
     def _take_over(self) -> Restored:
+        partition, instances = self.partition, LiveInstances(ENGINES, self.place)
         taking = take_over(
-            self.partition, ENGINES, self.partition.number, self.epoch, self.partition.replied
+            partition, instances, partition.number, self.epoch, partition.replied, live_max=0
         )
         try:
             taking.send(None)
@@ -258,38 +262,32 @@ class Process:
     def evict(self) -> str:
         """What rests is kept as bytes."""
         before_ms = self.now_ms() - self.world.random.choice([0, 1_000, 60_000])
-        return f"{self.owner.evict(before_ms, self.driven.acknowledged)} instances"
+        driven = self.driven
+        return f"{self.owner.evict(before_ms, driven.acknowledged, driven.position)} instances"
 
     def checkpoint(self) -> str:
         """States are written down, when nothing is on its way; the checkpoint follows them."""
-        if self.appends or self.owner.has_staged():
+        if self.appends or self.owner.has_staged() or self.mark is not None:
             return "not now"
-        changed = self.owner.instances.take_changed()
-        for key in changed:
-            self.partition.write(key.encode(), self._snapshot(self.owner.instances.stored(key)))
-        self.mark = self._snapshot(StoredState("", 0, -1, b""))
+        self.mark = mark = Mark(self._next, self.epoch, self.owner.claims.cause)
+        changed = self.owner.instances.take_changed(mark.position)
+        self.unwritten = [(key.encode(), _snapshot(mark, each)) for key, each in changed.items()]
+        # A process may be gone when only some of them are written.
+        for _ in range(self.world.disks.randint(0, len(self.unwritten))):
+            self.partition.write(*self.unwritten.pop(0))
         return f"{sorted(changed)} at {self._next}"
-
-    def _snapshot(self, stored: StoredState) -> SnapshotTaken:
-        return SnapshotTaken(
-            kind=stored.kind,
-            format=stored.format,
-            compressed=False,
-            epoch=self.epoch,
-            position=self._next,
-            cause=self.owner.claims.cause,
-            wake_at_ms=stored.wake_at_ms,
-            state=stored.state,
-        )
 
     def can_mark(self) -> bool:
         return self.mark is not None and self.partition.replied > self.mark.cause
 
     def write_mark(self) -> str:
         assert self.mark is not None
-        self.partition.write(CHECKPOINT, self.mark)
-        position, self.mark = self.mark.position, None
-        return str(position)
+        mark, self.mark = self.mark, None
+        for each in self.unwritten:
+            self.partition.write(*each)
+        self.partition.write(CHECKPOINT, _snapshot(mark, StoredState("", 0, -1, 0, b"")))
+        self.place.set_mark(mark)
+        return str(mark.position)
 
     def can_reply(self) -> bool:
         waits = self.notices and self.world.rules.commits_after_notices
@@ -396,6 +394,7 @@ class Process:
     def die(self) -> list[bytes]:
         """Everything in memory is gone; gives what may still land."""
         self.dead = True
+        self.place.release(self.world.disks)
         for host in self.hosts:
             host.host.stop()
         self.settle()
@@ -442,6 +441,19 @@ class Process:
             known.append(self.world.drawn.get(before, value))
         if known != [value] * len(known):
             raise self.world.broken(f"{place} was {known}, is now {value}")
+
+
+def _snapshot(mark: Mark, stored: StoredState) -> SnapshotTaken:
+    return SnapshotTaken(
+        kind=stored.kind,
+        format=stored.format,
+        compressed=False,
+        epoch=mark.epoch,
+        position=mark.position,
+        cause=mark.cause,
+        wake_at_ms=stored.wake_at_ms,
+        state=stored.state,
+    )
 
 
 def _same(mine: Run | None, theirs: Run | None) -> bool:

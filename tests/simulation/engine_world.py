@@ -80,6 +80,7 @@ class World:
         self, seed: int | str, roots: list[Root], rules: Rules | None = None, partitions: int = 3
     ) -> None:
         self.random = random.Random(seed)
+        self.disks = random.Random(f"disks of {seed}")
         self.rules = rules or Rules()
         self.roots = roots
         self.shapes = [root.shape for root in roots]

@@ -108,6 +108,22 @@ class DecidesAgain(Owner):
         super().receive(offset, sent, now_ms)
 
 
+class KeepsEarly(Owner):
+    """An owner that keeps states whose events are not durable yet."""
+
+    @override
+    def evict(self, before_ms: int, acknowledged: int, position: int) -> int:
+        return super().evict(before_ms, self.batch_number, position)
+
+
+class KeepsAhead(Owner):
+    """An owner that says of states that they have what comes after them."""
+
+    @override
+    def evict(self, before_ms: int, acknowledged: int, position: int) -> int:
+        return super().evict(before_ms, acknowledged, position + 5)
+
+
 class ForgetsPosts(Owner):
     """An owner that does not send what its predecessor has left unsent."""
 
@@ -219,6 +235,8 @@ def fails(seeds: Collection[int], rules: Rules | None, shapes: Collection[str] =
         (Rules(driver=WakesBeforeItHasRead), ["in_time"], range(100), "had been sent"),
         (Rules(checks_epoch=False), ["line"], range(100), "was .* is now|does not say|which"),
         (Rules(driver=AnswersOnce), ["refused"], range(100), "to end"),
+        (Rules(owner=KeepsEarly), [], range(70, 170), "expected sequence"),
+        (Rules(owner=KeepsAhead), [], range(50, 150), "found a gap"),
         (Rules(commits_after_notices=False), ["children"], range(910, 940), "to end"),
         (Rules(claims=EverythingCounts), [], range(50), "outcome|expected"),
         (Rules(owner=DecidesAgain), [], range(50), "outcome"),

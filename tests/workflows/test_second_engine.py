@@ -95,8 +95,10 @@ def test_a_counter_is_evicted_and_comes_back_with_its_total():
         await counter.send_event("add", 2)
         await test.run_until_idle()
         owner = test._owner
-        assert owner.evict(test.now_ms + 1, test._partition.acknowledged) == 1
-        stored = owner.instances.stored("count/c-1")
+        driven = test._partition
+        assert owner.evict(test.now_ms + 1, driven.acknowledged, driven.position) == 1
+        stored = owner.instances.store.get("count/c-1")
+        assert stored
         assert (stored.kind, stored.format) == ("counter", 1)
         assert stored.wake_at_ms == test.now_ms + 60_000
         await counter.send_event("add", 1)

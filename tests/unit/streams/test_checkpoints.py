@@ -8,8 +8,10 @@ from typing import Any, cast
 import pytest
 
 from headwater.processors.runs.claims import Claims
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import CommandSent, StartRun
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine.instance_store import Mark
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT
@@ -21,12 +23,15 @@ from tests.fakes.engines import ENGINES, REPLAY
 class Written:
     """Takes note of what is written where the log would be."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
         self.snapshots: list[tuple[bytes, SnapshotTaken]] = []
 
     async def write_snapshots(
         self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken]]]
     ) -> None:
+        if self.fails:
+            raise BrokerUnavailable("no broker")
         for group in snapshots.values():
             self.snapshots += group
 
@@ -70,7 +75,7 @@ def test_the_mark_follows_the_states_that_it_speaks_of():
     assert (key, state.position, state.wake_at_ms) == (b"order/o-1", 2, 0)
     assert (state.kind, state.format, state.compressed) == ("replay", REPLAY.format, False)
     assert (mark_key, mark.position, mark.cause, mark.state) == (CHECKPOINT, 2, 0, b"")
-    assert not owned.owner.instances.take_changed()
+    assert not owned.owner.instances.take_changed(2)
 
 
 def test_a_large_state_is_compressed():
@@ -86,5 +91,28 @@ def test_a_state_that_no_record_could_hold_puts_the_checkpoint_off(
     noise = random.Random(1).randbytes(300_000).hex()
     owned = _owned(f'"{noise}"')
     assert _write(owned) == []
-    assert owned.owner.instances.take_changed() == {"order/o-1"}
+    assert owned.owner.instances.take_changed(2).keys() == {"order/o-1"}
     assert "order/o-1" in caplog.text
+
+
+def test_the_store_is_marked_when_the_checkpoint_is_in_kafka():
+    owned = _owned("1")
+    store = owned.owner.instances.store
+    failing = Checkpoints(cast("Any", Written(fails=True)), commit=_nothing)
+    asyncio.run(failing.write(owned, 60))
+    # Whoever took over from here would never put it into a snapshot again.
+    assert store.mark() is None
+    assert owned.owner.instances.changed == {"order/o-1"}
+    _write(owned)
+    assert store.mark() == Mark(2, 0, 0)
+
+
+def test_a_partition_that_was_given_up_meanwhile_is_not_marked():
+    owned = _owned("1")
+
+    async def give_up() -> None:
+        checkpoints.forget(owned)
+
+    checkpoints = Checkpoints(cast("Any", Written()), commit=give_up)
+    asyncio.run(checkpoints.write(owned, 60))
+    assert owned.owner.instances.store.mark() is None

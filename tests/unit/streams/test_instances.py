@@ -16,7 +16,7 @@ def _run(status: RunStatus) -> CodeRun:
 
 
 def _stored(run: CodeRun) -> bytes:
-    return LiveInstance("order/o-1", REPLAY, run).stored().state
+    return LiveInstance("order/o-1", REPLAY, run).stored(0).state
 
 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETE, RunStatus.TERMINATED])

@@ -1,0 +1,283 @@
+"""Goal: whatever a store of instances lies on, it gives what was put, and a takeover goes on there.
+
+Method: one contract for the store in memory, that of the simulation, and the one on disk. Then an
+owner whose instances end, and its successors, which read the history from where the store is.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.processors.runs.claims import Claims, claim_of
+from headwater.schemas.history import (
+    Command,
+    CommandSent,
+    HistoryAppended,
+    StartRun,
+    TerminateRun,
+)
+from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine.instance_store import InstanceStore, Mark, MemoryStore, StoredState
+from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.instance_stores import DiskStore, InstanceStores
+from tests.fakes.engines import ENGINES, REPLAY
+from tests.simulation.engine_disk import Disk
+from tests.unit.streams.stores import opened
+
+KEYS = [f"order/o-{number}" for number in range(30)]
+
+
+def on_disk(folder: Path) -> InstanceStore:
+    return DiskStore(opened(folder))
+
+
+@pytest.fixture(params=["memory", "simulation", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InstanceStore]:
+    made: dict[str, Callable[[], InstanceStore]] = {
+        "memory": MemoryStore,
+        "simulation": Disk().take,
+        "disk": lambda: on_disk(tmp_path),
+    }
+    found = made[request.param]()
+    yield found
+    found.close()
+
+
+def a_state(wake_at_ms: int = -1, position: int = 7) -> StoredState:
+    return StoredState("replay", 1, wake_at_ms, position, b"state")
+
+
+def test_a_new_store_has_nothing(store: InstanceStore):
+    assert (store.mark(), store.get("a"), list(store.wakes())) == (None, None, [])
+
+
+def test_what_was_put_last_is_there(store: InstanceStore):
+    store.put({"a": a_state(), "ä/~0": a_state(5)})
+    store.put({"a": a_state(position=8)})
+    store.put({})
+    assert (store.get("a"), store.get("ä/~0")) == (a_state(position=8), a_state(5))
+
+
+def test_those_that_time_moves_are_found_as_long_as_it_does(store: InstanceStore):
+    many = {f"s/{number}": a_state(number) for number in range(2_500)}
+    store.put(many | {"ended": a_state(), "sleeps": a_state(9)})
+    store.put({"sleeps": a_state(), "s/0": a_state(2**42)})
+    expected = {number: f"s/{number}" for number in range(1, 2_500)} | {2**42: "s/0"}
+    assert dict(store.wakes()) == expected
+
+
+def test_a_mark_is_kept_until_the_next_and_all_may_be_forgotten(store: InstanceStore):
+    store.put({"a": a_state(3)})
+    store.set_mark(Mark(5, 3, 2))
+    store.set_mark(Mark(9, 4, -1))
+    assert store.mark() == Mark(9, 4, -1)
+    store.clear()
+    assert (store.mark(), store.get("a"), list(store.wakes())) == (None, None, [])
+
+
+# -- takeovers
+
+
+class Log:
+    """A partition's history and snapshots, and from where on they were read."""
+
+    def __init__(self) -> None:
+        self.history: list[HistoryAppended] = []
+        self.snapshots: list[tuple[bytes, SnapshotTaken | None]] = []
+        self.starts: list[int] = []
+        self.snapshots_read = 0
+
+    def claim(self) -> int:
+        self.history.append(claim_of("owner", {"order": REPLAY.kind}, 0))
+        return len(self.history) - 1
+
+    async def read(
+        self, partition: int, start: int, end: int
+    ) -> AsyncIterator[list[tuple[int, HistoryAppended]]]:
+        self.starts.append(start)
+        for offset in range(start, end):
+            yield [(offset, self.history[offset])]
+
+    async def read_snapshots(
+        self, partition: int
+    ) -> AsyncIterator[tuple[bytes, SnapshotTaken | None]]:
+        self.snapshots_read += 1
+        for each in self.snapshots:
+            yield each
+
+    def write(self, changed: dict[str, StoredState], mark: Mark) -> None:
+        for key, each in {**changed, "": StoredState("", 0, -1, 0, b"")}.items():
+            taken = SnapshotTaken(
+                kind=each.kind,
+                format=each.format,
+                compressed=False,
+                epoch=mark.epoch,
+                position=mark.position,
+                cause=mark.cause,
+                wake_at_ms=each.wake_at_ms,
+                state=each.state,
+            )
+            self.snapshots.append((key.encode(), taken))
+
+
+class Owned:
+    """A partition with an owner, whose appends are durable at once."""
+
+    def __init__(self, log: Log, store: InstanceStore, live_max: int = 10_000) -> None:
+        self.log = log
+        self.epoch = log.claim()
+        self.restored = self._take_over(store, live_max)
+        self.owner = Owner(
+            0,
+            self.restored.claims,
+            self.restored.instances,
+            self.restored.wakes,
+            workflows={"order": REPLAY.kind},
+            number_activations=lambda _: 1,
+            draw_seed=lambda: "seed",
+        )
+
+    def _take_over(self, store: InstanceStore, live_max: int) -> Restored:
+        instances = LiveInstances(ENGINES, store)
+        return asyncio.run(take_over(self.log, instances, 0, self.epoch, 0, live_max))
+
+    def tell(self, command: Command, *keys: str) -> None:
+        for key in keys:
+            workflow, _, instance_id = key.partition("/")
+            sent = CommandSent(
+                command_id="c",
+                workflow=workflow,
+                instance_id=instance_id,
+                sent_at_ms=0,
+                reply_to=-1,
+                command=command,
+            )
+            self.owner.receive(self.owner.claims.cause + 1, sent, 0)
+        self.log.history += self.owner.take().records
+
+    def run(self, *keys: str) -> None:
+        """Instances that begin and end."""
+        self.tell(StartRun("1"), *keys)
+        self.tell(TerminateRun("done"), *keys)
+
+    def evict(self) -> int:
+        self.owner.dispatch(0)  # Nobody evicts what a host is still to get.
+        return self.owner.evict(1, self.owner.batch_number, len(self.log.history))
+
+    def checkpoint(self) -> None:
+        mark = Mark(len(self.log.history), self.epoch, self.owner.claims.cause)
+        self.log.write(self.owner.instances.take_changed(mark.position), mark)
+        self.owner.instances.store.set_mark(mark)
+
+    def ended(self) -> set[str]:
+        found = [(key, self.owner.instances.find(key)) for key in KEYS]
+        return {key for key, live in found if live is not None and live.run.ended}
+
+
+def test_a_takeover_with_a_store_reads_only_what_came_since(tmp_path: Path):
+    log = Log()
+    first = Owned(log, on_disk(tmp_path))
+    first.run(*KEYS[:10])
+    assert first.evict() == 10
+    first.checkpoint()
+    at = len(log.history)
+    first.run(*KEYS[10:12])
+    first.owner.instances.store.close()
+    second = Owned(log, on_disk(tmp_path))
+    assert (log.starts, log.snapshots_read) == ([0, at], 1)
+    assert second.restored.instances.count_at_work() == 2
+    assert second.ended() == set(KEYS[:12])
+    assert second.restored.claims == Claims(second.epoch, 23, "owner")
+
+
+def test_states_that_are_newer_than_the_mark_do_not_get_their_events_again(tmp_path: Path):
+    log = Log()
+    first = Owned(log, on_disk(tmp_path))
+    first.tell(StartRun("1"), *KEYS[:3])
+    first.checkpoint()
+    first.tell(TerminateRun("done"), *KEYS[:2])
+    assert first.evict() == 2
+    first.owner.instances.store.close()
+    second = Owned(log, on_disk(tmp_path))
+    assert second.ended() == set(KEYS[:2])
+    second.checkpoint()
+    assert Owned(log, MemoryStore()).ended() == set(KEYS[:2])
+
+
+def test_without_a_store_snapshots_and_history_fill_it_again(tmp_path: Path):
+    log = Log()
+    first = Owned(log, on_disk(tmp_path / "lost"))
+    first.run(*KEYS[:10])
+    first.checkpoint()
+    at = len(log.history)
+    first.run(*KEYS[10:12])
+    second = Owned(log, on_disk(tmp_path / "new"))
+    assert log.starts == [0, at]
+    assert second.ended() == set(KEYS[:12])
+    second.owner.instances.store.close()
+    third = Owned(log, on_disk(tmp_path / "new"))
+    assert (log.starts, log.snapshots_read) == ([0, at, at], 2)
+    assert third.ended() == set(KEYS[:12])
+
+
+def test_a_store_that_was_half_filled_is_filled_anew(tmp_path: Path):
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.run(*KEYS[:10])
+    first.checkpoint()
+    half = on_disk(tmp_path)
+    half.put({KEYS[0]: a_state(), "order/never": a_state()})
+    second = Owned(log, half)
+    assert second.ended() == set(KEYS[:10])
+    assert second.owner.instances.find("order/never") is None
+
+
+@pytest.mark.parametrize("snapshot", [None, "of another form"])
+def test_snapshots_that_nobody_can_read_are_no_reason_to_keep_the_others(
+    tmp_path: Path, snapshot: str | None
+):
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.run(*KEYS[:10])
+    first.checkpoint()
+    if snapshot:
+        log.write({"order/x": StoredState("replay", 99, -1, 0, b"?")}, Mark(1, 0, 0))
+    else:
+        log.snapshots.append((b"order/x", None))
+    second = Owned(log, on_disk(tmp_path))
+    assert log.starts == [0, 0]
+    assert second.ended() == set(KEYS[:10])
+    assert second.owner.instances.store.mark() is None
+
+
+def test_a_store_of_a_longer_history_is_filled_anew(tmp_path: Path):
+    store = on_disk(tmp_path)
+    store.put({KEYS[5]: a_state()})
+    store.set_mark(Mark(1_000, 900, 800))
+    log = Log()
+    second = Owned(log, store)
+    assert (log.starts, second.ended(), second.restored.start) == ([0], set(), 0)
+
+
+def test_a_takeover_of_many_keeps_few_of_them_in_memory_and_misses_none(tmp_path: Path):
+    log = Log()
+    first = Owned(log, MemoryStore())
+    for key in KEYS[:25]:
+        first.run(key)
+    first.tell(StartRun("1"), *KEYS[25:])
+    second = Owned(log, on_disk(tmp_path), live_max=3)
+    assert second.restored.instances.count_at_work() <= 8
+    assert second.ended() == set(KEYS[:25])
+    second.checkpoint()
+    assert {name.decode() for name, _ in log.snapshots} == {*KEYS, CHECKPOINT.decode()}
+    assert Owned(log, MemoryStore()).ended() == set(KEYS[:25])
+
+
+def test_without_a_folder_instances_rest_in_memory():
+    stores = InstanceStores(Cluster("nowhere:1"), ENGINES, None)
+    assert isinstance(asyncio.run(stores.open(3)), MemoryStore)
