@@ -42,7 +42,7 @@ class UnknownSchema(HeadwaterError):
 
 
 class NewerSchema(HeadwaterError):
-    """A record that a later release wrote: nothing behind it may be read before it is."""
+    """What a later release wrote: nothing behind it may be read before it is."""
 
     disposition = Disposition.WAIT
     code = "newer_schema"

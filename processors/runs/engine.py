@@ -14,7 +14,7 @@ from headwater.processors.runs.decisions import Decision
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry, Run
-from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.errors import NewerSchema
 from headwater.schemas.history import Command, Failure, HistoryAppended, LogEvent, RunEvent
 
 R = TypeVar("R", bound=Run)
@@ -124,13 +124,13 @@ Engines: TypeAlias = Mapping[str, Engine[Any]]
 def engine_of(engines: Engines, kind: str) -> Engine[Any]:
     """The engine of a kind of runs.
 
-    Errors: InvariantViolation, for a kind that nobody has handed in.
+    Errors: NewerSchema, for a kind that nobody has handed in.
     """
     engine = engines.get(kind)
     if engine is None:
         known = ", ".join(sorted(engines))
-        raise InvariantViolation(
-            f"expected runs of one of the kinds {known}, found one of kind {kind!r}; usual cause: "
-            "it was started by a newer version"
+        raise NewerSchema(
+            f"expected runs of one of the kinds {known}, found one of kind {kind!r}, which a newer "
+            "release started; start that release here"
         )
     return engine

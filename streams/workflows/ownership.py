@@ -241,9 +241,12 @@ class Ownership:
         for number in gone:
             self._drop(number)
 
-    def lose(self, numbers: Iterable[int], why: str, pause_s: float = 0.0) -> None:
-        """Drops partitions, and takes over again those that are still assigned."""
-        lost = [number for number in numbers if number in self._driver.partitions]
+    def lose(self, partitions: Iterable[Partition], why: str, pause_s: float = 0.0) -> None:
+        """Drops partitions, and takes over again those that are still assigned.
+
+        What happened to one that was given up is of no concern to whoever took it over since.
+        """
+        lost = [partition.number for partition in partitions if self._driver.drives(partition)]
         if not lost:
             return
         log.warning("partitions %s are taken over again: %s", lost, why)
@@ -270,7 +273,8 @@ class Ownership:
                 self._consumer.resume(where)
             except NewerSchema as error:
                 # Until this process is replaced, or the partition is somebody else's.
-                self._waiting.begin(number, error.message)
+                why = f"partition {number} cannot be taken over: {error.message}"
+                self._waiting.begin(number, why)
                 await asyncio.get_running_loop().create_future()
             except (
                 BrokerUnavailable,

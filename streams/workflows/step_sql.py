@@ -55,6 +55,13 @@ class StepSql:
                 return
             except HeadwaterError as error:
                 done = Failure(error.code, error.message)
+            except Exception as error:
+                # A fault of ours, or of what this SQL meets: it costs its step, which is tried
+                # again as its policy says and then finds its row if the SQL did take effect. A
+                # takeover would meet it again, and hold up the whole partition.
+                what = f'the SQL of step "{commit.returned.step.name}" of {commit.key}'
+                log.exception("%s could not be run", what)
+                done = Failure(type(error).__name__, f"expected to run {what}, found: {error!r}")
             outcome = failed(commit.returned, done) if isinstance(done, Failure) else done
             self._settled(step, outcome)
             return

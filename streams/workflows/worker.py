@@ -127,6 +127,7 @@ class WorkflowWorker:
         self._without_code: set[str] = set()
         self._appends: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[None]] = set()
+        self._fault: asyncio.Future[None]
 
     # -- running
 
@@ -135,7 +136,8 @@ class WorkflowWorker:
 
         Errors: AppNotLoaded; HostKilled, when that happens again and again.
         """
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Future[None]] = []
+        self._fault = asyncio.get_running_loop().create_future()
         await self._hosts.start()
         try:
             await self._connect()
@@ -145,6 +147,7 @@ class WorkflowWorker:
             parts = (self._ownership, self._replies, self._outbox)
             tasks = [asyncio.create_task(part.run()) for part in parts]
             tasks += [asyncio.create_task(self._turns()), asyncio.create_task(self._keep_house())]
+            tasks.append(self._fault)
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -209,19 +212,20 @@ class WorkflowWorker:
     async def _append(self, flight: Flight) -> None:
         firsts: Mapping[int, int] | None = None
         records = flight.records()
+        partitions = [partition for partition, _ in flight.batches]
         try:
             firsts = await self._log.append(records) if records else {}
         except OwnershipLost as error:
-            self._ownership.lose(error.partitions, error.message, error.pause_s)
+            lost = [each for each in partitions if each.number in error.partitions]
+            self._ownership.lose(lost, error.message, error.pause_s)
             firsts = error.kept
         except BrokerUnavailable as error:
-            self._ownership.lose(list(self._driver.partitions), error.message)
+            self._ownership.lose(list(self._driver.partitions.values()), error.message)
             firsts = {}
         except Exception as error:
             # A bug, or a record that is too large: its owners wait for what will never follow.
             log.exception("a turn cannot be appended")
-            gone = [partition.number for partition, _ in flight.batches]
-            self._ownership.lose(gone, repr(error), _PAUSE_AFTER_FAULT_S)
+            self._ownership.lose(partitions, repr(error), _PAUSE_AFTER_FAULT_S)
             firsts = {}
         finally:
             # When cancelled, nobody knows whether the records count.
@@ -255,8 +259,7 @@ class WorkflowWorker:
         self._something_came.set()
 
     def _superseded(self, partition: Partition, why: str) -> None:
-        if self._driver.drives(partition):
-            self._ownership.lose([partition.number], why)
+        self._ownership.lose([partition], why)
 
     # -- partitions
 
@@ -338,7 +341,14 @@ class WorkflowWorker:
         self._without_code |= names
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Works beside the turns; an error that nobody expects there ends the worker."""
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None and not self._fault.done():
+            self._fault.set_exception(fault)

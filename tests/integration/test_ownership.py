@@ -5,12 +5,16 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
+from headwater.processors.runs.engine import engine_of
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import Ownership
+from tests.fakes.engines import ENGINES
 
 
 def ownership(
@@ -83,5 +87,78 @@ def test_a_takeover_that_is_given_up_ends(topics: str):
             await subject.stop()
             await asyncio.wait(tasks)
         assert all(task.cancelled() for task in tasks)
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
+    topics: str, caplog: pytest.LogCaptureFixture
+):
+    attempts: list[int] = []
+
+    async def take_over(number: int, replied: int) -> Partition:
+        attempts.append(number)
+        if number == 0:
+            engine_of(ENGINES, "graph")
+        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+
+    async def scenario() -> None:
+        wake_up, driver = asyncio.Event(), Driver(partitions=1)
+        subject = ownership(topics, driver, take_over, wake_up)
+        await subject.start()
+        running = asyncio.create_task(subject.run())
+        try:
+            async with asyncio.timeout(20):
+                while "of kind 'graph'" not in caplog.text:  # noqa: ASYNC110, a log has no event
+                    await asyncio.sleep(0.05)
+                while len(driver.partitions) < len(set(attempts)) - 1:
+                    wake_up.clear()
+                    await wake_up.wait()
+            assert attempts.count(0) == 1
+            assert 0 not in driver.partitions
+        finally:
+            running.cancel()
+            await subject.stop()
+
+    asyncio.run(scenario())
+    assert "partition 0 cannot be taken over: expected runs of one of the kinds" in caplog.text
+    assert "found one of kind 'graph', which a newer release started" in caplog.text
+
+
+class Idle:
+    """An owner that nothing is due for."""
+
+    def next_due_ms(self) -> None:
+        return None
+
+    def activations(self) -> list[int]:
+        return []
+
+
+def test_what_is_heard_late_of_a_partition_concerns_nobody_who_has_it_now(topics: str):
+    async def take_over(number: int, replied: int) -> Partition:
+        return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
+
+    async def scenario() -> None:
+        wake_up, driver = asyncio.Event(), Driver(partitions=1)
+        subject = ownership(topics, driver, take_over, wake_up)
+
+        async def owned() -> Partition:
+            async with asyncio.timeout(20):
+                while 0 not in driver.partitions:
+                    wake_up.clear()
+                    await wake_up.wait()
+            return driver.partitions[0]
+
+        await subject.start()
+        try:
+            before = await owned()
+            subject.lose([before], "somebody wrote")
+            assert 0 not in driver.partitions
+            now = await owned()
+            subject.lose([before], "somebody wrote, of which an append that was late has heard")
+            assert driver.partitions[0] is now
+        finally:
+            await subject.stop()
 
     asyncio.run(scenario())

@@ -58,3 +58,27 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
 
     asyncio.run(scenario())
     assert "a turn cannot be appended" in caplog.text
+
+
+def test_a_fault_beside_the_turns_ends_the_worker(topics: str):
+    worker = WorkflowWorker(
+        cluster=Cluster(topics),
+        apps=["tests.e2e.workflow_app"],
+        engines=ENGINES,
+        clock=now_ms,
+        draw_seed=lambda: "seed",
+        name="tests",
+    )
+
+    async def fails() -> None:
+        raise LookupError("expected what cannot be")
+
+    async def scenario() -> None:
+        working = asyncio.create_task(worker.run())
+        await worker.declared()
+        worker._in_background(fails())
+        async with asyncio.timeout(30):
+            await working
+
+    with pytest.raises(LookupError, match="expected what cannot be"):
+        asyncio.run(scenario())

@@ -1,0 +1,72 @@
+"""What becomes of a step whose SQL meets what nobody expected."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, Final, cast
+
+import pytest
+from typing_extensions import override
+
+from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised, StepReturned
+from headwater.processors.runs.step_commits import StepCommit, StepId
+from headwater.schemas.history import Failure
+from headwater.streams.engine.step_database import StepDatabase
+from headwater.streams.engine.turns import StepTransaction
+from headwater.streams.workflows.step_sql import StepSql
+
+POLICY: Final = RetryPolicy(2, 1_000, "constant")
+RETURNED: Final = StepReturned(
+    Reached("pay", "pay", 0, 0, 3, 600), 1, POLICY, "5", statements=(("insert", "[]"),)
+)
+
+
+class Faulty(StepDatabase):
+    """A database with a fault of its own in it."""
+
+    @override
+    async def claim(self, partition: int, epoch: int) -> list[StepCommit]:
+        return []
+
+    @override
+    async def commit(
+        self, partition: int, epoch: int, commit: StepCommit
+    ) -> StepReturned | Failure:
+        raise AssertionError("expected what cannot be")
+
+    @override
+    async def forget(self, partition: int, steps: Collection[StepId]) -> None:
+        pass
+
+
+class Wants:
+    """A partition whose owner wants every result."""
+
+    number = 0
+    epoch = 7
+    owner: Any = property(lambda self: self)
+
+    def expects(self, _: StepCommit) -> bool:
+        return True
+
+
+def test_a_fault_in_the_sql_of_a_step_fails_that_attempt_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+):
+    settled: list[StepReturned | StepRaised] = []
+    sql = StepSql(
+        Faulty(),
+        settled=lambda _, outcome: settled.append(outcome),
+        superseded=lambda *_: pytest.fail("expected the partition to stay"),
+    )
+    commit = StepCommit("order/o-1", 0, RETURNED)
+    asyncio.run(sql.run(StepTransaction(cast("Any", Wants()), 1, commit)))
+    (raised,) = settled
+    assert isinstance(raised, StepRaised)
+    assert raised.retryable
+    assert raised.failure == Failure(
+        "AssertionError",
+        'expected to run the SQL of step "pay" of order/o-1, found: '
+        "AssertionError('expected what cannot be')",
+    )
+    assert 'the SQL of step "pay" of order/o-1 could not be run' in caplog.text
+    assert "Traceback" in caplog.text
