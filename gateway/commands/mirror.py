@@ -1,7 +1,8 @@
 """`headwater sync`: a local SQLite copy of the tables, kept up to date by cursor.
 
 Rows and the cursor behind them are written in one transaction, so a copy that is interrupted goes
-on where it was, and one that is repeated changes nothing. Rows are upserted by primary key.
+on where it was, and one that is repeated changes nothing. Rows are written and deleted by primary
+key.
 """
 
 import json
@@ -69,7 +70,7 @@ class Mirror:
         self._sleep = sleep
 
     def sync(self, since: str | None = None) -> dict[str, int]:
-        """Copies what changed; returns the rows written by table.
+        """Copies what changed; returns the rows written and deleted, by table.
 
         Shape:  `since` (RFC 3339) limits a first copy; a file that has a cursor goes on from there.
         Errors: SyncFailed.
@@ -162,9 +163,19 @@ class Mirror:
             return 0
         if not rows:
             return 0
-        columns = list(dict.fromkeys(column for row in rows for column in row))
+        gone = [row for row in rows if row.get("deleted") is True]
+        there = [row for row in rows if row.get("deleted") is not True]
+        columns = list(dict.fromkeys(column for row in there for column in row))
         _prepare(database, table, columns)
         keys = [column.name for column in table.key]
+        # Deleted first: what came back since is among the others.
+        database.executemany(
+            f"DELETE FROM {_quoted(name)} WHERE "  # noqa: S608 (quoted)
+            + " AND ".join(f"{_quoted(key)} = ?" for key in keys),
+            [tuple(_stored(row[key]) for key in keys) for row in gone],
+        )
+        if not there:
+            return len(rows)
         changed = ", ".join(
             f"{_quoted(column)} = excluded.{_quoted(column)}"
             for column in columns
@@ -175,7 +186,7 @@ class Mirror:
             f" VALUES ({', '.join('?' * len(columns))})"
             f" ON CONFLICT ({', '.join(map(_quoted, keys))})"
             f" DO {'UPDATE SET ' + changed if changed else 'NOTHING'}",
-            [tuple(_stored(row.get(column)) for column in columns) for row in rows],
+            [tuple(_stored(row.get(column)) for column in columns) for row in there],
         )
         return len(rows)
 

@@ -12,6 +12,7 @@ from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.deliveries.sync import SyncPage, changes
 from headwater.projections.postgres.reader import PAGE_MAX
+from headwater.projections.projector.store import SYNC_KEPT_DAYS
 
 _PAGE_DEFAULT: Final = 1000
 
@@ -28,7 +29,10 @@ def read_routes(reader: Reader, key: str) -> Router:
         summary="Rows that changed",
         description="Rows by table, the oldest change first. Ask again with the cursor of the "
         "answer: at once while has_more, later for what changed meanwhile. A row is repeated "
-        "whenever it changes, so upsert by primary key.",
+        "whenever it changes, so upsert by primary key. A row that was deleted is its key and "
+        '`"deleted": true`; these come before the rows of their table. A cursor is good for '
+        f"{SYNC_KEPT_DAYS} days; then the answer is `cursor_expired`: empty the copy, and begin "
+        "without one.",
     )
     async def sync(
         since: Annotated[

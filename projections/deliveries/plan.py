@@ -45,4 +45,5 @@ DELIVERIES: Final = Projection(
     read=_all,
     plan=plan,
     row_types=ROW_TYPES,
+    is_synced=True,
 )

@@ -1,4 +1,4 @@
-"""Sync: the rows of the projection tables that changed since a cursor.
+"""Sync: the rows of the projection tables that changed since a cursor, and those that were deleted.
 
 Theory of operation: every row names the transaction that wrote it last (`changed_in`). Transactions
 end in another order than they began, so "changed_in greater than the last I saw" would skip a row
@@ -8,10 +8,19 @@ transaction left open anywhere in the same Postgres server that has written some
 what changed after it began; the projector's own end within 20 s.
 
 A row that changes again moves forward and is seen again; a cursor may be used any number of times.
-Transaction numbers mean nothing in another database, so a cursor names its own. A row that was
-deleted is not reported.
+Transaction numbers mean nothing in another database, so a cursor names its own.
+
+Deletions are kept beside the rows for 30 days. Those up to the horizon come before any row of a
+page: a row that was deleted and came back is deleted first. A cursor that is older has expired.
+
+Epochs. A server that crashed, or a replica that took over, may have lost the end of what was
+written, and gives the lost transaction numbers to other rows. So a projector begins an epoch with
+each of its connections, in a transaction of its own before any rows. What it writes then is later
+than that; what was lost is read from Kafka again, and so is later, too. A cursor of an earlier
+epoch goes back to where the next one began: whatever it had seen and was lost, it sees again.
 """
 
+from collections.abc import Callable
 from datetime import date, datetime
 from typing import Final, Literal
 
@@ -29,6 +38,7 @@ from headwater.projections.postgres.statements import (
     read_columns,
     statement,
 )
+from headwater.projections.projector.store import SYNC_KEPT_DAYS
 from headwater.schemas.tables import TABLES, Table
 
 __all__ = ["SyncPage", "changes"]
@@ -36,13 +46,25 @@ __all__ = ["SyncPage", "changes"]
 #: Sorts before every key: the first column of a key is never empty, a constraint sees to it.
 _LOWEST: Final = {"text": "", "date": "-infinity", "timestamptz": "-infinity"}
 _BEGINNING: Final = "-infinity"
-_KEY_LENGTHS: Final = {table.name: len(table.key) for table in TABLES}
+#: What the columns of a deleted row's key are, made of their JSON: the same as in a row.
+_READ: Final[dict[str, Callable[[str], object]]] = {
+    "text": str,
+    "date": date.fromisoformat,
+    "timestamptz": datetime.fromisoformat,
+}
+_TABLE_BY_NAME: Final = {table.name: table for table in TABLES}
+_DELETIONS: Final = "deletions"
+_DELETED: Final = statement(_DELETIONS)
+#: After no deletion of a transaction.
+_NO_DELETION: Final = ("", "null")
+_KEY_LENGTHS: Final = {_DELETIONS: 2} | {table.name: len(table.key) for table in TABLES}
 
 
 class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that changed, by table, oldest change first.
+    """Rows that changed, by table, oldest change first; before them those that were deleted.
 
-    Shape:  give `cursor` to the next call: at once while has_more, else whenever you like.
+    Shape:  a row that was deleted is its key and `"deleted": true`. Give `cursor` to the next call:
+            at once while has_more, else whenever you like, within 30 days.
     """
 
     tables: dict[str, list[Row]]
@@ -60,10 +82,24 @@ class _Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class _Cursor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: Literal[1] = 1
     database: str
+    #: Empty before the first one.
+    epoch: str
     user_id: str | None = None
     #: Only rows written since then, until the first pass is through.
     since: str = _BEGINNING
-    at: dict[str, _Position] = {}
+    #: By table, `deletions` among them.
+    at: dict[str, _Position]
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """How Postgres stands, as the query `horizon` has it."""
+
+    database: str
+    horizon: str
+    deletions_pruned: str
+    epoch: str
+    epoch_known: bool
+    next_epoch_began: str | None
 
 
 def _changes_query(table: Table, query: str) -> bytes:
@@ -101,29 +137,41 @@ async def changes(
     """
     if not 1 <= limit <= PAGE_MAX:
         raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
+    given = None if after is None else unpack(after, _Cursor)
     try:
         async with reader.connection() as connection:
-            database, horizon = await _horizon(connection)
-            if after is not None:
-                cursor = _checked(unpack(after, _Cursor), database, horizon, user_id)
+            place = await _place(connection, given.epoch if given else "")
+            if given is not None:
+                cursor = _checked(given, place, user_id)
             else:
-                begin = _BEGINNING if since is None else since.isoformat()
-                cursor = _Cursor(database=database, user_id=user_id, since=begin)
-            return await _page(connection, cursor, horizon, limit)
+                cursor = _first(place, since, user_id)
+            return await _page(connection, cursor, place.horizon, limit)
     except RecordRefused as error:
         raise InvalidCursor(
             "expected a cursor from an earlier page, found other values in it; start without one"
         ) from error
 
 
-async def _horizon(connection: AsyncConnection[DictRow]) -> tuple[str, str]:
-    found = await connection.execute(statement("horizon"))
-    row = await found.fetchone()
-    assert row is not None, "migrations name the database"  # noqa: S101
-    return row["database"], row["horizon"]
+async def _place(connection: AsyncConnection[DictRow], epoch: str) -> _Place:
+    found = await connection.execute(statement("horizon"), {"epoch": epoch})
+    return msgspec.convert(await found.fetchone(), _Place)
 
 
-def _checked(cursor: _Cursor, database: str, horizon: str, user_id: str | None) -> _Cursor:
+def _first(place: _Place, since: datetime | None, user_id: str | None) -> _Cursor:
+    """Where a reader begins that has nothing yet: what was deleted before concerns only `since`."""
+    begin = _BEGINNING if since is None else since.isoformat()
+    deletions = _Position(place.horizon if since is None else "0", _NO_DELETION)
+    return _Cursor(
+        database=place.database, epoch=place.epoch, user_id=user_id, since=begin,
+        at={_DELETIONS: deletions},
+    )  # fmt: skip
+
+
+def _checked(cursor: _Cursor, place: _Place, user_id: str | None) -> _Cursor:
+    """A cursor that may be read on from; one of an earlier epoch goes back.
+
+    Errors: InvalidCursor, CursorExpired.
+    """
     if cursor.user_id != user_id:
         raise InvalidCursor("expected a cursor of the same user; start without one")
     positions = cursor.at.values()
@@ -131,13 +179,30 @@ def _checked(cursor: _Cursor, database: str, horizon: str, user_id: str | None) 
         raise InvalidCursor("expected a cursor from an earlier page; start without one")
     if any(len(p.key) != _KEY_LENGTHS.get(name) for name, p in cursor.at.items()):
         raise InvalidCursor("expected a cursor of the present tables; start without one")
-    went_back = any(int(position.changed_in) > int(horizon) for position in positions)
-    if cursor.database != database or went_back:
+    if _DELETIONS not in cursor.at:
+        raise InvalidCursor("expected a cursor from an earlier page; start without one")
+    if cursor.database != place.database:
         raise CursorExpired(
-            f"expected a cursor of database {database}, found one of {cursor.database} or of a "
-            "later state; usual cause: the projections were rebuilt. Start without one"
+            f"expected a cursor of database {place.database}, found one of {cursor.database}; "
+            "usual cause: the projections were rebuilt. Start without one"
         )
-    return cursor
+    durable = min(int(place.horizon), int(place.next_epoch_began or place.horizon))
+    at = {name: _back_to(durable, position, name) for name, position in cursor.at.items()}
+    deletions = int(at[_DELETIONS].changed_in)
+    pruned = 0 < deletions <= int(place.deletions_pruned)
+    if pruned or not place.epoch_known:
+        raise CursorExpired(
+            f"expected a cursor of the last {SYNC_KEPT_DAYS} days, found an older one, or one of a "
+            "Postgres that was lost with its end: it cannot be told what was deleted since. Start "
+            "without one"
+        )
+    return msgspec.structs.replace(cursor, epoch=place.epoch, at=at)
+
+
+def _back_to(durable: int, position: _Position, name: str) -> _Position:
+    if int(position.changed_in) <= durable:
+        return position
+    return _Position(str(durable), _lowest(name))
 
 
 def _is_transaction(text: str) -> bool:
@@ -147,32 +212,34 @@ def _is_transaction(text: str) -> bool:
 async def _page(
     connection: AsyncConnection[DictRow], cursor: _Cursor, horizon: str, limit: int
 ) -> SyncPage:
-    tables: dict[str, list[Row]] = {}
+    tables: dict[str, list[Row]] = {table.name: [] for table in TABLES}
     at = dict(cursor.at)
     left, has_more = limit, False
-    for table in TABLES:
-        tables[table.name] = []
-        if has_more:
-            continue
+    # Deletions first: a row that came back after it was deleted is deleted, and then there.
+    for name in (_DELETIONS, *tables):
         # One more than fits tells whether anything is left.
-        found = await _read(connection, table, cursor, horizon, left + 1)
+        found = await _read(connection, name, cursor, horizon, left + 1)
         has_more = len(found) > left
         rows = found[:left]
         left -= len(rows)
         if not has_more:
-            at[table.name] = _Position(horizon, _lowest_key(table))
+            at[name] = _Position(horizon, _lowest(name))
         elif rows:
-            at[table.name] = _after(table, rows[-1])
-        tables[table.name] = [_without_bookkeeping(row) for row in rows]
+            at[name] = _after(name, rows[-1])
+        for row in rows:
+            table, entry = _entry(name, row)
+            tables.setdefault(table, []).append(entry)
+        if has_more:
+            break
     since = cursor.since if has_more else _BEGINNING
     next_cursor = msgspec.structs.replace(cursor, at=at, since=since)
     return SyncPage(tables=tables, cursor=pack(next_cursor), has_more=has_more)
 
 
 async def _read(
-    connection: AsyncConnection[DictRow], table: Table, cursor: _Cursor, horizon: str, limit: int
+    connection: AsyncConnection[DictRow], name: str, cursor: _Cursor, horizon: str, limit: int
 ) -> list[Row]:
-    position = cursor.at.get(table.name) or _Position("0", _lowest_key(table))
+    position = cursor.at.get(name) or _Position("0", _lowest(name))
     parameters = {
         **{f"key_{at}": text for at, text in enumerate(position.key)},
         "changed_in": position.changed_in,
@@ -182,21 +249,33 @@ async def _read(
         "limit": limit,
     }
     queries = _CHANGES if cursor.user_id is None else _CHANGES_OF_USER
-    found = await connection.execute(queries[table.name], parameters)
+    query = _DELETED if name == _DELETIONS else queries[name]
+    found = await connection.execute(query, parameters)
     return await found.fetchall()
 
 
-def _lowest_key(table: Table) -> tuple[str, ...]:
-    return tuple(_LOWEST[column.type] for column in key_columns(table))
+def _lowest(name: str) -> tuple[str, ...]:
+    if name == _DELETIONS:
+        return _NO_DELETION
+    return tuple(_LOWEST[column.type] for column in key_columns(_TABLE_BY_NAME[name]))
 
 
-def _after(table: Table, row: Row) -> _Position:
-    values = (row[column.name] for column in key_columns(table))
+def _after(name: str, row: Row) -> _Position:
+    if name == _DELETIONS:
+        key = msgspec.json.encode(row["key"]).decode()
+        return _Position(row["written_in"], (row["table_name"], key))
+    values = (row[column.name] for column in key_columns(_TABLE_BY_NAME[name]))
     return _Position(
         row["written_in"],
         tuple(v.isoformat() if isinstance(v, date) else str(v) for v in values),
     )
 
 
-def _without_bookkeeping(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != "written_in"}
+def _entry(name: str, row: Row) -> tuple[str, Row]:
+    """The table of a row, and the row as readers get it."""
+    if name != _DELETIONS:
+        return name, {column: value for column, value in row.items() if column != "written_in"}
+    of = row["table_name"]
+    kinds = {column.name: column.type for column in key_columns(_TABLE_BY_NAME[of])}
+    key = {column: _READ[kinds[column]](text) for column, text in row["key"].items()}
+    return of, {"deleted": True, **key}

@@ -45,6 +45,7 @@ comment on column projection_errors.at is 'When it was met.';
 
 create table projection_identity (
     id uuid not null default gen_random_uuid(),
+    deletions_pruned xid8 not null default '0',
     one boolean primary key default true check (one)
 );
 
@@ -53,4 +54,43 @@ insert into projection_identity default values;
 comment on table projection_identity is
     'Names this database: transaction numbers, and so the cursors of sync, mean nothing in another.';
 comment on column projection_identity.id is 'Drawn when the database was first migrated.';
+comment on column projection_identity.deletions_pruned is
+    'The last transaction whose deletions are no longer in the table deletions; 0 while all are.';
 comment on column projection_identity.one is 'Holds the table to one row.';
+
+-- A server that crashed, or a replica that took over, may have lost the end of what was written, and
+-- hands out the lost transaction numbers again. What is written after that is written in a later
+-- epoch, and a cursor of an earlier one goes back to where that began.
+create table sync_epochs (
+    id uuid primary key default gen_random_uuid(),
+    number bigint generated always as identity unique,
+    began_in xid8 not null default pg_current_xact_id(),
+    began_at timestamptz not null
+);
+
+comment on table sync_epochs is
+    'The sessions that wrote projection tables, one after the other: cursors of sync name them.';
+comment on column sync_epochs.id is 'Named by cursors.';
+comment on column sync_epochs.number is 'The order of the epochs.';
+comment on column sync_epochs.began_in is
+    'The transaction that began it: all that it wrote is later, all that is earlier is durable.';
+comment on column sync_epochs.began_at is 'When it began.';
+
+create table deletions (
+    table_name text,
+    key jsonb,
+    user_id text,
+    deleted_in xid8 not null default pg_current_xact_id(),
+    deleted_at timestamptz not null,
+    primary key (table_name, key)
+);
+
+create index deletions_in on deletions (deleted_in);
+
+comment on table deletions is
+    'Rows of projection tables that were deleted in the last 30 days: sync tells its readers.';
+comment on column deletions.table_name is 'The table.';
+comment on column deletions.key is 'The primary key of the row: {column: value}.';
+comment on column deletions.user_id is 'Whose the row was, when that was known.';
+comment on column deletions.deleted_in is 'The transaction that deleted it, the last time.';
+comment on column deletions.deleted_at is 'When that was.';

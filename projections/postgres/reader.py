@@ -1,12 +1,16 @@
 """Reading from Postgres: a pool of connections, and a time limit on every answer.
 
 A reader never waits long for a Postgres that is away: it answers StoreUnavailable within about two
-seconds, and works again by itself when Postgres does.
+seconds, or within eight where Postgres froze meanwhile, and works again by itself when Postgres
+does. When a limit is reached the connection is cut: to cancel a query politely, as psycopg does,
+takes a server that listens.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 from psycopg import AsyncConnection
@@ -39,7 +43,8 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, answer_timeout_s: float = _ANSWER_TIMEOUT_S) -> None:
+        self._answer_timeout_s = answer_timeout_s
         super().__init__(
             AsyncConnectionPool(
                 dsn,
@@ -55,7 +60,7 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
                 timeout=_CONNECT_TIMEOUT_S,
                 reconnect_timeout=_RECONNECT_TIMEOUT_S,
                 configure=_configure,
-                check=AsyncConnectionPool.check_connection,
+                check=_check,
                 open=False,
             )
         )
@@ -63,9 +68,12 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
         """A connection for several queries, its errors translated."""
+        began_s = asyncio.get_running_loop().time()
         with store_edge("answer a query"):
-            async with asyncio.timeout(_ANSWER_TIMEOUT_S), self._pool.connection() as connection:
-                yield connection
+            async with self._pool.connection() as connection:
+                waited_s = asyncio.get_running_loop().time() - began_s
+                with _limited(connection, self._answer_timeout_s - waited_s):
+                    yield connection
 
     async def answers(self, query: bytes, **parameters: object) -> list[Row]:
         """The rows of a query; none where a parameter is nothing that Postgres could hold."""
@@ -94,6 +102,27 @@ def _storable(value: object) -> bool:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
+
+
+@contextmanager
+def _limited(connection: AsyncConnection[DictRow], seconds: float) -> Iterator[None]:
+    """Cuts a connection that is still in use after some seconds: its query fails at once."""
+    cutting = asyncio.get_running_loop().call_later(seconds, _cut, connection)
+    try:
+        yield
+    finally:
+        cutting.cancel()
+
+
+def _cut(connection: AsyncConnection[DictRow]) -> None:
+    # The descriptor is libpq's, and stays open; whoever waits for it finds the end of the stream.
+    with socket.socket(fileno=os.dup(connection.fileno())) as mine, suppress(OSError):
+        mine.shutdown(socket.SHUT_RDWR)
+
+
+async def _check(connection: AsyncConnection[DictRow]) -> None:
+    with _limited(connection, _CONNECT_TIMEOUT_S):
+        await AsyncConnectionPool.check_connection(connection)
 
 
 async def _configure(connection: AsyncConnection[DictRow]) -> None:

@@ -128,9 +128,32 @@ def _delete(table: str, key: tuple[SqlColumn, ...]) -> bytes:
         "delete_rows",
         table=sql.Identifier(table),
         definitions=listed([column.definition for column in key]),
-        match=sql.SQL(" and ").join(
-            [sql.SQL("t.{0} = r.{0}").format(column.identifier) for column in key]
-        ),
+        match=_match(key),
+    )
+
+
+def _delete_synced(table: Table) -> bytes:
+    key = key_columns(table)
+    pairs = [
+        sql.SQL("{}, r.{}").format(sql.Literal(column.name), column.identifier) for column in key
+    ]
+    of_user = table.key_names[0] == "user_id"
+    others = [column for column in key if column.name != "user_id"]
+    return filled(
+        "delete_synced_rows",
+        table=sql.Identifier(table.name),
+        table_name=sql.Literal(table.name),
+        definitions=listed([column.definition for column in key]),
+        match=_match(key),
+        returned=listed([sql.SQL("t.{}").format(column.identifier) for column in others]),
+        pairs=listed(list(pairs)),
+        user_id=sql.SQL("r.user_id" if of_user else "t.user_id"),
+    )
+
+
+def _match(key: tuple[SqlColumn, ...]) -> sql.Composed:
+    return sql.SQL(" and ").join(
+        [sql.SQL("t.{0} = r.{0}").format(column.identifier) for column in key]
     )
 
 
@@ -157,7 +180,7 @@ UPSERTS: Final[dict[str, bytes]] = {
 
 #: How rows are deleted, by table.
 DELETES: Final[dict[str, bytes]] = {
-    **{table.name: _delete(table.name, key_columns(table)) for table in TABLES},
+    **{table.name: _delete_synced(table) for table in TABLES},
     "webhook_outcomes": _delete("webhook_outcomes", (SqlColumn("event_id", "text"),)),
     "duplicates": _delete("duplicates", (SqlColumn("request_id", "text"),)),
 }

@@ -25,7 +25,8 @@ class Projection:
 
     Shape:  `read` takes records of one partition and the claims before them, moves the claims to
             after them and returns the records that count, as `plan` wants them. `row_types` are
-            those of the rows that it plans in binary, by table.
+            those of the rows that it plans in binary, by table. `is_synced` when readers follow its
+            tables by cursor.
     """
 
     name: str
@@ -34,3 +35,4 @@ class Projection:
     read: Callable[[Sequence[LogRecord], Claims], Sequence[LogRecord]]
     plan: Planner
     row_types: Mapping[str, RowType] = field(default_factory=dict)
+    is_synced: bool = False

@@ -6,8 +6,10 @@ refused. So a batch may be applied twice, late, or by a projector that has lost 
 without knowing, and nothing is written twice or goes back. With the offsets go the claims of
 partitions that have an owner, so that reading on knows which records count.
 
-synchronous_commit stays on although Kafka could replay a lost tail: after a crash the server hands
-out the lost transaction numbers again, and a sync cursor that had seen them would skip rows.
+synchronous_commit is off: a commit does not wait for the disk. Rows and offsets are one
+transaction, so a server that crashes loses both or neither, and what it lost is read from Kafka
+again. What of that a reader had seen, it sees once more: each connection begins an epoch
+(`deliveries.sync`). The commits of steps are not made here, and wait.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ from headwater.projections.projector.records import LogRecord, refusal
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import NO_CAUSE
 
-__all__ = ["Place", "Store"]
+__all__ = ["SYNC_KEPT_DAYS", "Place", "Store"]
 
 #: psycopg knows no shorter one; a server that is up answers within milliseconds.
 _CONNECT_TIMEOUT_S: Final = 2
@@ -34,6 +36,10 @@ _CONNECT_TIMEOUT_S: Final = 2
 _APPLY_TIMEOUT_S: Final = 60.0
 #: The server's own limit comes first: only then does it say what took so long.
 _STATEMENT_TIMEOUT_S: Final = 50.0
+#: For how long readers of sync may be away: for as long their cursors are good.
+SYNC_KEPT_DAYS: Final = 30
+_SYNC_KEPT_MS: Final = SYNC_KEPT_DAYS * 24 * 60 * 60 * 1000
+_PRUNE_EVERY_MS: Final = 60 * 60 * 1000
 
 
 class Place(NamedTuple):
@@ -60,6 +66,8 @@ class Store:
         self._clock = clock
         self._plan = projection.plan
         self._row_types = projection.row_types
+        self._is_synced = projection.is_synced
+        self._pruned_at_ms = 0
         #: The oids that this session's row types have, by table.
         self._oids: dict[str, int] = {}
         self._connection: AsyncConnection[Any] | None = None
@@ -122,11 +130,16 @@ class Store:
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 application_name=f"headwater-projector {self._projection}",
             )
-            await self._connection.execute(
-                statement("projector_session"), {"statement_timeout": self._statement_timeout}
-            )
-            self._oids = await self._make_row_types(self._connection)
+            await self._begin_session(self._connection)
         return self._connection
+
+    async def _begin_session(self, connection: AsyncConnection[Any]) -> None:
+        if self._is_synced:
+            await connection.execute(statement("begin_epoch"), {"now_ms": self._clock()})
+        await connection.execute(
+            statement("projector_session"), {"statement_timeout": self._statement_timeout}
+        )
+        self._oids = await self._make_row_types(connection)
 
     async def _make_row_types(self, connection: AsyncConnection[Any]) -> dict[str, int]:
         connection.adapters.register_dumper(BinaryRows, BinaryRowsDumper)
@@ -152,6 +165,7 @@ class Store:
             planned = batch.plan if admitted.records is None else self._plan(admitted.records)
             await self._write(connection, planned)
             await self._advance(connection, admitted, batch.claims)
+            await self._prune(connection)
         return admitted, planned.unreadable
 
     async def _apply_in_parts(
@@ -215,6 +229,14 @@ class Store:
                 "now_ms": self._clock(),
             }
             await connection.execute(statement("write_offsets"), parameters)
+
+    async def _prune(self, connection: AsyncConnection[Any]) -> None:
+        """Forgets, now and then, what no cursor needs any more."""
+        now_ms = self._clock()
+        if self._is_synced and now_ms - self._pruned_at_ms > _PRUNE_EVERY_MS:
+            before_ms = now_ms - _SYNC_KEPT_MS
+            await connection.execute(statement("prune_sync"), {"before_ms": before_ms})
+            self._pruned_at_ms = now_ms
 
     def _named(self, partitions: Sequence[Partition]) -> Mapping[str, Any]:
         return {

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import psycopg
@@ -20,8 +20,8 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import UPSERTS, statement
 from headwater.projections.projector.store import Store
 from headwater.schemas.errors import StoreUnavailable
-from headwater.schemas.tables import CONNECTIONS, SLEEP_SESSIONS
-from tests.integration.written import apply, day, row, stamp, table_record
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
+from tests.integration.written import Written, apply, day, row, stamp, table_record
 
 NOW_MS = 1_767_300_000_000
 
@@ -179,31 +179,123 @@ def test_cursors_of_others_are_refused(fresh_database: str):
     async def scenario(house: House) -> None:
         cursor = (await house.page()).cursor
         held = unpack(cursor, dict[str, Any])
-        start = {"daily_summary": ["1", ["", "", "-infinity"]]}
+        start = {**held["at"], "daily_summary": ["1", ["", "", "-infinity"]]}
         malformed = [
             "",
             "no cursor",
             "é",
             pack({**held, "version": 2}),
             pack({**held, "more": 1}),
-            pack({**held, "at": {"daily_summary": ["1; drop table", ["", "", ""]]}}),
-            pack({**held, "at": {"daily_summary": ["1", ["", "", "some day"]]}}),
-            pack({**held, "at": {"daily_summary": ["1", [""]]}}),
+            pack({**held, "at": {**start, "daily_summary": ["1; drop table", ["", "", ""]]}}),
+            pack({**held, "at": {**start, "daily_summary": ["1", ["", "", "some day"]]}}),
+            pack({**held, "at": {**start, "daily_summary": ["1", [""]]}}),
             pack({**held, "at": {"unheard_of": ["1", [""]]}}),
+            pack({**held, "at": {}}),
             pack({**held, "at": start, "since": "once"}),
-            pack({**held, "at": {"daily_summary": ["1", ["\x00", "", "2026-01-01"]]}}),
+            pack({**held, "at": {**start, "daily_summary": ["1", ["\x00", "", "2026-01-01"]]}}),
         ]
         for text in malformed:
             with pytest.raises(InvalidCursor):
                 await house.page(text)
         elsewhere = {**held, "database": "6f2c7a2e-0000-0000-0000-000000000000"}
-        later = {**held, "at": {"daily_summary": [str(2**40), ["", "", "-infinity"]]}}
-        for expired in (elsewhere, later):
+        unheard_of = {**held, "epoch": "6f2c7a2e-0000-0000-0000-000000000000"}
+        for expired in (elsewhere, unheard_of):
             with pytest.raises(CursorExpired):
                 await house.page(pack(expired))
         for limit in (0, 10_001):
             with pytest.raises(ValueError, match="limit"):
                 await house.page(limit=limit)
+
+    in_a_house(fresh_database, scenario)
+
+
+def gone(user: str, date: str) -> Written:
+    key = DAILY_SUMMARY.row_key((user, "garmin", date))
+    return Written(DAILY_SUMMARY.topic, 0, key, None)
+
+
+def deleted(user: str, day: int) -> tuple[str, dict[str, Any]]:
+    key = {"user_id": user, "source": "garmin", "datetime": date(2026, 1, day)}
+    return "daily_summary", {"deleted": True, **key}
+
+
+def test_what_was_deleted_is_told_to_who_may_have_it(fresh_database: str):
+    async def scenario(house: House) -> None:
+        days = [day(user, f"2026-01-0{n}") for user in ("u1", "u2") for n in (1, 2)]
+        await apply(house.store, days)
+        _, everybody = await house.all()
+        _, one = await house.all(user_id="u1")
+        await apply(house.store, [gone("u1", "2026-01-01"), gone("u2", "2026-01-02")])
+        # Postgres may have lost a row that a reader has.
+        await apply(house.store, [gone("u1", "2026-01-03")])
+        told = [deleted("u1", 1), deleted("u2", 2), deleted("u1", 3)]
+        for limit in (1, 2, 100):
+            assert (await house.all(everybody, limit=limit))[0] == told
+        mine, _ = await house.all(one, user_id="u1")
+        assert mine == [told[0], told[2]]
+        rows, cursor = await house.all()
+        assert not any("deleted" in row for _, row in rows)  # who begins has nothing to delete
+        assert (await house.all(cursor))[0] == []
+
+    in_a_house(fresh_database, scenario)
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_a_row_that_came_back_is_deleted_first(fresh_database: str, limit: int):
+    async def scenario(house: House) -> None:
+        await apply(house.store, [day("u1", "2026-01-01", steps=1)])
+        _, cursor = await house.all()
+        await apply(house.store, [gone("u1", "2026-01-01")])
+        await apply(house.store, [day("u1", "2026-01-01", steps=2)])
+        found, cursor = await house.all(cursor, limit=limit)
+        assert found[0] == deleted("u1", 1)
+        assert [row["steps"] for _, row in found[1:]] == [2]
+        await apply(house.store, [gone("u1", "2026-01-01")])
+        assert (await house.all(cursor, limit=limit))[0] == [deleted("u1", 1)]
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_a_deleted_connection_is_told_to_its_user(fresh_database: str):
+    async def scenario(house: House) -> None:
+        link = table_record(CONNECTIONS, row(CONNECTIONS, ("t1",), user_id="u1", active=True))
+        night = row(SLEEP_SESSIONS, ("u1", "oura", "2026-01-01T22:00:00+02:00"))
+        await apply(house.store, [link, table_record(SLEEP_SESSIONS, night)])
+        before, cursor = await house.all(user_id="u1")
+        gone = [
+            Written(CONNECTIONS.topic, 0, link.key, None),
+            Written(SLEEP_SESSIONS.topic, 0, SLEEP_SESSIONS.row_key(night.key), None),
+        ]
+        await apply(house.store, gone)
+        found = dict((await house.all(cursor, user_id="u1"))[0])
+        assert found["terra_connections"] == {"deleted": True, "terra_user_id": "t1"}
+        assert found["sleep_sessions"]["start_time"] == dict(before)["sleep_sessions"]["start_time"]
+
+    in_a_house(fresh_database, scenario)
+
+
+def test_a_cursor_is_good_for_thirty_days(fresh_database: str):
+    async def scenario(house: House) -> None:
+        hour, days = 3_600_000, 24 * 3_600_000
+        await apply(house.store, [day("u1", "2026-01-01"), day("u1", "2026-01-02")])
+        _, cursor = await house.all()
+        await apply(house.store, [gone("u1", "2026-01-01")])
+        house.now_ms += 30 * days - hour
+        await apply(house.store, [day("u2", "2026-01-01")])
+        found, later = await house.all(cursor)
+        assert found[0] == deleted("u1", 1)
+        house.now_ms += 2 * hour
+        await apply(house.store, [day("u3", "2026-01-01")])
+        with pytest.raises(CursorExpired, match="last 30 days"):
+            await house.page(cursor)
+        assert [row["user_id"] for _, row in (await house.all(later))[0]] == ["u3"]
+        # The epoch of a cursor is forgotten when the next one is as old.
+        for _ in range(2):
+            await house.store.close()
+            house.now_ms += 31 * days
+            await apply(house.store, [day("u4", "2026-01-01")])
+        with pytest.raises(CursorExpired):
+            await house.page(later)
 
     in_a_house(fresh_database, scenario)
 

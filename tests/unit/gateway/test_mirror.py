@@ -57,6 +57,21 @@ def rows(database: Path, query: str = "select * from daily_summary") -> list[dic
         connection.close()
 
 
+def test_what_was_deleted_is_deleted_and_what_came_back_is_there(tmp_path: Path) -> None:
+    database = tmp_path / "copy.sqlite"
+    other = {**DAY, "datetime": "2026-07-02"}
+    Script([page("c1", DAY, other)]).sync(database)
+    gone = {"deleted": True, "user_id": "u", "source": "garmin", "datetime": "2026-07-01"}
+    again = {**DAY, "steps": 5}
+    unheard_of = {**gone, "datetime": "2026-07-09"}
+    written = Script([page("c2", gone, unheard_of)]).sync(database)
+    assert written["daily_summary"] == 2
+    assert [row["datetime"] for row in rows(database)] == ["2026-07-02"]
+    Script([page("c3", gone, again)]).sync(database)
+    assert sorted(row["steps"] for row in rows(database)) == [1, 5]
+    assert "deleted" not in rows(database)[0]
+
+
 def test_pages_are_copied_and_the_next_sync_goes_on_from_the_cursor(tmp_path: Path) -> None:
     database = tmp_path / "rows.sqlite"
     first = Script([page("c1", DAY, more=True), page("c2", {**DAY, "datetime": "2026-07-02"})])

@@ -1,0 +1,8 @@
+select table_name, key, deleted_in::text as written_in
+from deletions
+where (deleted_in, table_name, key) > (%(changed_in)s::xid8, %(key_0)s, %(key_1)s::jsonb)
+  and deleted_in < %(horizon)s::xid8
+  and deleted_at >= %(since)s::timestamptz
+  and (%(user_id)s::text is null or user_id = %(user_id)s)
+order by deleted_in, table_name, key
+limit %(limit)s
