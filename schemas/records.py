@@ -11,7 +11,13 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from headwater.schemas.history import CommandSent, HistoryAppended, ReplySent
+from headwater.schemas.history import (
+    CommandSent,
+    HistoryAppended,
+    ReplySent,
+    SendEvent,
+    StartRun,
+)
 from headwater.schemas.snapshots import SnapshotTaken
 
 
@@ -72,7 +78,7 @@ class WebhookReceived(Delivery, frozen=True, kw_only=True, gc=False):
 
 
 class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
-    """A delivery that is no duplicate (topics `events`, `unresolved`, `waiting` and `effects`)."""
+    """A delivery that is no duplicate (topics `events`, `unresolved` and `waiting`)."""
 
     #: Whose it is, once that is known.
     user_id: str | None = None
@@ -198,6 +204,23 @@ class RequestAnswered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: int
 
 
+class EffectDecided(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a delivery does to a workflow (topic `effects`, key `event_id`)."""
+
+    #: The delivery.
+    event_id: str
+    #: Id of the HTTP request that brought it.
+    request_id: str
+    #: The rule, or what the normalizer calls it: with the delivery, the name of the effect.
+    name: str
+    #: The workflow.
+    workflow: str
+    #: Which instance of it.
+    instance_id: str
+    #: What is done. Who carries it out says who sends it, and as which of its posts.
+    command: StartRun | SendEvent
+
+
 Record: TypeAlias = (
     WebhookReceived
     | WebhookAdmitted
@@ -205,6 +228,7 @@ Record: TypeAlias = (
     | OutcomeRecorded
     | DuplicateDropped
     | RequestAnswered
+    | EffectDecided
     | HistoryAppended
     | CommandSent
     | ReplySent
@@ -223,4 +247,5 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "command_sent": CommandSent,
     "reply_sent": ReplySent,
     "snapshot_taken": SnapshotTaken,
+    "effect_decided": EffectDecided,
 }

@@ -118,10 +118,10 @@ TOPICS: Final = (
     Topic(
         name=EFFECTS,
         key="event id, partitioned by the owner of the delivery",
-        value="webhook_admitted",
+        value="effect_decided",
         cleanup=Cleanup.DELETE,
         retention_ms=7 * _DAY_MS,
-        purpose="Deliveries that start or signal workflows.",
+        purpose="What deliveries do to workflows: start them, and send them events.",
     ),
     *map(topic_of, TABLES),
     Topic(

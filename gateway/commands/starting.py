@@ -12,8 +12,8 @@ from headwater.gateway.settings import PREFIX, Settings
 from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import pass_over_skipped
+from headwater.streams.starters.effects import Starter
 from headwater.streams.starters.schedule_declarer import declare
-from headwater.streams.starters.webhook_rules import Triggers
 from headwater.streams.workflows.client import WorkflowClient
 
 #: Longer than a partition takes to change its owner; what has no outcome then is sent again.
@@ -65,14 +65,12 @@ async def start_workflows(
     clock: Callable[[], int],
     new_id: Callable[[], str],
 ) -> None:
-    """Declares the schedules of apps, and follows rules until it is cancelled.
+    """Declares the schedules of apps, and carries out effects until it is cancelled.
 
     Errors: RulesWrong.
     """
     declared = await apps
     check_rules(settings, rules, declared)
-    if not rules and not declared.schedules:
-        return
     cluster = cluster_of(settings)
     await pass_over_skipped(cluster)
     client = WorkflowClient(
@@ -82,20 +80,16 @@ async def start_workflows(
         clock=clock,
         new_id=new_id,
     )
-    works: list[Awaitable[None]] = [declare(client, declared.schedules, new_id=new_id)]
-    if rules:
-        triggers = Triggers(
-            rules,
-            client,
-            cluster=cluster,
-            group=f"{settings.app_id}-triggers",
-            member=settings.member or None,
-            clock=clock,
-        )
-        works.append(triggers.run())
+    starter = Starter(
+        client,
+        cluster=cluster,
+        group=f"{settings.app_id}-effects",
+        member=settings.member or None,
+        clock=clock,
+    )
     await client.start()
     try:
-        await together(*works)
+        await together(declare(client, declared.schedules, new_id=new_id), starter.run())
     finally:
         await client.stop()
 

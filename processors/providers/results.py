@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from headwater.processors.columns import RowUpdate
+from headwater.schemas.history import SendEvent, StartRun
 
 #: Reason of a delivery none of whose records can be taken.
 NO_USABLE_RECORD: Final = "no_usable_record"
@@ -18,11 +19,28 @@ class Rejected(msgspec.Struct, frozen=True):
     detail: str
 
 
+class Effect(msgspec.Struct, frozen=True):
+    """What a delivery does to an instance of a workflow: it starts it, or sends it an event.
+
+    Shape:  name tells it from other effects of the delivery; of two with one name the first counts.
+            The event id of a SendEvent stays empty, and so does the sender.
+    """
+
+    name: str
+    workflow: str
+    instance_id: str
+    command: StartRun | SendEvent
+
+
 class Normalized(msgspec.Struct, frozen=True):
-    """The rows that a delivery sets columns of, and the records of it that set none."""
+    """What a delivery comes to: the rows that it sets columns of, and what it does to workflows.
+
+    Shape:  rejected are the records of it that set none.
+    """
 
     updates: tuple[RowUpdate, ...]
     rejected: tuple[Rejected, ...] = ()
+    effects: tuple[Effect, ...] = ()
 
 
 class Skipped(msgspec.Struct, frozen=True):

@@ -1,12 +1,11 @@
-"""What rules make of a delivery: commands to workflows, or why there is none.
+"""What a delivery does to workflows: the effects that rules find, and commands for effects.
 
-Pure: (rules, delivery, its place in `effects`) -> for each rule that concerns it a Send or a
-Failed.
-
-Once. A start is repeated without harm, because its id is taken then. A signal says who sent it, and
-under which number: the rule, the partition, the offset. Owners take no number twice from one
-sender, and none below the highest that they have taken; so signals must be sent in the order of
-the offsets, as often as need be. Each rule is a sender of its own: two may signal one instance.
+Once. An effect is named by its delivery and its rule, and those who carry effects out pass over one
+that was there before. A start is repeated without harm, because its id is taken then. A signal says
+who sent it, and under which number: the rule, the partition of the topic `effects`, the offset.
+Owners take no number twice from one sender, and none below the highest that they have taken; so
+signals must be sent in the order of the offsets, as often as need be. Each rule is a sender of its
+own: two may signal one instance.
 """
 
 from collections.abc import Iterable
@@ -16,53 +15,53 @@ import msgspec
 import orjson
 
 from headwater.processors.expressions import Expression, Facts, Fault
+from headwater.processors.providers.results import Effect
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
     PROGRAM,
+    WORKFLOW_NAME_MAX,
     name_fault,
     value_fault,
 )
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
 from headwater.schemas.history import Command, Json, Sender, SendEvent, StartRun
-from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.records import EffectDecided, WebhookAdmitted
 
 #: Reasons of dead letters; a refusal's is its code in small letters.
 RULE_FAILED: Final = "rule_failed"
 BODY_NOT_JSON: Final = "body_not_json"
+INVALID_EFFECT: Final = "invalid_effect"
+
+#: The name of an effect is that of a sender, too, behind a mark.
+EFFECT_NAME_MAX: Final = WORKFLOW_NAME_MAX - len(PROGRAM)
 
 
 class Send(msgspec.Struct, frozen=True):
-    """A command that a rule sends; `command_id` is the same however often it is sent."""
+    """A command that is sent for an effect; `command_id` is the same however often it is sent."""
 
-    rule: str
+    name: str
     command_id: str
     workflow: str
     instance_id: str
     command: Command
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """A rule that could not be followed for a delivery; detail names the rule."""
+class NoEffect(msgspec.Struct, frozen=True):
+    """An effect that a delivery cannot have; name and detail name it, by its rule."""
 
-    rule: str
+    name: str
     reason: str
     detail: str
 
 
 def decide(
-    rules: Iterable[Rule],
-    event: WebhookAdmitted,
-    partition: int,
-    offset: int,
-    *,
-    only: str | None = None,
-) -> list[Send | Failed]:
+    rules: Iterable[Rule], event: WebhookAdmitted, *, only: str | None = None
+) -> list[Effect | NoEffect]:
     """Follows the rules that concern a delivery, in their order.
 
-    Shape:  partition and offset are those of the topic `effects`; only is the name of the one rule
-            to follow, None for all.
+    Shape:  only is the name of the one rule to follow, None for all.
     """
     found = [
         rule
@@ -78,16 +77,44 @@ def decide(
         detail = f"expected a body that is JSON with numbers and depth in bounds, found: {error}"
         return [_failed(rule, BODY_NOT_JSON, detail) for rule in found]
     whole = _Whole(about, event.body)
-    decided = (_follow(rule, facts, whole, event, (partition, offset)) for rule in found)
+    decided = (_follow(rule, facts, whole, event) for rule in found)
     return [each for each in decided if each is not None]
 
 
-def refused(send: Send, code: str, message: str) -> Failed | None:
-    """What a command's outcome means for its rule: None if it did what was asked."""
+def checked(effect: Effect) -> Effect | NoEffect:
+    """An effect of a normalizer, or what is wrong with it."""
+    command = effect.command
+    faults = [
+        name_fault("the name of an effect", effect.name, EFFECT_NAME_MAX),
+        name_fault("workflow", effect.workflow, WORKFLOW_NAME_MAX),
+        name_fault("an instance id", effect.instance_id, INSTANCE_ID_MAX),
+    ]
+    if isinstance(command, SendEvent):
+        faults.append(name_fault("an event type", command.type, EVENT_TYPE_MAX))
+        faults.append(value_fault("payload", command.payload))
+    params = command.params if isinstance(command, StartRun) else command.start
+    faults.append(value_fault("params", params or ""))
+    for fault in filter(None, faults):
+        return NoEffect(effect.name, INVALID_EFFECT, f"effect {effect.name!a}: {fault}")
+    return effect
+
+
+def send_of(effect: EffectDecided, partition: int, offset: int) -> Send:
+    """The command for an effect that lies at an offset of a partition of `effects`."""
+    sender = Sender(f"{PROGRAM}{effect.name}", f"effects-{partition}", 0, offset)
+    command_id = f"{sender.workflow}/{sender.instance_id}#{sender.number}"
+    command = effect.command
+    if isinstance(command, SendEvent):
+        command = msgspec.structs.replace(command, event_id=command_id, sender=sender)
+    return Send(effect.name, command_id, effect.workflow, effect.instance_id, command)
+
+
+def refused(send: Send, code: str, message: str) -> NoEffect | None:
+    """What a command's outcome means for its effect: None if it did what was asked."""
     exists = code == INSTANCE_EXISTS and isinstance(send.command, StartRun)
     if exists or not is_refused(code):
         return None
-    return Failed(send.rule, code.lower(), f"rule {send.rule}: {message}")
+    return NoEffect(send.name, code.lower(), f"{send.name}: {message}")
 
 
 #: What expressions and payloads have of a delivery, beside its body.
@@ -150,32 +177,26 @@ class _Unfit(Exception):
 
 
 def _follow(
-    rule: Rule, facts: Facts, whole: _Whole, event: WebhookAdmitted, place: tuple[int, int]
-) -> Send | Failed | None:
-    sender = Sender(f"{PROGRAM}{rule.name}", f"effects-{place[0]}", 0, place[1])
-    command_id = f"{sender.workflow}/{sender.instance_id}#{sender.number}"
+    rule: Rule, facts: Facts, whole: _Whole, event: WebhookAdmitted
+) -> Effect | NoEffect | None:
     try:
         if not _holds(rule, facts):
             return None
         instance_id = _instance_id(rule, facts)
-        command: Command
+        command: StartRun | SendEvent
         if rule.mode == "start":
             command = StartRun(_json(rule, "params", facts, whole))
         else:
-            command = SendEvent(
-                command_id,
-                _event_type(rule, event),
-                _json(rule, "payload", facts, whole),
-                sender,
-                None if rule.mode == "signal" else _json(rule, "params", facts, whole),
-            )
+            payload = _json(rule, "payload", facts, whole)
+            start = None if rule.mode == "signal" else _json(rule, "params", facts, whole)
+            command = SendEvent("", _event_type(rule, event), payload, None, start)
     except _Unfit as unfit:
         return _failed(rule, unfit.reason, str(unfit))
-    return Send(rule.name, command_id, rule.workflow, instance_id, command)
+    return Effect(rule.name, rule.workflow, instance_id, command)
 
 
-def _failed(rule: Rule, reason: str, detail: str) -> Failed:
-    return Failed(rule.name, reason, f"rule {rule.name}: {detail}")
+def _failed(rule: Rule, reason: str, detail: str) -> NoEffect:
+    return NoEffect(rule.name, reason, f"rule {rule.name}: {detail}")
 
 
 def _holds(rule: Rule, facts: Facts) -> bool:

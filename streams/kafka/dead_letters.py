@@ -18,8 +18,8 @@ ORIGINAL_TIMESTAMP: Final = "headwater.original_timestamp_ms"
 #: On a record that is put back into its topic: the position of the dead letter. Agents let such a
 #: record pass where they would drop a duplicate or count an old wait.
 REPLAY_OF: Final = "headwater.replay_of"
-#: On a dead letter of the rules for deliveries, and on its replay: the rule to follow once more.
-#: Such a replay is for rules alone; the other readers of its topic have had the record.
+#: On a dead letter of an effect of a delivery, and on its replay: the rule to follow once more, and
+#: no other.
 RULE: Final = "headwater.rule"
 #: On a record of the topic `dead-letters` that marks another one as replayed.
 REPLAYED: Final = "headwater.replayed"

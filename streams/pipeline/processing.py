@@ -21,11 +21,13 @@ from headwater.processors.providers.envelope import user_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Lookup, Provider
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult
+from headwater.processors.triggers.decide import checked, decide
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
-from headwater.schemas.topics import EFFECTS, EVENTS, UNRESOLVED, WEBHOOKS
+from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
+from headwater.streams.kafka.dead_letters import RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.partition_state import PartitionState, Wanted
 from headwater.streams.pipeline.stage_output import Emission
@@ -168,13 +170,17 @@ class Processing:
             merge(update)
 
     def _conclude(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
-        """Says what became of a delivery, and lets rules know of it unless it is dead."""
+        """Says what became of a delivery, and what it does to workflows unless it is dead."""
         self.emission.normalized(event, record, result)
-        if self._rules and not isinstance(result, Failed):
-            source, type_ = event.source, event.type
-            if any(rule.concerns(source, type_) for rule in self._rules):
-                key = event.event_id.encode()
-                self.emission.add(Outgoing(EFFECTS, self.emission.partition, key, encode(event)))
+        if isinstance(result, Failed):
+            return
+        only = text_header(record, RULE) if record.headers else None
+        wanted = result.effects if isinstance(result, Normalized) else ()
+        found = [checked(effect) for effect in wanted if only in (None, effect.name)]
+        if self._rules:
+            found += decide(self._rules, event, only=only)
+        for each in found:
+            self.emission.effect(event, record, each)
 
     def _provider_of(self, event: WebhookAdmitted) -> Provider:
         provider = self._providers.get(event.source)

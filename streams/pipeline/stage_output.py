@@ -6,17 +6,19 @@ All of it goes to the partition that the batch was read from, but for hops to ot
 from typing import Final
 
 from headwater.processors.providers.results import (
+    Effect,
     Failed,
     Normalized,
     NormalizeResult,
     Skipped,
     details_of,
 )
+from headwater.processors.triggers.decide import NoEffect
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
-from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted
-from headwater.schemas.topics import OUTCOMES
-from headwater.streams.kafka.dead_letters import dead_letter
+from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
+from headwater.schemas.topics import EFFECTS, OUTCOMES
+from headwater.streams.kafka.dead_letters import RULE, dead_letter
 from headwater.streams.kafka.records import Incoming, Outgoing
 
 #: Reason of a dead letter that names the rejected records of a delivery that was processed.
@@ -85,6 +87,18 @@ class Emission:
         key = event.event_id.encode()
         self.records.append(Outgoing(OUTCOMES, self.partition, key, encode(outcome)))
 
+    def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
+        """Adds what a delivery does to a workflow, or a dead letter that names the rule."""
+        if isinstance(found, NoEffect):
+            letter = self._letter_of(record, event, found.reason, found.detail)
+            headers = [each for each in letter.headers or () if each[0] != RULE]
+            headers.append((RULE, found.name.encode(errors="replace")))
+            self.records.append(letter._replace(headers=headers))
+            return
+        key = event.event_id.encode()
+        value = encode(effect_of(event, found))
+        self.records.append(Outgoing(EFFECTS, self.partition, key, value))
+
     def dead(
         self,
         record: Incoming,
@@ -106,20 +120,40 @@ class Emission:
         detail: str,
         error: BaseException | None = None,
     ) -> None:
-        self.records.append(
-            dead_letter(
-                record,
-                stage=self.stage,
-                reason=reason,
-                detail=detail,
-                now_ms=self.now_ms,
-                event_id=event.event_id if event else "",
-                request_id=event.request_id if event else "",
-                error=error,
-            )
+        self.records.append(self._letter_of(record, event, reason, detail, error))
+
+    def _letter_of(
+        self,
+        record: Incoming,
+        event: WebhookAdmitted | None,
+        reason: str,
+        detail: str,
+        error: BaseException | None = None,
+    ) -> Outgoing:
+        return dead_letter(
+            record,
+            stage=self.stage,
+            reason=reason,
+            detail=detail,
+            now_ms=self.now_ms,
+            event_id=event.event_id if event else "",
+            request_id=event.request_id if event else "",
+            error=error,
         )
 
     def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:
         """Adds a dead letter for an error that processing a record raised."""
         reason = error.code if isinstance(error, HeadwaterError) else "unexpected_error"
         self.dead(record, event, reason, f"{type(error).__name__}: {error}", error)
+
+
+def effect_of(event: WebhookAdmitted, effect: Effect) -> EffectDecided:
+    """An effect of a delivery, as a record."""
+    return EffectDecided(
+        event_id=event.event_id,
+        request_id=event.request_id,
+        name=effect.name,
+        workflow=effect.workflow,
+        instance_id=effect.instance_id,
+        command=effect.command,
+    )

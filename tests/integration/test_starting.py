@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater.processors.providers.results import Effect
+from headwater.processors.triggers.decide import decide
+from headwater.processors.triggers.rules import read_rules
 from headwater.schemas.codec import encode
 from headwater.schemas.history import PartitionClaimed, RunStarted, TerminateRun
 from headwater.schemas.records import WebhookAdmitted
@@ -16,6 +19,7 @@ from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.pipeline.stage_output import effect_of
 from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
 
 APP = "tests.apps.starting"
@@ -125,7 +129,8 @@ def test_a_tick_starts_one_instance_whoever_is_killed(house: WorkflowHouse):
     play(house, act)
 
 
-def delivery(user: str, n: int) -> Outgoing:
+def effects(user: str, n: int) -> list[Outgoing]:
+    """The effects of a delivery, as the pipeline appends them."""
     event = WebhookAdmitted(
         event_id=f"{user}-{n}",
         request_id="r",
@@ -142,15 +147,19 @@ def delivery(user: str, n: int) -> Outgoing:
         offset=0,
         admitted_at_ms=1,
     )
-    key = user.encode()
-    return Outgoing(EFFECTS, partition_of(key, PARTITIONS), key, encode(event))
+    partition = partition_of(user.encode(), PARTITIONS)
+    return [
+        Outgoing(EFFECTS, partition, event.event_id.encode(), encode(effect_of(event, found)))
+        for found in decide(read_rules(RULES), event)
+        if isinstance(found, Effect)
+    ]
 
 
 def test_deliveries_signal_in_order_and_once_whoever_is_killed(house: WorkflowHouse):
     async def act(story: Story, client: Sender) -> None:
         appender = Appender(cluster=Cluster(house.bootstrap), client_id="test")
         for n in range(40):
-            batch = [delivery(user, n) for user in USERS]
+            batch = [effect for user in USERS for effect in effects(user, n)]
             # Each third delivery is posted twice.
             await appender.append(batch * (2 if n % 3 == 0 else 1))
             if n in (8, 20, 32):

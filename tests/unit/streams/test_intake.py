@@ -2,17 +2,21 @@
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from headwater.gateway.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import Providers
-from headwater.processors.providers.results import NormalizeResult
+from headwater.processors.providers.results import Effect, Normalized, NormalizeResult
 from headwater.processors.providers.terra.auth import normalize_auth
+from headwater.processors.triggers.rules import read_rules
 from headwater.schemas.codec import decode, encode
+from headwater.schemas.history import StartRun
 from headwater.schemas.providers.terra import Daily, Delivery, Envelope, decode_daily
 from headwater.schemas.records import (
     DuplicateDropped,
+    EffectDecided,
     OutcomeRecorded,
     WebhookAdmitted,
     WebhookReceived,
@@ -20,6 +24,7 @@ from headwater.schemas.records import (
 from headwater.schemas.topics import (
     ADMISSIONS,
     DEAD_LETTERS,
+    EFFECTS,
     EVENTS,
     OUTCOMES,
     TRACES,
@@ -27,7 +32,7 @@ from headwater.schemas.topics import (
     WAITING,
     WEBHOOKS,
 )
-from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
+from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.stage import phases
@@ -76,9 +81,13 @@ def read_back(record: Outgoing, offset: int = 0):
     return dataclasses.replace(found, partition=record.partition)
 
 
-def intake_of(providers: Providers = PROVIDERS, partitions: int = 1) -> Intake:
-    placement = Placement(providers, "user_")
-    return Intake(placement=placement, partitions=partitions, park_for_ms=1_000)
+def intake_of(providers: Providers = PROVIDERS, partitions: int = 1, rules: str = "") -> Intake:
+    return Intake(
+        placement=Placement(providers, "user_"),
+        partitions=partitions,
+        park_for_ms=1_000,
+        rules=read_rules(rules),
+    )
 
 
 @pytest.fixture
@@ -287,6 +296,67 @@ def test_a_second_user_of_one_reauth_is_told_under_the_subject_that_it_replaces(
     emitted = step(intake, read_back(to_new), at=new)
     assert outcomes(emitted)["r"].status == "processed"
     assert len(on(emitted, "connections")) == 1
+
+
+RULE_FOR_ALL = """
+[[rule]]
+name = "tell"
+source = "terra"
+workflow = "watch"
+mode = "signal"
+id = '"w-" + event.type'
+event = "delivery"
+payload = 'event.user_id'
+"""
+
+
+def effects(emitted: list[Outgoing]) -> list[tuple[str, str]]:
+    found = [decode(record.value, EffectDecided) for record in on(emitted, EFFECTS)]
+    return [(effect.name, effect.instance_id) for effect in found]
+
+
+def test_what_rules_find_goes_along_with_the_outcome_also_of_connections_and_skipped_types():
+    intake = intake_of(rules=RULE_FOR_ALL)
+    # Nobody knows yet whose it is: that comes with its release.
+    assert effects(step(intake, raw(received()))) == []
+    emitted = step(intake, raw(received(**AUTH_OF_1), 1))
+    assert sorted(effects(emitted)) == [("tell", "w-auth"), ("tell", "w-daily")]
+    skipped = raw(received(event_id="e3", type="nutrition", reference="user_1"), 2)
+    assert effects(step(intake, skipped)) == [("tell", "w-nutrition")]
+    dead = raw(received(event_id="e4", reference="user_1", body=b"{"), 3)
+    assert effects(step(intake, dead)) == []
+
+
+def test_a_rule_that_fails_is_a_dead_letter_whose_replay_follows_that_rule_alone():
+    other = RULE_FOR_ALL.replace('"tell"', '"other"')
+    failing = RULE_FOR_ALL.replace("event.user_id", "event.body.none")
+    delivery = received(reference="user_1")
+    emitted = step(intake_of(rules=failing + other), raw(delivery))
+    assert effects(emitted) == [("other", "w-daily")]
+    (letter,) = on(emitted, DEAD_LETTERS)
+    assert (letter.key, letter.value) == (b"e1", encode(delivery))
+    (headers,) = letters(emitted)
+    assert (headers["headwater.reason"], headers[RULE]) == (b"rule_failed", b"tell")
+    replayed = raw(delivery, 1, headers=((RULE, b"tell"), (REPLAY_OF, b"0@0")))
+    assert effects(step(intake_of(rules=RULE_FOR_ALL + other), replayed)) == [("tell", "w-daily")]
+
+
+def test_a_normalizer_may_say_what_a_delivery_does_to_workflows():
+    def opened(event: WebhookAdmitted, user_id: str, payload: Envelope) -> NormalizeResult:
+        result = normalize_auth(event, user_id, payload)
+        assert isinstance(result, Normalized)
+        start = Effect("backfill", "import", user_id, StartRun("null"))
+        bad = Effect("bad", "im port", user_id, StartRun("null"))
+        return msgspec.structs.replace(result, effects=(start, bad))
+
+    terra = PROVIDERS["terra"]
+    auth = dataclasses.replace(terra.types["auth"], normalize=opened)
+    intake = intake_of({"terra": dataclasses.replace(terra, types={"auth": auth})})
+    emitted = step(intake, raw(received(**AUTH_OF_1)))
+    assert outcomes(emitted)["auth"].status == "processed"
+    assert effects(emitted) == [("backfill", "user_1")]
+    (letter,) = letters(emitted)
+    assert (letter["headwater.reason"], letter[RULE]) == (b"invalid_effect", b"bad")
 
 
 def test_tombstones_are_appended_after_everything_else():

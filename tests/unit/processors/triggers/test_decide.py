@@ -2,20 +2,22 @@
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.processors.providers.results import Effect
 from headwater.processors.runs.decide import send_event
 from headwater.processors.runs.limits import VALUE_BYTES_MAX
 from headwater.processors.runs.state import Run
-from headwater.processors.triggers.decide import Failed, Send, decide, refused
+from headwater.processors.triggers.decide import NoEffect, Send, checked, decide, refused, send_of
 from headwater.processors.triggers.rules import Rule, read_rules
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
 from headwater.schemas.history import EventReceived, Sender, SendEvent, StartRun
-from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.records import EffectDecided, WebhookAdmitted
 from headwater.schemas.statuses import RunStatus
 from tests.unit.processors.deliveries import admitted
 
@@ -48,14 +50,22 @@ def delivery(body: bytes = BODY, type_: str = "sleep") -> WebhookAdmitted:
 
 
 def sent(*texts: str, event: WebhookAdmitted | None = None) -> Send:
-    (found,) = decide(rules(*texts), event or delivery(), 3, 17)
-    assert isinstance(found, Send), found
-    return found
+    """The command for the one effect that rules find; it lies at offset 17."""
+    event = event or delivery()
+    (found,) = decide(rules(*texts), event)
+    assert isinstance(found, Effect), found
+    return carried_out(event, found, 17)
 
 
-def failed(*texts: str, event: WebhookAdmitted | None = None) -> Failed:
-    (found,) = decide(rules(*texts), event or delivery(), 3, 17)
-    assert isinstance(found, Failed), found
+def carried_out(event: WebhookAdmitted, effect: Effect, offset: int) -> Send:
+    fields = msgspec.structs.asdict(effect)
+    decided = EffectDecided(event_id=event.event_id, request_id=event.request_id, **fields)
+    return send_of(decided, 3, offset)
+
+
+def failed(*texts: str, event: WebhookAdmitted | None = None) -> NoEffect:
+    (found,) = decide(rules(*texts), event or delivery())
+    assert isinstance(found, NoEffect), found
     return found
 
 
@@ -116,12 +126,12 @@ def test_a_signal_with_start_brings_the_params_along():
 
 
 def test_rules_that_do_not_concern_a_delivery_are_silent():
-    assert decide(rules(START, SIGNAL), delivery(type_="daily"), 0, 0) == []
-    assert decide(rules(START), msgspec.structs.replace(delivery(), source="x"), 0, 0) == []
+    assert decide(rules(START, SIGNAL), delivery(type_="daily")) == []
+    assert decide(rules(START), msgspec.structs.replace(delivery(), source="x")) == []
 
 
 def test_a_body_is_not_looked_at_that_no_rule_concerns():
-    assert decide(rules(START), delivery(b"no JSON", "daily"), 0, 0) == []
+    assert decide(rules(START), delivery(b"no JSON", "daily")) == []
 
 
 @pytest.mark.parametrize(
@@ -135,19 +145,21 @@ def test_a_body_is_not_looked_at_that_no_rule_concerns():
     ],
 )
 def test_a_condition(when: str, follows: bool):
-    assert bool(decide(rules(START + f"when = '{when}'"), delivery(), 0, 0)) is follows
+    assert bool(decide(rules(START + f"when = '{when}'"), delivery())) is follows
 
 
 def test_several_rules_are_followed_in_their_order():
-    found = decide(rules(SIGNAL, START, BOTH), delivery(), 0, 5)
-    assert [each.rule for each in found] == ["tell", "review", "both"]
-    senders = [each.command.sender for each in found if isinstance(each.command, SendEvent)]
-    assert [each.workflow for each in senders] == ["~tell", "~both"]
+    found = decide(rules(SIGNAL, START, BOTH), delivery())
+    assert [each.name for each in found] == ["tell", "review", "both"]
+    effects = [each for each in found if isinstance(each, Effect)]
+    sends = [carried_out(delivery(), each, 5) for each in effects]
+    senders = [each.command.sender for each in sends if isinstance(each.command, SendEvent)]
+    assert [each and each.workflow for each in senders] == ["~tell", "~both"]
 
 
 def test_one_rule_alone_is_followed_where_it_is_named():
-    found = decide(rules(SIGNAL, START, BOTH), delivery(), 0, 5, only="review")
-    assert [each.rule for each in found] == ["review"]
+    found = decide(rules(SIGNAL, START, BOTH), delivery(), only="review")
+    assert [each.name for each in found] == ["review"]
 
 
 @pytest.mark.parametrize(
@@ -179,23 +191,23 @@ def test_one_rule_alone_is_followed_where_it_is_named():
 )
 def test_a_rule_that_fails_is_named_with_its_reason(text: str, reason: str, told: str):
     found = failed(text)
-    assert (found.reason, found.detail.startswith(f"rule {found.rule}: ")) == (reason, True)
+    assert (found.reason, found.detail.startswith(f"rule {found.name}: ")) == (reason, True)
     assert told in found.detail
 
 
 def test_one_rule_that_fails_stops_no_other():
     bad = START.replace('"review"', '"bad"').replace("data[0].id", "none")
-    found = decide(rules(bad, SIGNAL), delivery(), 0, 0)
-    assert [type(each) for each in found] == [Failed, Send]
+    found = decide(rules(bad, SIGNAL), delivery())
+    assert [type(each) for each in found] == [NoEffect, Effect]
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b'{"a": NaN}', b"[" * 2_000 + b"]" * 2_000, b'"\\ud800"', b"\xff"]
 )
 def test_a_body_that_is_no_json_fails_every_rule(body: bytes):
-    found = decide(rules(START, SIGNAL), delivery(body), 0, 0)
-    assert [(type(each), each.rule) for each in found] == [(Failed, "review"), (Failed, "tell")]
-    assert {each.reason for each in found if isinstance(each, Failed)} == {"body_not_json"}
+    found = decide(rules(START, SIGNAL), delivery(body))
+    assert [(type(each), each.name) for each in found] == [(NoEffect, "review"), (NoEffect, "tell")]
+    assert {each.reason for each in found if isinstance(each, NoEffect)} == {"body_not_json"}
 
 
 def test_a_delivery_that_is_too_large_needs_an_expression():
@@ -226,7 +238,27 @@ def test_what_an_outcome_means(text: str, code: str, reason: str | None):
     found = refused(sent(text), code, "expected this, found that")
     assert (found and found.reason) == reason
     if found:
-        assert found.detail == f"rule {found.rule}: expected this, found that"
+        assert found.detail == f"{found.name}: expected this, found that"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": "two words"}, "expected the name of an effect of 1 to 63 characters"),
+        ({"workflow": ""}, "expected workflow of 1 to"),
+        ({"instance_id": "a/b"}, "expected an instance id of 1 to"),
+        ({"command": SendEvent("", "", "1")}, "expected an event type of 1 to"),
+        ({"command": SendEvent("", "day", f'"{"x" * VALUE_BYTES_MAX}"')}, "as payload, found"),
+        ({"command": StartRun(f'"{"x" * VALUE_BYTES_MAX}"')}, "as params, found"),
+    ],
+)
+def test_an_effect_of_a_normalizer_that_cannot_be_is_named(changes: dict[str, Any], told: str):
+    good = Effect("backfill", "import", "user_1", StartRun("null"))
+    assert checked(good) is good
+    found = checked(msgspec.structs.replace(good, **changes))
+    assert isinstance(found, NoEffect)
+    assert found.reason == "invalid_effect"
+    assert told in found.detail
 
 
 @dataclass
@@ -271,9 +303,10 @@ def test_however_often_deliveries_are_read_again_each_signals_once_and_in_order(
         first = max(0, reached - back)
         for offset in range(first, min(20, first + length)):
             event = delivery(json.dumps({"n": offset}).encode())
-            for each in decide(followed, event, 0, offset):
-                assert isinstance(each, Send)
-                assert isinstance(each.command, SendEvent)
-                box.take(each.command)
+            for at, each in enumerate(decide(followed, event)):
+                assert isinstance(each, Effect)
+                command = carried_out(event, each, 2 * offset + at).command
+                assert isinstance(command, SendEvent)
+                box.take(command)
         reached = max(reached, min(20, first + length))
     assert box.received == [str(n) for n in range(reached) for _ in followed]

@@ -1,8 +1,8 @@
-"""Which deliveries of a partition of `effects` were there before.
+"""Which effects of a partition of `effects` were there before.
 
-A stage of the pipeline that dies between appending and committing appends the same deliveries once
-more, under new offsets. Rows do not mind; a signal would be sent twice. So of copies the first
-counts, as far back as copies can lie apart: what a stage had under way, which is at most what it
+A pipeline worker that dies between appending and committing appends the same effects once more,
+under new offsets. A start does not mind; a signal would be sent twice. So of copies the first
+counts, as far back as copies can lie apart: what a worker had under way, which is at most what it
 did within the second before its last commit, and what others wrote until it was replaced.
 """
 
@@ -12,13 +12,13 @@ from typing import Final
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import NewerSchema, UndecodableRecord, UnknownSchema
 from headwater.schemas.newer import readable, why_waits
-from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming
 
-#: Deliveries that are remembered of a partition; some 10 MB.
+#: Effects that are remembered of a partition; some 10 MB.
 SEEN_MAX: Final = 50_000
 #: Records that are read again by whoever takes a partition: while nobody was there, the pipeline
 #: may have been away, too, and then little lies between copies.
@@ -26,15 +26,15 @@ LOOK_BACK: Final = 5_000
 
 
 class Seen:
-    """The first offsets of the deliveries of one partition."""
+    """The first offsets of the effects of one partition."""
 
     def __init__(self, limit: int = SEEN_MAX) -> None:
         self._limit = limit
-        self._first: dict[str, int] = {}
+        self._first: dict[tuple[str, str], int] = {}
 
-    def is_copy(self, event_id: str, offset: int) -> bool:
-        """Remembers a delivery; returns whether it was there at a lower offset."""
-        first = self._first.setdefault(event_id, offset)
+    def is_copy(self, effect: EffectDecided, offset: int) -> bool:
+        """Remembers an effect; returns whether it was there at a lower offset."""
+        first = self._first.setdefault((effect.event_id, effect.name), offset)
         if len(self._first) > self._limit:
             del self._first[next(iter(self._first))]
         return first < offset
@@ -51,14 +51,14 @@ async def look_back(cluster: Cluster, partition: int, end: int) -> Seen:
         known, newer = readable(records)
         if newer is not None:
             raise NewerSchema(why_waits(newer))
-        for event_id, offset in _deliveries(known):
-            seen.is_copy(event_id, offset)
+        for effect, offset in _effects(known):
+            seen.is_copy(effect, offset)
     return seen
 
 
-def _deliveries(records: Sequence[Incoming]) -> Iterator[tuple[str, int]]:
+def _effects(records: Sequence[Incoming]) -> Iterator[tuple[EffectDecided, int]]:
     for record in records:
         try:
-            yield decode(record.value, WebhookAdmitted).event_id, record.offset
+            yield decode(record.value, EffectDecided), record.offset
         except (UndecodableRecord, UnknownSchema):
             continue  # Whoever was to process it has made a dead letter of it.

@@ -1,13 +1,12 @@
-"""Deliveries that start and signal workflows, by rules: a consumer of the topic `effects`.
+"""Carries out what deliveries do to workflows: a consumer of the topic `effects`.
 
-A batch of one partition is decided whole, its commands are sent in the order of the offsets, and
-its end is committed when the outcome of each is known and what failed is among the dead letters.
-After a crash in between the batch is sent again, which changes nothing (`processors.triggers`). A
-command without an outcome is sent again for as long as it takes; those behind it wait, because
-owners take no signal that comes after a later one of the same sender.
+The commands of a batch of one partition are sent in the order of the offsets, and its end is
+committed when the outcome of each is known and what was refused is among the dead letters. After a
+crash in between the batch is sent again, which changes nothing (`processors.triggers`). A command
+without an outcome is sent again for as long as it takes; those behind it wait, because owners take
+no signal that comes after a later one of the same sender.
 """
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
@@ -17,8 +16,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 from typing_extensions import override
 
-from headwater.processors.triggers.decide import Failed, Send, decide, refused
-from headwater.processors.triggers.rules import Rule
+from headwater.processors.triggers.decide import NoEffect, Send, refused, send_of
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -29,25 +27,19 @@ from headwater.schemas.errors import (
 )
 from headwater.schemas.history import ReplySent
 from headwater.schemas.newer import Waiting, readable, why_waits
-from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, dead_letter, text_header
+from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.starters.trigger_memory import Seen, look_back
+from headwater.streams.starters.effect_memory import Seen, look_back
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 
-STAGE: Final = "triggers"
-#: In the header RULE: all rules.
-ALL_RULES: Final = "*"
-#: Rules that are new are followed for deliveries from so long before a worker first knew them:
-#: those that came while the parts of a house were still starting.
-LEAD_MS: Final = 60_000
-
+STAGE: Final = "starter"
 #: Commands that are sent together, which are appended together too: if that fails, a beginning of
 #: them is in the log, never a later one alone.
 _GROUP: Final = 500
@@ -61,19 +53,16 @@ _METADATA_AGE_MS: Final = 3_000
 #: The longest pause before commands without an outcome are sent again.
 _PAUSE_S: Final = 30.0
 _STOP_S: Final = 1.0
-#: How long rules may be followed before others of this process have their turn.
-_SLICE_S: Final = 0.005
 
 
-class Triggers:
-    """Follows rules until it is cancelled.
+class Starter:
+    """Carries out effects until it is cancelled.
 
     Shape:  group is the consumer group, member a name that it keeps over restarts.
     """
 
     def __init__(
         self,
-        rules: Sequence[Rule],
         client: Commands,
         *,
         cluster: Cluster,
@@ -81,11 +70,9 @@ class Triggers:
         member: str | None,
         clock: Callable[[], int],
     ) -> None:
-        self._rules = tuple(rules)
         self._client = client
         self._cluster = cluster
         self._clock = clock
-        self._begin_ms = clock() - LEAD_MS
         self._appender = Appender(cluster=cluster, client_id=group)
         self._seen: dict[TopicPartition, Seen] = {}
         self._waiting = Waiting()
@@ -107,10 +94,10 @@ class Triggers:
         self._consumer: AIOKafkaConsumer
 
     async def run(self) -> None:
-        """Follows the rules for every delivery that comes."""
+        """Carries out every effect that comes."""
         self._consumer = AIOKafkaConsumer(**self._options)
         self._consumer.subscribe([EFFECTS], listener=_Listener(self))
-        reading = Retrying(log, "deliveries cannot be read for rules")
+        reading = Retrying(log, "effects of deliveries cannot be read")
         errors = (KafkaError, IllegalStateError, OSError, BrokerUnavailable)
         try:
             await reading.until_done(self._consumer.start, errors)
@@ -128,13 +115,13 @@ class Triggers:
             if where in self._seen:
                 await self._take(where, records)
         for line in self._waiting.due(self._clock()):
-            log.warning("rules: %s", line)
+            log.warning("effects: %s", line)
 
     async def _take(self, where: TopicPartition, records: Sequence[Incoming]) -> None:
-        """Follows the rules for a batch, up to what only a newer release can read."""
+        """Carries out a batch, up to what only a newer release can read."""
         known, newer = readable(records)
         if known:
-            await self._follow(self._seen[where], known)
+            await self._carry_out(self._seen[where], known)
             await self._commit(where, known[-1].offset + 1)
         if newer is not None and where in self._seen:
             self._stop_at(where, why_waits(newer))
@@ -161,19 +148,14 @@ class Triggers:
             self._waiting.end(where)
 
     async def _place(self, where: TopicPartition) -> None:
-        """Goes on where the group was; a group that is new begins a little before now."""
-        start = await self._consumer.committed(where)
+        """Goes on where the group was; a group that is new begins with the first effect."""
+        start = await self._consumer.committed(where) or 0
         # A topic that was made anew may end before what the group remembers of the old one.
         end = (await self._consumer.end_offsets([where]))[where]
-        if start is None:
-            found = (await self._consumer.offsets_for_times({where: self._begin_ms}))[where]
-            start = end if found is None else found.offset
-            # Now: whoever takes the partition over must not begin later.
-            await self._consumer.commit({where: start})
         try:
             seen = await look_back(self._cluster, where.partition, min(start, end))
         except NewerSchema as error:
-            # Without it, nobody here knows which deliveries behind it are copies.
+            # Without it, nobody here knows which effects behind it are copies.
             self._stop_at(where, error.message)
             return
         if where in self._fresh:
@@ -189,21 +171,19 @@ class Triggers:
 
     # -- batches
 
-    async def _follow(self, seen: Seen, records: Sequence[Incoming]) -> None:
-        """Follows the rules for a batch; when it returns, every outcome is known and durable."""
+    async def _carry_out(self, seen: Seen, records: Sequence[Incoming]) -> None:
+        """Carries out a batch; when it returns, every outcome is known and durable."""
         letters: list[Outgoing] = []
         sends: list[tuple[Incoming, Send]] = []
-        loop = asyncio.get_running_loop()
-        pause_at = loop.time() + _SLICE_S
         for record in records:
-            for found in self._decide(seen, record):
-                if isinstance(found, Failed):
-                    letters.append(self._letter(record, found))
-                else:
-                    sends.append((record, found))
-            if loop.time() > pause_at:
-                await asyncio.sleep(0)
-                pause_at = loop.time() + _SLICE_S
+            try:
+                effect = decode(record.value, EffectDecided)
+            except HeadwaterError as error:
+                letters.append(self._letter(record, NoEffect("", error.code, error.message)))
+                continue
+            replayed = text_header(record, REPLAY_OF) is not None
+            if not seen.is_copy(effect, record.offset) or replayed:
+                sends.append((record, send_of(effect, record.partition, record.offset)))
         for first in range(0, len(sends), _GROUP):
             group = sends[first : first + _GROUP]
             replies = await self._send([send for _, send in group])
@@ -213,20 +193,6 @@ class Triggers:
                 if failed is not None:
                     letters.append(self._letter(record, failed))
         await self._park(letters)
-
-    def _decide(self, seen: Seen, record: Incoming) -> list[Send | Failed]:
-        only = text_header(record, RULE)
-        if only is None and text_header(record, REPLAY_OF) is not None:
-            return []  # Another stage's dead letter: it was here before, when it first came.
-        one = None if only == ALL_RULES else only
-        try:
-            event = decode(record.value, WebhookAdmitted)
-            if only is None and seen.is_copy(event.event_id, record.offset):
-                return []
-            return decide(self._rules, event, record.partition, record.offset, only=one)
-        except Exception as error:  # noqa: BLE001, one bad record is one dead letter
-            reason = error.code if isinstance(error, HeadwaterError) else "unexpected_error"
-            return [Failed(only or ALL_RULES, reason, f"{type(error).__name__}: {error}")]
 
     async def _send(self, sends: Sequence[Send]) -> dict[str, ReplySent]:
         """Sends commands until the outcome of each is known."""
@@ -247,10 +213,9 @@ class Triggers:
         )
         return known
 
-    def _letter(self, record: Incoming, failed: Failed) -> Outgoing:
-        """A dead letter that is followed by the rule that failed alone, when it is replayed."""
-        log.warning("a delivery is a dead letter: %s", failed.detail)
-        letter = dead_letter(
+    def _letter(self, record: Incoming, failed: NoEffect) -> Outgoing:
+        log.warning("an effect is a dead letter: %s", failed.detail)
+        return dead_letter(
             record,
             stage=STAGE,
             reason=failed.reason,
@@ -258,8 +223,6 @@ class Triggers:
             now_ms=self._clock(),
             **_ids(record),
         )
-        headers = [each for each in letter.headers or () if each[0] != RULE]
-        return letter._replace(headers=[*headers, (RULE, failed.rule.encode())])
 
     async def _park(self, letters: list[Outgoing]) -> None:
         if letters:
@@ -274,19 +237,19 @@ def _addressed(send: Send) -> Addressed:
 
 def _ids(record: Incoming) -> dict[str, Any]:
     with contextlib.suppress(HeadwaterError):
-        event = decode(record.value, WebhookAdmitted)
+        event = decode(record.value, EffectDecided)
         return {"event_id": event.event_id, "request_id": event.request_id}
     return {}
 
 
 class _Listener(ConsumerRebalanceListener):
-    def __init__(self, triggers: Triggers) -> None:
-        self._triggers = triggers
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
 
     @override
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        self._triggers.revoked(revoked)
+        self._starter.revoked(revoked)
 
     @override
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
-        self._triggers.assigned(assigned)
+        self._starter.assigned(assigned)
