@@ -1,5 +1,6 @@
 """What the gateway counts, for Prometheus. No label ever holds an id."""
 
+from functools import cache
 from typing import Final
 
 from prometheus_client import (
@@ -31,6 +32,8 @@ class Metrics:
             ("source", "outcome"),
             registry=self._registry,
         )
+        # For every delivery: looking for a series costs four times as much as counting in it.
+        self._received_by = cache(self._received.labels)
         self._refused = Counter(
             "headwater_webhook_verify_failures_total",
             "Deliveries whose signature was refused, by reason.",
@@ -57,7 +60,7 @@ class Metrics:
 
     def answered(self, source: str, outcome: str) -> None:
         """Counts a delivery by what it was answered: accepted, duplicate, or a problem's code."""
-        self._received.labels(source, outcome).inc()
+        self._received_by(source, outcome).inc()
 
     def refused(self, source: str, reason: str) -> None:
         """Counts a delivery whose signature was refused, by reason."""
