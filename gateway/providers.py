@@ -42,11 +42,21 @@ def installed_providers() -> "Providers":
     """
     from headwater.processors.providers.provider import catalogue_of  # noqa: PLC0415 (see above)
     from headwater.processors.providers.terra.provider import TERRA  # noqa: PLC0415 (see above)
+    from headwater.schemas.installed_tables import ALL_TABLES  # noqa: PLC0415 (see above)
+    from headwater.schemas.installed_tables import GROUP as TABLES_GROUP  # noqa: PLC0415 (see above)
 
     try:
-        return catalogue_of([TERRA, *map(_load, entry_points(group=GROUP))])
+        found = catalogue_of([TERRA, *map(_load, entry_points(group=GROUP))])
     except ValueError as error:
         raise ProviderInvalid(f"entry points {GROUP}: {error}") from error
+    for provider in found.values():
+        for table in {table for kind in provider.types.values() for table in kind.tables}:
+            if table not in ALL_TABLES:
+                raise ProviderInvalid(
+                    f"{provider.name}: expected {table.name} among the tables of Headwater and the "
+                    f"entry points {TABLES_GROUP}, found it declared by the provider alone"
+                )
+    return found
 
 
 def _load(point: EntryPoint) -> "Provider":

@@ -1,14 +1,19 @@
 """The projections that there are, and running all of them."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from headwater.projections.deliveries.plan import DELIVERIES
+from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.projector.projector import Cluster, Projector
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
+from headwater.schemas.errors import StoreUnavailable
+
+_RETRY_S: Final = 1.0
 
 __all__ = ["PROJECTIONS", "run_projector"]
 
@@ -27,9 +32,10 @@ async def run_projector(
     """Runs every projection, side by side, until `stop` is set.
 
     Units:  the clock gives Unix milliseconds.
-    Errors: LogTruncated.
+    Errors: LogTruncated; TableUnfit.
     """
     log = log or logging.getLogger("headwater.projector")
+    await _make_tables(dsn, stop, log)
     running = [
         asyncio.create_task(
             Projector(
@@ -50,3 +56,20 @@ async def run_projector(
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _make_tables(dsn: str, stop: asyncio.Event, log: logging.Logger) -> None:
+    """Makes the tables of installed packages; waits for Postgres."""
+    said = ""
+    while not stop.is_set():
+        try:
+            await asyncio.to_thread(make_tables, dsn, log.info)
+        except StoreUnavailable as error:
+            if error.message != said:
+                said = error.message
+                log.warning("%s; trying again", said)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_S):
+                    await stop.wait()
+        else:
+            return

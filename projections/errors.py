@@ -40,6 +40,13 @@ class MigrationChanged(HeadwaterError):
     code = "migration_changed"
 
 
+class TableUnfit(HeadwaterError):
+    """A table that an installed package declares is there and is another one."""
+
+    disposition = Disposition.HALT
+    code = "table_unfit"
+
+
 class DatabaseTooNew(HeadwaterError):
     """A database that a newer release has migrated."""
 

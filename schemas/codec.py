@@ -7,7 +7,6 @@ Writers and readers are made from the schemas (`writers`, `readers`).
 """
 
 import contextlib
-import json
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -16,12 +15,13 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 import msgspec
 
 from headwater.schemas.avro_types import Annotation, Schema
-from headwater.schemas.catalogue import IDS, schema_text
+from headwater.schemas.catalogue import IDS
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord, UnknownSchema
 from headwater.schemas.forms import NEWEST_FORMS, READS, Form
+from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.readers import Reader, fields_reader_of, reader_of
 from headwater.schemas.records import RECORD_TYPES, Record, Stamp
-from headwater.schemas.tables import TABLES, UNSET, Row, Stamps, Table
+from headwater.schemas.tables import UNSET, Row, Stamps, Table
 from headwater.schemas.writers import Writer, fields_writer_of, writer_of
 
 K = TypeVar("K")
@@ -34,10 +34,12 @@ _UNSET: Final = bytes([UNSET])
 _NO_STAMP: Final = id(None)
 #: What a made writer or reader may raise.
 _MISFITS: Final = (TypeError, ValueError, LookupError, AttributeError, OverflowError, struct.error)
-_KINDS: Final = RECORD_TYPES | {table.schema: table.kind for table in TABLES}
+_KINDS: Final = RECORD_TYPES | {table.schema: table.kind for table in ALL_TABLES}
 _NAMES: Final[dict[type[msgspec.Struct], str]] = {kind: name for name, kind in _KINDS.items()}
-_TABLES: Final = {table.schema: table for table in TABLES}
-_VERSIONS: Final = {_MAGIC + number.to_bytes(4, "big"): version for version, number in IDS.items()}
+_TABLES: Final = {table.schema: table for table in ALL_TABLES}
+_VERSIONS: Final = {
+    _MAGIC + number.to_bytes(4, "big"): version for version, number in SCHEMA_IDS.items()
+}
 _PREFIXES: Final = {version: prefix for prefix, version in _VERSIONS.items()}
 
 
@@ -56,7 +58,7 @@ class _OnDemand(dict[K, V]):
 def _make_writer(kind: type[msgspec.Struct], number: int) -> Writer:
     name = _NAMES[kind]
     version = f"{name}.{number}"
-    schema, prefix = json.loads(schema_text(version)), _PREFIXES[version]
+    schema, prefix = schema_of_version(version), _PREFIXES[version]
     if name not in _TABLES:
         return writer_of(schema, kind, prefix)
     table = _TABLES[name]
@@ -80,7 +82,7 @@ def _narrower(write: Writer, keys: int, width: int) -> Writer:
 def _make_reader(prefix: bytes) -> tuple[str, Reader]:
     """The name of what begins with a prefix, and what reads it."""
     version = _VERSIONS[prefix]
-    name, schema = version.rpartition(".")[0], json.loads(schema_text(version))
+    name, schema = version.rpartition(".")[0], schema_of_version(version)
     if name in _TABLES:
         table = _TABLES[name]
         return name, fields_reader_of(schema, _types(table), table.field_names)
@@ -191,7 +193,7 @@ def reads(kind: type[msgspec.Struct], make: Callable[[Schema], Reader]) -> Calla
     def made(prefix: bytes) -> tuple[str, Reader]:
         version = _VERSIONS[prefix]
         found = version.rpartition(".")[0]
-        return found, make(json.loads(schema_text(version))) if found == name else _unread
+        return found, make(schema_of_version(version)) if found == name else _unread
 
     readers = _OnDemand(made)
     return lambda data: _read(data, name, readers)

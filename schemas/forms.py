@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.schemas.catalogue import IDS
+from headwater.schemas.installed_tables import SCHEMA_IDS
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Form(msgspec.Struct, frozen=True):
 
 def _versions() -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for version in IDS:
+    for version in SCHEMA_IDS:
         name, _, number = version.rpartition(".")
         found.setdefault(name, []).append(int(number))
     return found

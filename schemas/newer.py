@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from headwater.schemas.catalogue import IDS
+from headwater.schemas.installed_tables import FINGERPRINTS, INSTALLED, SCHEMA_IDS
 from headwater.schemas.topics import TOPICS
 
 _MAGIC: Final = b"\x00"
@@ -22,6 +23,10 @@ _MAGIC: Final = b"\x00"
 _AHEAD_MAX: Final = 1_000
 _LATEST: Final = _MAGIC + max(IDS.values()).to_bytes(4, "big")
 _BEYOND: Final = _MAGIC + (max(IDS.values()) + _AHEAD_MAX + 1).to_bytes(4, "big")
+#: Ids of tables of installed packages have no order: one that is not known here is a newer one.
+_FINGERPRINT: Final = _MAGIC + FINGERPRINTS.to_bytes(4, "big")
+_KNOWN: Final = frozenset(_MAGIC + number.to_bytes(4, "big") for number in SCHEMA_IDS.values())
+_INSTALLED: Final = frozenset(table.topic for table in INSTALLED)
 _REMIND_MS: Final = 60_000
 _KEYS: Final = {topic.name: topic.key_form for topic in TOPICS if topic.key_form is not None}
 
@@ -69,7 +74,11 @@ def skipped() -> frozenset[Place]:
 def is_newer(record: Logged) -> bool:
     """Whether a record is of a schema that a later release has."""
     value = record.value
-    if value is None or len(value) < len(_LATEST) or not _LATEST < value[:5] < _BEYOND:
+    if value is None or len(value) < len(_LATEST) or value[:5] <= _LATEST:
+        return False
+    if record.topic in _INSTALLED:
+        return value[:5] >= _FINGERPRINT and value[:5] not in _KNOWN
+    if value[:5] >= _BEYOND:
         return False
     form = _KEYS.get(record.topic)
     return form is None or form.fullmatch(record.key or b"") is not None
@@ -95,10 +104,14 @@ def readable(records: Sequence[R]) -> tuple[Sequence[R], R | None]:
 def why_waits(record: Logged) -> str:
     """What to log of a newer record."""
     position = f"{record.topic}/{record.partition}@{record.offset}"
+    found = int.from_bytes((record.value or b"")[1:5], "big")
+    if record.topic in _INSTALLED:
+        known, whose = "that the installed package knows", "package"
+    else:
+        known, whose = f"of 1 to {max(IDS.values())}", "release"
     return (
-        f"{position} has to wait: expected a schema id of 1 to {max(IDS.values())}, found "
-        f"{int.from_bytes((record.value or b'')[1:5], 'big')}, which a newer release wrote; start "
-        "that release here, or, if no release of ours did, `headwater topics skip`"
+        f"{position} has to wait: expected a schema id {known}, found {found}, which a newer "
+        f"{whose} wrote; start that {whose} here, or, if none did, `headwater topics skip`"
     )
 
 

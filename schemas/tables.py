@@ -293,5 +293,5 @@ CONNECTIONS: Final = table_of(
 DAILY_SUMMARY: Final = table_of(DailySummary, name="daily_summary", topic="daily-summary")
 SLEEP_SESSIONS: Final = table_of(SleepSession, name="sleep_sessions", topic="sleep-sessions")
 
+#: The tables that come with Headwater; `installed_tables` has those of packages, too.
 TABLES: Final = (CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS)
-TABLE_BY_TOPIC: Final = {table.topic: table for table in TABLES}

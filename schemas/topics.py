@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headwater.schemas.tables import TABLES, Table
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.tables import Table
 
 _HOUR_MS: Final = 60 * 60 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -123,7 +124,7 @@ TOPICS: Final = (
         retention_ms=7 * _DAY_MS,
         purpose="What deliveries do to workflows: start them, and send them events.",
     ),
-    *map(topic_of, TABLES),
+    *map(topic_of, ALL_TABLES),
     Topic(
         name=OUTCOMES,
         key="event id, partitioned by owner",

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import httpx
 
-from headwater.schemas.tables import TABLES, Table
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.tables import Table
 
 #: Rows a page: some hundred kilobytes of JSON, a fraction of a second on either side.
 PAGE_ROWS: Final = 1000
@@ -41,7 +42,7 @@ _SQLITE_TYPES: Final[Mapping[type, str]] = {
     float: "REAL",
     bool: "INTEGER",
 }
-_TABLE_BY_NAME: Final = {table.name: table for table in TABLES}
+_TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
 _CURSOR_TABLE: Final = "headwater_cursor"
 
 

@@ -3,19 +3,19 @@
 Nothing can be registered: the catalogue is checked in. Subjects follow the TopicName strategy.
 """
 
+import json
 from typing import Final
 
 from litestar import Router, get
 from litestar.params import FromPath
 
 from headwater.gateway.http.problems import Problem
-from headwater.schemas.catalogue import IDS, NEWEST, schema_text
-from headwater.schemas.tables import TABLES
+from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.topics import TOPICS
 
 _SUBJECTS: Final = {f"{topic.name}-value": topic.value for topic in TOPICS if topic.value}
-_VERSION_OF: Final = {number: version for version, number in IDS.items()}
-_ROW_SCHEMAS: Final = {table.schema for table in TABLES}
+_VERSION_OF: Final = {number: version for version, number in SCHEMA_IDS.items()}
+_ROW_SCHEMAS: Final = {table.schema for table in ALL_TABLES}
 
 
 @get("/subjects", summary="List the subjects", sync_to_thread=False)
@@ -38,16 +38,17 @@ def list_versions(subject: FromPath[str]) -> list[int]:
 def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str | int]:
     """A version of a subject, by number or as `latest`."""
     name = _schema_of(subject)
-    version = NEWEST[name] if number in ("latest", "-1") else f"{name}.{number}"
-    if version not in IDS:
+    latest = number in ("latest", "-1")
+    version = f"{name}.{max(_versions(subject)) if latest else number}"
+    if version not in SCHEMA_IDS:
         raise Problem(
             "unknown_schema", f"expected a version of {_versions(subject)}, found {number[:64]!r}"
         )
     return {
         "subject": subject,
-        "id": IDS[version],
+        "id": SCHEMA_IDS[version],
         "version": int(version.rsplit(".", 1)[1]),
-        "schema": schema_text(version),
+        "schema": json.dumps(schema_of_version(version)),
     }
 
 
@@ -55,8 +56,9 @@ def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str 
 def get_schema(number: FromPath[int]) -> dict[str, str]:
     """The schema that a record names in its first five bytes."""
     if number not in _VERSION_OF:
-        raise Problem("unknown_schema", f"expected an id from 1 to {max(IDS.values())}")
-    return {"schema": schema_text(_VERSION_OF[number])}
+        known = ", ".join(map(str, sorted(_VERSION_OF)))
+        raise Problem("unknown_schema", f"expected one of the ids {known}, found {number}")
+    return {"schema": json.dumps(schema_of_version(_VERSION_OF[number]))}
 
 
 @get("/config", summary="Get the compatibility of events", sync_to_thread=False)
@@ -83,7 +85,7 @@ def _schema_of(subject: str) -> str:
 
 def _versions(subject: str) -> list[int]:
     name = _schema_of(subject)
-    parts = (version.rsplit(".", 1) for version in IDS)
+    parts = (version.rsplit(".", 1) for version in SCHEMA_IDS)
     return [int(number) for stem, number in parts if stem == name]
 
 

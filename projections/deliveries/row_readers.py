@@ -18,9 +18,10 @@ from headwater.projections.postgres.binary_rows import RowType, number, row_read
 from headwater.projections.postgres.statements import SqlColumn
 from headwater.schemas.avro_types import Annotation, Schema
 from headwater.schemas.codec import reads
+from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.readers import Reader
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, RequestAnswered, Stamp
-from headwater.schemas.tables import TABLES, UNSET, Column, Table, Value
+from headwater.schemas.tables import UNSET, Column, Table, Value
 
 __all__ = ["ROW_READERS", "ROW_TYPES", "table_row", "table_row_reader"]
 
@@ -151,11 +152,11 @@ _RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
 
 #: What rows of each table are on their way to Postgres.
 ROW_TYPES: Final = {
-    **{table.name: table_row(table) for table in TABLES},
+    **{table.name: table_row(table) for table in ALL_TABLES},
     **{table: _record_row(table, kind) for table, kind in _RECORDS.items()},
 }
 #: How records become rows, by table.
 ROW_READERS: Final[dict[str, RowReader]] = {
-    **{table.name: reads(table.kind, table_row_reader(table)) for table in TABLES},
+    **{table.name: reads(table.kind, table_row_reader(table)) for table in ALL_TABLES},
     **{table: _record_reader(table, kind) for table, kind in _RECORDS.items()},
 }

@@ -19,7 +19,8 @@ from headwater.projections.projector.records import (
     refusal,
 )
 from headwater.schemas.codec import record_name
-from headwater.schemas.tables import TABLE_BY_TOPIC, Table
+from headwater.schemas.installed_tables import TABLE_BY_TOPIC
+from headwater.schemas.tables import Table
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 
 __all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]

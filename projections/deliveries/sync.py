@@ -39,7 +39,8 @@ from headwater.projections.postgres.statements import (
     statement,
 )
 from headwater.projections.projector.store import SYNC_KEPT_DAYS
-from headwater.schemas.tables import TABLES, Table
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.tables import Table
 
 __all__ = ["SyncPage", "changes"]
 
@@ -52,12 +53,12 @@ _READ: Final[dict[str, Callable[[str], object]]] = {
     "date": date.fromisoformat,
     "timestamptz": datetime.fromisoformat,
 }
-_TABLE_BY_NAME: Final = {table.name: table for table in TABLES}
+_TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
 _DELETIONS: Final = "deletions"
 _DELETED: Final = statement(_DELETIONS)
 #: After no deletion of a transaction.
 _NO_DELETION: Final = ("", "null")
-_KEY_LENGTHS: Final = {_DELETIONS: 2} | {table.name: len(table.key) for table in TABLES}
+_KEY_LENGTHS: Final = {_DELETIONS: 2} | {table.name: len(table.key) for table in ALL_TABLES}
 
 
 class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +118,10 @@ def _changes_query(table: Table, query: str) -> bytes:
     )
 
 
-_CHANGES: Final = {table.name: _changes_query(table, "changes") for table in TABLES}
-_CHANGES_OF_USER: Final = {table.name: _changes_query(table, "changes_of_user") for table in TABLES}
+_CHANGES: Final = {table.name: _changes_query(table, "changes") for table in ALL_TABLES}
+_CHANGES_OF_USER: Final = {
+    table.name: _changes_query(table, "changes_of_user") for table in ALL_TABLES
+}
 
 
 async def changes(
@@ -212,7 +215,7 @@ def _is_transaction(text: str) -> bool:
 async def _page(
     connection: AsyncConnection[DictRow], cursor: _Cursor, horizon: str, limit: int
 ) -> SyncPage:
-    tables: dict[str, list[Row]] = {table.name: [] for table in TABLES}
+    tables: dict[str, list[Row]] = {table.name: [] for table in ALL_TABLES}
     at = dict(cursor.at)
     left, has_more = limit, False
     # Deletions first: a row that came back after it was deleted is deleted, and then there.

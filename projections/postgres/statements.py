@@ -12,7 +12,8 @@ from typing import Final
 
 from psycopg import sql
 
-from headwater.schemas.tables import TABLES, Column, Table
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.tables import Column, Table
 
 __all__ = [
     "DELETES",
@@ -159,7 +160,7 @@ def _match(key: tuple[SqlColumn, ...]) -> sql.Composed:
 
 #: How rows are written, by table; for workflows also how rows that are there change.
 UPSERTS: Final[dict[str, bytes]] = {
-    **{table.name: upsert_of(table) for table in TABLES},
+    **{table.name: upsert_of(table) for table in ALL_TABLES},
     "webhook_outcomes": statement("upsert_webhook_outcomes"),
     "duplicates": statement("insert_duplicates"),
     "request_answers": statement("insert_request_answers"),
@@ -180,7 +181,7 @@ UPSERTS: Final[dict[str, bytes]] = {
 
 #: How rows are deleted, by table.
 DELETES: Final[dict[str, bytes]] = {
-    **{table.name: _delete_synced(table) for table in TABLES},
+    **{table.name: _delete_synced(table) for table in ALL_TABLES},
     "webhook_outcomes": _delete("webhook_outcomes", (SqlColumn("event_id", "text"),)),
     "duplicates": _delete("duplicates", (SqlColumn("request_id", "text"),)),
 }

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from headwater.projections.postgres.statements import key_columns, value_columns
-from headwater.schemas.tables import TABLES, Table
-from headwater.schemas.write import row_schema_of
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.struct_schemas import row_schema_of
+from headwater.schemas.tables import Table
 
 #: Columns that every projection table has behind its own: name, definition and comment.
-_BOOKKEEPING: Final = (
+BOOKKEEPING: Final = (
     (
         "column_sources",
         "json not null",
@@ -43,7 +44,7 @@ def ddl_of(table: Table) -> str:
             *([] if table.key_names[0] == "user_id" else [of_user]),
             # Every change pays for each index: this one takes a number that a whole batch shares.
             f"create index {table.name}_changed on {table.name} (changed_in);\n",
-            *_comments(table),
+            *column_comments(table),
         ]
     )
 
@@ -57,16 +58,17 @@ def _definitions(table: Table) -> Iterator[str]:
         yield f"{part.name} {part.type} not null{check}"
     for value in value_columns(table):
         yield f"{value.name} {value.type}"
-    for name, definition, _ in _BOOKKEEPING:
+    for name, definition, _ in BOOKKEEPING:
         yield f"{name} {definition}"
 
 
-def _comments(table: Table) -> Iterator[str]:
+def column_comments(table: Table) -> Iterator[str]:
+    """The statements that explain a table and its columns."""
     schema = row_schema_of(table.kind)
     docs = {column.name: column.doc for column in table.generated}
     docs |= {field["name"]: field["doc"] for field in schema["fields"][:-2]}
     docs |= {column.name: column.doc for column in table.times}
-    docs |= {name: doc for name, _, doc in _BOOKKEEPING}
+    docs |= {name: doc for name, _, doc in BOOKKEEPING}
     yield f"comment on table {table.name} is {_text(schema['doc'] + f' Topic {table.topic}.')};"
     for name, doc in docs.items():
         yield f"comment on column {table.name}.{name} is {_text(doc)};"
@@ -78,7 +80,7 @@ def _text(words: str) -> str:
 
 def main() -> None:
     """Prints the statements of the tables that are named."""
-    declared = {table.name: table for table in TABLES}
+    declared = {table.name: table for table in ALL_TABLES}
     for name in sys.argv[1:]:
         sys.stdout.write(ddl_of(declared[name]) + "\n")
 

@@ -16,8 +16,8 @@ from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord
+from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.records import DuplicateDropped, WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import TABLES
 from headwater.schemas.topics import ADMISSIONS, EVENTS, TRACES, UNRESOLVED, WAITING, WEBHOOKS
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -31,7 +31,11 @@ class Intake:
 
     name: ClassVar[str] = "intake"
     sources: ClassVar[tuple[str, ...]] = (WEBHOOKS, EVENTS, UNRESOLVED)
-    memory: ClassVar[tuple[str, ...]] = (ADMISSIONS, WAITING, *(table.topic for table in TABLES))
+    memory: ClassVar[tuple[str, ...]] = (
+        ADMISSIONS,
+        WAITING,
+        *(table.topic for table in ALL_TABLES),
+    )
 
     def __init__(
         self,

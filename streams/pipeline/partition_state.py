@@ -13,8 +13,9 @@ import msgspec
 from headwater.processors.columns import RowUpdate, merge
 from headwater.processors.providers.provider import Lookup
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
+from headwater.schemas.installed_tables import TABLE_BY_TOPIC
 from headwater.schemas.records import WebhookAdmitted, WebhooksClaimed
-from headwater.schemas.tables import TABLE_BY_TOPIC, Row, Table
+from headwater.schemas.tables import Row, Table
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING
 from headwater.streams.kafka.records import Incoming, Outgoing
 

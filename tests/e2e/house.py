@@ -76,6 +76,8 @@ class House:
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
         self.settings = settings
+        #: Whose Headwater the parts are.
+        self.python: str | Path = sys.executable
         self.bootstrap = ""
 
     def open(self) -> None:
@@ -102,7 +104,7 @@ class House:
             command = "serve"
             env["HEADWATER_PORT"] = str(self.ports.setdefault(name, free_port()))
         with (self.directory / f"{name}.log").open("ab") as log:
-            argv = [sys.executable, "-m", "headwater", command, *arguments]
+            argv = [self.python, "-m", "headwater", command, *arguments]
             self.parts[name] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
         if command == "serve":
             self.wait(lambda: self._ready(name), f"{name} to be ready")

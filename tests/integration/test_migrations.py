@@ -24,8 +24,8 @@ from headwater.projections.postgres.table_ddl import ddl_of
 from headwater.schemas.catalogue import NEWEST, schema_text
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.records import Stamp
+from headwater.schemas.struct_schemas import row_schema_of
 from headwater.schemas.tables import TABLES, Stamps, Table
-from headwater.schemas.write import row_schema_of
 from headwater.schemas.writers import fields_writer_of
 from tests.fakes.toy_table import TOY_BOXES, ToyBox
 

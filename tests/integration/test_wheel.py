@@ -1,13 +1,6 @@
-"""The wheel, installed into a bare environment, is all that a user needs.
+"""The wheel, installed into a bare environment, is all that a user needs."""
 
-It is built from a copy, so that nothing is left in the tree, and installed without a network. What
-it depends on comes from the environment that runs the tests, by a `.pth` file.
-"""
-
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -15,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.bare_environment import ROOMS, ROOT, built, installed, run
+
 FENCED = re.MULTILINE | re.DOTALL
-ROOMS = ("schemas", "processors", "streams", "projections", "gateway")
-BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", *ROOMS)
 
 #: An app whose own packages have the names of our rooms.
 APP = {
@@ -69,30 +61,10 @@ reveal_type(WorkflowTest.advance)
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """The output of a command that must succeed, in an environment that knows no other Python."""
-    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source archive and the wheel."""
-    copy = tmp_path_factory.mktemp("built") / "headwater"
-    copy.mkdir()
-    for name in BUILT_FROM:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, copy)
-    program = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
-    run(sys.executable, "-W", "ignore", "-c", program, cwd=copy)
-    return copy / "dist"
+    return built(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +76,7 @@ def wheel(dist: Path) -> Path:
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of an environment that has the wheel and its dependencies, and not this tree."""
-    environment = tmp_path_factory.mktemp("bare")
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
-    pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "--quiet")
-    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=environment)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    # A line of a .pth file is a path; the .pth files that lie there, of which one is this tree's
-    # editable install, are not read.
-    dependencies = Path(pytest.__file__).parents[1]
-    (packages / "dependencies.pth").write_text(f"{dependencies}\n", "utf-8")
-    return environment / "bin"
+    return installed(wheel, tmp_path_factory.mktemp("bare"))
 
 
 @pytest.fixture

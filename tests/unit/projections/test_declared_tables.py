@@ -8,9 +8,9 @@ import pytest
 from headwater.gateway.commands.mirror import sqlite_table
 from headwater.projections.postgres.statements import upsert_of
 from headwater.projections.postgres.table_ddl import ddl_of
+from headwater.schemas.struct_schemas import row_schema_of
 from headwater.schemas.tables import TABLES, Table
 from headwater.schemas.topics import Cleanup, topic_of
-from headwater.schemas.write import row_schema_of
 from tests.fakes.toy_table import TOY_BOXES
 
 DDL = """\

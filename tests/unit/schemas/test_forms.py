@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.schemas import codec
+from headwater.schemas.avro_types import Schema
 from headwater.schemas.codec import encode, encode_row, write_forms
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.forms import (
@@ -60,21 +61,21 @@ def test_the_newest_is_written_if_nothing_else_is_said():
 @pytest.fixture
 def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, Any]]]:
     """Has version 2 of every schema be what it is, and version 1 what a test makes of it."""
-    texts = {name: json.loads(codec.schema_text(f"{name}.{READS[name]}")) for name in READS}
+    texts = {name: codec.schema_of_version(f"{name}.{READS[name]}") for name in READS}
     number_of = {name: 1_000 + at for at, name in enumerate(READS)}
 
-    def text(version: str) -> str:
+    def schema_of(version: str) -> Schema:
         name, _, number = version.rpartition(".")
         if int(number) <= READS[name]:
-            return json.dumps(texts[name])
-        return json.dumps(newest[name])
+            return texts[name]
+        return newest[name]
 
     newest = {name: json.loads(json.dumps(schema)) for name, schema in texts.items()}
     prefixes = {
         f"{name}.{READS[name] + 1}": b"\x00" + number.to_bytes(4, "big")
         for name, number in number_of.items()
     }
-    monkeypatch.setattr(codec, "schema_text", text)
+    monkeypatch.setattr(codec, "schema_of_version", schema_of)
     monkeypatch.setattr(codec, "_PREFIXES", codec._PREFIXES | prefixes)
     monkeypatch.setattr(codec, "READS", {name: number + 1 for name, number in READS.items()})
     codec._make_writer.cache_clear()

@@ -80,8 +80,7 @@ def test_records_are_readable_up_to_the_first_newer_one():
 def test_a_wait_names_the_place_and_what_to_do():
     assert why_waits(Record(7, of_schema(LATEST + 2))) == (
         f"events/3@7 has to wait: expected a schema id of 1 to {LATEST}, found {LATEST + 2}, which "
-        "a newer release wrote; start that release here, or, if no release of ours did, `headwater "
-        "topics skip`"
+        "a newer release wrote; start that release here, or, if none did, `headwater topics skip`"
     )
 
 

@@ -7,15 +7,8 @@ import msgspec
 import pytest
 
 from headwater.schemas.catalogue import IDS
-from headwater.schemas.write import (
-    RELEASED_THROUGH,
-    Versions,
-    checked_in,
-    made,
-    renewed,
-    row_schema_of,
-    schema_of,
-)
+from headwater.schemas.struct_schemas import row_schema_of, schema_of
+from headwater.schemas.write import RELEASED_THROUGH, Versions, checked_in, made, renewed
 
 
 class Colour(StrEnum):

@@ -1,0 +1,71 @@
+"""The tables of installed packages in Postgres: made and widened as they are declared.
+
+Tables that come with Headwater are made by migrations. A package has none: its tables follow from
+their declarations when the projector starts. Columns are only ever added, as everywhere.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from headwater.projections.errors import TableUnfit, store_edge
+from headwater.projections.postgres.statements import key_columns, statement, value_columns
+from headwater.projections.postgres.table_ddl import BOOKKEEPING, column_comments, ddl_of
+from headwater.schemas.installed_tables import INSTALLED
+from headwater.schemas.tables import Table
+
+_CONNECT_TIMEOUT_S: Final = 5
+#: How Postgres calls types that declarations call otherwise.
+_CALLED: Final = {"timestamptz": "timestamp with time zone"}
+
+
+def make_tables(
+    dsn: str, report: Callable[[str], None], tables: Sequence[Table] = INSTALLED
+) -> None:
+    """Makes the tables that are missing, and adds the columns that they lack.
+
+    Errors: TableUnfit for a table that is there and is another one; StoreUnavailable.
+    """
+    if not tables:
+        return
+    with (
+        store_edge("make the tables of installed packages"),
+        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+    ):
+        connection.execute(statement("lock_migrations"))
+        for table in tables:
+            found = connection.execute(statement("columns_of_table"), {"name": table.name})
+            present: dict[str, str] = dict(found.fetchall())
+            if not present:
+                report(f"Postgres: making the table {table.name}")
+                connection.execute(ddl_of(table).encode())
+            else:
+                _widen(connection, table, present, report)
+
+
+def _widen(
+    connection: psycopg.Connection,
+    table: Table,
+    present: dict[str, str],
+    report: Callable[[str], None],
+) -> None:
+    declared = {column.name: column.type for column in value_columns(table)}
+    fixed = {column.name: column.type for column in key_columns(table)}
+    fixed |= {name: definition.split()[0] for name, definition, _ in BOOKKEEPING}
+    for name, type_ in (fixed | declared).items():
+        wanted, found = _CALLED.get(type_, type_), present.get(name)
+        if found is None and name in declared:
+            report(f"Postgres: adding the column {name} to {table.name}")
+            add = sql.SQL("alter table {} add column {} {}").format(
+                sql.Identifier(table.name), sql.Identifier(name), sql.SQL(wanted)
+            )
+            connection.execute(add)
+        elif found != wanted:
+            raise TableUnfit(
+                f"expected the column {name} of {table.name} to be {wanted}, found "
+                f"{found or 'none'}; usual causes: a table of another program, or a column whose "
+                "type was changed (declare one of another name instead)"
+            )
+    connection.execute("\n".join(column_comments(table)).encode())

@@ -1,0 +1,132 @@
+"""All projection tables: those that come with Headwater, and those that are installed beside it.
+
+A package adds its own by an entry point of the group `headwater.tables`, named as the table is:
+
+    [project.entry-points."headwater.tables"]
+    github_pushes = "headwater_github.tables:PUSHES"
+
+They are found when this module is imported, because all else follows from them: topics, schemas,
+SQL, what is synced. docs/providers.md says how a table is written, and how it may change.
+
+Versions. Columns are only ever added behind the others, so version n of a table's schema is that of
+its key and its first n columns, and needs no file. Its id is a fingerprint of names and types: no
+registry hands it out, and a column whose type was changed makes another one, which nobody reads.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from headwater.schemas.avro_types import Schema
+from headwater.schemas.catalogue import IDS, schema_text
+from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.schemas.struct_schemas import row_schema_of
+from headwater.schemas.tables import TABLES as BUILT_IN
+from headwater.schemas.tables import UNSET, Table
+
+GROUP: Final = "headwater.tables"
+#: Ids from here on are fingerprints; the catalogue counts from 1.
+FINGERPRINTS: Final = 1 << 30
+
+_NAME: Final = re.compile("[a-z][a-z0-9_]{0,54}")
+_TOPIC: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_STAMPS: Final = 2
+
+
+class TableInvalid(HeadwaterError):
+    """An installed table that cannot be used; names the entry point that it is from."""
+
+    disposition = Disposition.HALT
+    code = "table_invalid"
+
+
+def fault_of_table(table: Table) -> str | None:
+    """Says what is wrong with a declaration, if anything."""
+    names = (*table.key_names, *table.column_names)
+    for what, good in (
+        (f"a name such as github_pushes, found {table.name!r}", _NAME.fullmatch(table.name)),
+        (f"a topic such as github-pushes, found {table.topic!r}", _TOPIC.fullmatch(table.topic)),
+        ("a column user_id, found none", "user_id" in names),
+        ("a key of text, found other types", all(part.type is str for part in table.key)),
+        ("a key, found none", table.key),
+        (f"1 to {UNSET - 1} columns, found {len(table.columns)}", 0 < len(table.columns) < UNSET),
+    ):
+        if not good:
+            return f"expected {what}"
+    return None
+
+
+def versions_of(table: Table) -> Iterator[tuple[str, int, Schema]]:
+    """Every version of a table's schema: its name, its id, and the schema."""
+    schema = row_schema_of(table.kind)
+    fields = schema["fields"]
+    keys = len(table.key)
+    for width in range(1, len(table.columns) + 1):
+        first = [*fields[: keys + width], *fields[-_STAMPS:]]
+        yield (
+            f"{table.schema}.{width}",
+            _fingerprint(table.schema, first),
+            {**schema, "fields": first},
+        )
+
+
+def _fingerprint(name: str, fields: Iterable[Any]) -> int:
+    """An id of 31 bits for the names and types of a schema, whatever its docs say."""
+    plain = json.dumps([name, [[field["name"], _plain(field["type"])] for field in fields]])
+    return FINGERPRINTS | int.from_bytes(sha256(plain.encode()).digest()[:4], "big") >> 2
+
+
+def _plain(type_: Any) -> Any:  # noqa: ANN401, JSON
+    if isinstance(type_, list):
+        return [_plain(each) for each in type_]
+    if isinstance(type_, dict):
+        return {name: _plain(type_[name]) for name in sorted(type_) if name != "doc"}
+    return type_
+
+
+def _load(point: EntryPoint) -> Table:
+    where = f"entry point {point.name} = {point.value} of {GROUP}"
+    try:
+        found = point.load()
+    except Exception as error:
+        raise TableInvalid(f"{where}: expected a table, found {error!r}") from error
+    if not isinstance(found, Table) or found.name != point.name:
+        raise TableInvalid(f"{where}: expected a table of that name, found {found!r:.100}")
+    fault = fault_of_table(found)
+    if fault is not None:
+        raise TableInvalid(f"{where}: {fault}")
+    return found
+
+
+def _together(tables: Iterable[Table]) -> tuple[Table, ...]:
+    found = tuple(tables)
+    for what in ("name", "schema", "topic"):
+        names = [getattr(table, what) for table in found]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise TableInvalid(f"expected each {what} of a table once, found {twice} twice")
+    return found
+
+
+INSTALLED: Final = tuple(map(_load, sorted(entry_points(group=GROUP))))
+ALL_TABLES: Final = _together((*BUILT_IN, *INSTALLED))
+TABLE_BY_TOPIC: Final = {table.topic: table for table in ALL_TABLES}
+
+_SCHEMAS: Final = {
+    version: (number, schema)
+    for table in INSTALLED
+    for version, number, schema in versions_of(table)
+}
+#: Schema id by version, of all records and all tables.
+SCHEMA_IDS: Final[dict[str, int]] = IDS | {name: number for name, (number, _) in _SCHEMAS.items()}
+
+
+def schema_of_version(version: str) -> Schema:
+    """A version of a schema, for example `schema_of_version("daily_summary.1")`."""
+    found: Schema = (
+        _SCHEMAS[version][1] if version in _SCHEMAS else json.loads(schema_text(version))
+    )
+    return found

@@ -1,0 +1,125 @@
+"""The Avro schema of a struct: the names, types and defaults of its fields, in their order.
+
+A record's doc is the first paragraph of the struct's docstring, a field's the `#:` comment above.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
+
+from headwater.schemas.avro_types import is_enum
+from headwater.schemas.catalogue import NAMESPACE
+from headwater.schemas.tables import Stamps
+
+_PRIMITIVES: Final[dict[object, str]] = {
+    NoneType: "null",
+    bool: "boolean",
+    int: "long",
+    float: "double",
+    bytes: "bytes",
+    str: "string",
+}
+
+
+def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The Avro schema of a record.
+
+    Errors: TypeError for a field without a doc, or of a type that has no place in Avro.
+    """
+    schema = _record(kind, set())
+    name, fields = schema.pop("name"), schema.pop("fields")
+    return {"type": "record", "name": name, "namespace": NAMESPACE} | schema | {"fields": fields}
+
+
+def row_schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The Avro schema of a row of a table: the key, the columns, and which delivery set each."""
+    schema = schema_of(kind)
+    for field in schema["fields"]:
+        if "default" not in field:
+            field["key"] = True
+    schema["fields"] += schema_of(Stamps)["fields"]
+    return schema
+
+
+def _record(kind: type[msgspec.Struct], defined: set[type]) -> dict[str, Any]:
+    """A record's definition; what is defined already is used by its name from then on."""
+    defined.add(kind)
+    return {
+        "type": "record",
+        "name": kind.__name__,
+        "doc": _paragraph(inspect.getdoc(kind) or ""),
+        "fields": [_field(kind, field, defined) for field in msgspec.structs.fields(kind)],
+    }
+
+
+def _field(
+    kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo, defined: set[type]
+) -> dict[str, Any]:
+    doc = next((doc for doc in _docs(kind, field.name) if doc), None)
+    if doc is None:
+        raise TypeError(f"{kind.__name__}.{field.name}: expected a #: comment above it, found none")
+    made = {"name": field.name, "type": _type(field.type, defined), "doc": doc}
+    # Text, not Avro's own enum, whose older readers do not say which member they do not know. Yet
+    # another member is another version, which is not written before all read it.
+    enums = [each for each in (field.type, *get_args(field.type)) if is_enum(each)]
+    if enums:
+        made["members"] = [member.value for each in enums for member in each]
+    if not field.required:
+        made["default"] = field.default
+    return made
+
+
+def _type(annotation: Any, defined: set[type]) -> Any:  # noqa: ANN401, any annotation, any JSON
+    if get_origin(annotation) is Annotated:  # what it adds is for Postgres
+        annotation = get_args(annotation)[0]
+    origin, members = get_origin(annotation), get_args(annotation)
+    if annotation in _PRIMITIVES:
+        return _PRIMITIVES[annotation]
+    if origin in (Union, UnionType):
+        # A default is one of the first type of a union, and ours is null.
+        null_first = sorted(members, key=lambda member: member is not NoneType)
+        return [_type(member, defined) for member in null_first]
+    if origin in (tuple, list):
+        return {"type": "array", "items": _type(members[0], defined)}
+    if annotation in defined:
+        return annotation.__name__
+    if is_enum(annotation):
+        return "string"
+    if issubclass(annotation, msgspec.Struct):
+        return _record(annotation, defined)
+    raise TypeError(f"expected a type that Avro has, found {annotation}")
+
+
+def _paragraph(doc: str) -> str:
+    return " ".join(doc.split("\n\n", 1)[0].split()).replace("`", "")
+
+
+def _docs(kind: type, name: str) -> Iterator[str | None]:
+    """The docs of a field, where a struct or one that it inherits from declares it."""
+    for owner in kind.__mro__:
+        module = inspect.getmodule(owner)
+        if module is not None and issubclass(owner, msgspec.Struct) and owner is not msgspec.Struct:
+            yield _comments(module).get((owner.__name__, name))
+
+
+@cache
+def _comments(module: ModuleType) -> dict[tuple[str, str], str]:
+    """The `#:` comments above the fields of a module's structs, by struct and field."""
+    source = inspect.getsource(module)
+    lines = source.splitlines()
+    found = {}
+    for owner in [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]:
+        for node in owner.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                first = at = node.lineno - 1
+                while lines[first - 1].lstrip().startswith("#:"):
+                    first -= 1
+                words = [re.sub(r"^\s*#:\s*", "", line) for line in lines[first:at]]
+                found[owner.name, node.target.id] = " ".join(words)
+    return found

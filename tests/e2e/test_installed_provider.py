@@ -1,0 +1,142 @@
+"""A provider with a table of its own, installed from outside: the package that the docs print."""
+
+import hashlib
+import hmac
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from tests.bare_environment import ROOT, add, built, installed, run
+from tests.e2e.house import READER, House, opened
+
+SECRET = "the secret that Walks and we share"
+BLOCK = re.compile(r"^```(?:toml|python) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PARTS = ("gateway", "worker", "project")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The package of docs/providers.md, as files."""
+    for name, text in BLOCK.findall((ROOT / "docs/providers.md").read_text("utf-8")):
+        path = tmp_path / "package" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    (tmp_path / "package/headwater_walks/__init__.py").write_text('"""Walks."""\n', "utf-8")
+    return tmp_path / "package"
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    """The `bin` of an environment that has Headwater alone."""
+    (wheel,) = built(tmp_path).glob("*.whl")
+    environment = tmp_path / "bare"
+    environment.mkdir()
+    return installed(wheel, environment)
+
+
+@pytest.fixture
+def house(
+    package: Path, scripts: Path, tmp_path: Path, fresh_database: str, scratch: Path
+) -> Iterator[House]:
+    add(scripts, package)
+    directory = scratch / "walks"
+    directory.mkdir()
+    house = House(
+        directory, fresh_database, HEADWATER_WALKS_SECRETS=SECRET, HEADWATER_USER_PREFIX="user_"
+    )
+    house.python = scripts / "python"
+    with opened(house, ()) as found:
+        run(
+            scripts / "headwater",
+            "topics",
+            "create",
+            "--kafka",
+            house.bootstrap,
+            "--partitions",
+            "4",
+            cwd=tmp_path,
+        )
+        for part in PARTS:
+            house.start(part)
+        yield found
+
+
+def post(house: House, user: str, day: str, **walk: object) -> str:
+    """Posts a walk; tells its event id."""
+    body = json.dumps({"walker": user, "day": day, **walk}).encode()
+    digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    headers = {"x-hub-signature-256": f"sha256={digest}", "x-walk-event": "walk"}
+    answer = httpx.post(f"{house.url()}/webhooks/walks", content=body, headers=headers, timeout=20)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["raw_event_id"])
+
+
+def rows(house: House, columns: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(house.dsn) as connection:
+        try:
+            return connection.execute(
+                f"select {columns} from walks order by user_id, day"  # noqa: S608
+            ).fetchall()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+            return []
+
+
+def synced(house: House) -> list[dict[str, object]]:
+    answer = httpx.get(f"{house.url()}/v1/sync", headers=READER, timeout=20)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()["tables"]["walks"]
+    return [{name: row[name] for name in row if name != "updated_at"} for row in found]
+
+
+def test_an_installed_package_brings_its_provider_and_its_table(
+    house: House, package: Path, scripts: Path, tmp_path: Path
+) -> None:
+    event_id = post(house, "user_1", "2026-07-01", steps=4_000)
+    post(house, "user_1", "2026-07-01", steps=5_000)
+    wanted = [("user_1", "2026-07-01", 5_000)]
+    house.wait(lambda: rows(house, "user_id, day::text, steps") == wanted, "the row of a walk")
+    with psycopg.connect(house.dsn) as connection:
+        query = "select (value_source(column_sources, 'steps')).event_id = %s from walks"
+        found = connection.execute(query, [event_id]).fetchone()
+        assert found == (False,), "a later delivery has set it"
+        comment = "select obj_description('walks'::regclass)"
+        assert connection.execute(comment).fetchone() == (
+            "What somebody walked on a day. Topic walks.",
+        )
+    assert synced(house) == [{"user_id": "user_1", "day": "2026-07-01", "steps": 5_000}]
+    copy = tmp_path / "copy.sqlite"
+    run(scripts / "headwater", "sync", "--db", copy, "--url", house.url(), cwd=tmp_path)
+    with sqlite3.connect(copy) as database:
+        assert database.execute("select user_id, day, steps from walks").fetchall() == wanted
+    subject = httpx.get(f"{house.url()}/registry/subjects/walks-value/versions/latest").json()
+    assert [field["name"] for field in json.loads(subject["schema"])["fields"]][:3] == [
+        "user_id",
+        "day",
+        "steps",
+    ]
+
+    # The next release of the package has a column more.
+    tables, provider = (package / "headwater_walks" / name for name in ("tables.py", "provider.py"))
+    added = "    #: Metres climbed.\n    climbed: float | None = None\n\n\nWALKS ="
+    tables.write_text(tables.read_text("utf-8").replace("\n\nWALKS =", added), "utf-8")
+    text = provider.read_text("utf-8").replace(
+        "    steps: int\n", "    steps: int\n    climbed: float | None = None\n"
+    )
+    provider.write_text(
+        text.replace('{"steps": walk.steps}', '{"steps": walk.steps, "climbed": walk.climbed}'),
+        "utf-8",
+    )
+    add(scripts, package)
+    for part in PARTS:
+        house.stop(part)
+        house.start(part)
+    post(house, "user_1", "2026-07-01", steps=6_000, climbed=12.5)
+    post(house, "user_2", "2026-07-02", steps=7_000)
+    wanted = [("user_1", 6_000, 12.5), ("user_2", 7_000, None)]
+    house.wait(lambda: rows(house, "user_id, steps, climbed") == wanted, "rows with the new column")
