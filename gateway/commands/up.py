@@ -49,7 +49,6 @@ def run_up(
 
     Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
     """
-    refuse_taken_port(settings.host, settings.port)
     if settings.kafka or settings.kafka_tls or settings.kafka_sasl:
         cluster_of(settings)  # what is wrong with it is said before anything is started
     settings = with_development_sources(settings)
@@ -58,6 +57,8 @@ def run_up(
     _tell_of_app(settings)
     result = _Result()
     with Supervisor(data_dir=settings.data_dir, report=say) as house:
+        # Not before: what a killed Headwater has left behind may still listen.
+        refuse_taken_port(settings.host, settings.port)
         settings = _with_servers(settings, house)
         made = asyncio.run(
             create_topics(

@@ -54,8 +54,11 @@ class EmbeddedPart(Protocol):
     def start(self) -> str:
         """Starts it, waits until it answers, and returns where."""
 
+    def ask_to_stop(self) -> None:
+        """Sends it the signal by which it stops, and waits for nothing."""
+
     def stop(self) -> None:
-        """Stops it in order."""
+        """Stops it in order; it may have been asked to before."""
 
     def kill(self) -> None:
         """Ends it at once; also called for one that ended already."""
@@ -73,6 +76,8 @@ class ChildProcess:
         self.part = part
         self.log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None
+        #: A part may take a second signal for "at once".
+        self._asked = False
         with contextlib.suppress(FileNotFoundError):  # the previous run's log is kept, once
             log_file.replace(log_file.with_suffix(".log.1"))
 
@@ -90,7 +95,7 @@ class ChildProcess:
         """Starts the process; whether it is ready is for `Part.ready` to say."""
         try:
             with self.log_file.open("ab") as log:
-                self._process = self._launch(log)
+                self._process, self._asked = self._launch(log), False
         except OSError as error:
             raise PartUnavailable(
                 f"{self.name} could not be started: {error.strerror}: {error.filename}"
@@ -107,10 +112,16 @@ class ChildProcess:
             start_new_session=True,
         )
 
+    def ask_to_stop(self) -> None:
+        """Sends SIGTERM, once."""
+        if self._process is not None and not self._asked:
+            self._asked = True
+            self._process.terminate()
+
     def stop(self) -> None:
         """Stops it by SIGTERM, and by SIGKILL if it takes too long."""
+        self.ask_to_stop()
         if self._process is not None:
-            self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_WITHIN_S)
         self.kill()

@@ -7,8 +7,10 @@ Rules:
 3. A part that fails its first start ends everything with one message: it is misconfigured. A part
    that dies later is restarted for as long as we run: it met a bad moment.
 4. Every part runs in a session of its own. Ctrl-C reaches the supervisor alone, which stops the
-   parts in the reverse of their order.
-5. Nothing outlives us: `gateway.local.leash` ends the parts if we are killed and cannot.
+   parts in the reverse of their order: parts that were started together stop together, and the
+   servers, which need none of each other, last.
+5. Nothing outlives us: `gateway.local.leash` ends the parts if we are killed and cannot. It holds
+   our claim on the data directory until it has; who comes next waits for that.
 """
 
 import contextlib
@@ -20,9 +22,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from headwater.gateway.local import leash
 from headwater.gateway.local.parts import ChildProcess, EmbeddedPart, Part, end_of_log, how_it_ended
@@ -37,6 +40,8 @@ _READY_WITHIN_S = 60.0
 _POLL_S = 0.1
 #: Someone who waits is told so this often.
 _STILL_WAITING_EVERY_S = 5.0
+#: How long what a killed supervisor left behind may take to end: twice the leash's patience.
+_ENDED_WITHIN_S = 30.0
 
 
 class _StopRequested(BaseException):
@@ -51,6 +56,8 @@ class _Watched:
     ready: Callable[[], bool]
     deaths: Deaths
     started_at: float
+    #: Those of one group stop together; servers are group 0.
+    group: int
     #: What the leash was told to end.
     pid: int | None = None
     #: When it is to be started again; None while it runs.
@@ -84,6 +91,7 @@ class Supervisor:
         self._clock = clock
         self._restarts = restarts or RestartPolicy()
         self._watched: list[_Watched] = []
+        self._groups = 0
         self._exit = contextlib.ExitStack()
         self._may_interrupt = False
         self._asked_to_stop = False
@@ -91,8 +99,8 @@ class Supervisor:
     def __enter__(self) -> Self:
         self._log_dir.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as exits:
-            exits.enter_context(_claimed(self._data_dir))
-            self._leash = exits.enter_context(_leash())
+            claim = exits.enter_context(_claimed(self._data_dir, self._report))
+            self._leash = exits.enter_context(_leash(claim))
             exits.enter_context(self._signals())
             self._exit = exits.pop_all()
         return self
@@ -109,7 +117,7 @@ class Supervisor:
 
     def start_embedded(self, part: EmbeddedPart) -> str:
         """Starts a server, returns where it answers, and watches it from now on."""
-        watched = self._watch(part, ready=lambda: True)
+        watched = self._watch(part, ready=lambda: True, group=0)
         self._report(f"Starting {part.name}")
         with self._interruptible():
             address = part.start()
@@ -119,8 +127,11 @@ class Supervisor:
 
     def start(self, *parts: Part) -> None:
         """Starts parts together, in their order, and waits until each of them is ready."""
+        self._groups += 1
         group = [
-            self._watch(ChildProcess(part, self._log_dir / f"{part.name}.log"), part.ready)
+            self._watch(
+                ChildProcess(part, self._log_dir / f"{part.name}.log"), part.ready, self._groups
+            )
             for part in parts
         ]
         for watched in group:
@@ -138,9 +149,13 @@ class Supervisor:
             for watched in self._watched:
                 self._look_at(watched)
 
-    def _watch(self, part: EmbeddedPart, ready: Callable[[], bool]) -> _Watched:
+    def _watch(self, part: EmbeddedPart, ready: Callable[[], bool], group: int) -> _Watched:
         watched = _Watched(
-            part=part, ready=ready, deaths=Deaths(self._restarts), started_at=self._clock()
+            part=part,
+            ready=ready,
+            deaths=Deaths(self._restarts),
+            started_at=self._clock(),
+            group=group,
         )
         self._watched.append(watched)
         return watched
@@ -149,7 +164,7 @@ class Supervisor:
         watched.restart_at = None
         watched.pid = watched.part.pid
         if watched.pid is not None:
-            self._leash(f"+ {watched.pid} {watched.part.stop_signal.value}")
+            self._leash(f"+ {watched.pid} {watched.part.stop_signal.value} {watched.group}")
 
     def _ended(self, watched: _Watched) -> None:
         if watched.pid is not None:
@@ -217,16 +232,20 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Stops the parts, last started first; a signal meanwhile kills the rest at once."""
         at_once = False
-        for watched in reversed(self._watched):
-            part, began = watched.part, self._clock()
-            ran = part.pid is not None
+        for _, group in groupby(reversed(self._watched), lambda watched: watched.group):
+            together, began = list(group), self._clock()
+            ran = [watched for watched in together if watched.part.pid is not None]
             if not at_once:
-                at_once = self._stop_interrupted(part)
-            part.kill()
-            self._ended(watched)
-            if ran:
-                how = "killed" if at_once else f"stopped ({self._clock() - began:.1f} s)"
-                self._report(f"{part.name} {how}")
+                for watched in ran:
+                    watched.part.ask_to_stop()
+            for watched in together:
+                if not at_once:
+                    at_once = self._stop_interrupted(watched.part)
+                watched.part.kill()
+                self._ended(watched)
+                if watched in ran:
+                    how = "killed" if at_once else f"stopped ({self._clock() - began:.1f} s)"
+                    self._report(f"{watched.part.name} {how}")
 
     def _stop_interrupted(self, part: EmbeddedPart) -> bool:
         """Stops a part; tells whether a signal ended the wait for it."""
@@ -271,33 +290,58 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def _claimed(data_dir: Path) -> Iterator[None]:
-    """Holds the data directory; the kernel lets go of it when we end, however we end."""
+def _claimed(data_dir: Path, report: Callable[[str], None]) -> Iterator[int]:
+    """Holds the data directory, by a file that is locked; gives the file.
+
+    The kernel lets go of it when we have ended, however we end, and our leash, too.
+    """
     with (data_dir / "headwater.lock").open("a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        deadline = time.monotonic() + _ENDED_WITHIN_S
+        waits = False
+        while not _locked(lock):
             lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            raise PartUnavailable(
-                f"Headwater already runs on {data_dir} (pid {owner}). Stop it first, or choose "
-                "another directory with --data-dir or HEADWATER_DATA_DIR."
-            ) from None
+            owner = lock.read().strip()
+            if _runs(owner) or time.monotonic() > deadline:
+                raise PartUnavailable(
+                    f"Headwater already runs on {data_dir} (pid {owner or 'unknown'}). Stop it "
+                    "first, or choose another directory with --data-dir or HEADWATER_DATA_DIR."
+                )
+            if not waits:
+                report(f"Waiting for the parts of a Headwater that was killed (pid {owner}) to end")
+                waits = True
+            time.sleep(_POLL_S)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-        yield
+        yield lock.fileno()
+
+
+def _locked(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _runs(pid: str) -> bool:
+    """Whether the process that has locked a file still runs; one that is not named there might."""
+    return not pid.isdecimal() or leash.runs(int(pid))
 
 
 @contextlib.contextmanager
-def _leash() -> Iterator[Callable[[str], None]]:
-    """Starts the program that outlives us if we are killed; yields how to tell it of a part."""
+def _leash(claim: int) -> Iterator[Callable[[str], None]]:
+    """Starts the program that outlives us if we are killed; yields how to tell it of a part.
+
+    Shape:  it inherits the claim on our data directory, and so holds it for as long as it lives.
+    """
     process = subprocess.Popen(  # noqa: S603 (our own module, by its path: it needs no imports)
         (sys.executable, "-I", "-S", leash.__file__),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        pass_fds=(claim,),
     )
     assert process.stdin is not None  # noqa: S101 (a pipe was asked for)
     pipe = process.stdin.fileno()

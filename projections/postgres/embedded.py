@@ -114,11 +114,16 @@ class EmbeddedPostgres:
             self._create_database()
         return _dsn(self._port, _DATABASE)
 
+    def ask_to_stop(self) -> None:
+        """Sends the signal by which it stops in order, and waits for nothing."""
+        if self._process is not None:
+            self._process.send_signal(self.stop_signal)
+
     def stop(self) -> None:
         """Stops the server in order (rolls back what is open), or by force if it takes too long."""
         if self._process is None:
             return
-        self._process.send_signal(self.stop_signal)
+        self.ask_to_stop()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

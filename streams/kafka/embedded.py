@@ -210,11 +210,16 @@ class EmbeddedKafka:
         """Where a listener listens, from the first start on."""
         return f"{_HOST}:{self._ports[listener]}"
 
+    def ask_to_stop(self) -> None:
+        """Sends SIGTERM, and waits for nothing."""
+        if self._process is not None:
+            self._process.terminate()
+
     def stop(self) -> None:
         """Stops the broker in order (SIGTERM), or by force (SIGKILL) if it takes too long."""
         if self._process is None:
             return
-        self._process.terminate()
+        self.ask_to_stop()
         within_s = _TRAINED_TIMEOUT_S if self._training else _STOP_TIMEOUT_S
         try:
             self._process.wait(within_s)

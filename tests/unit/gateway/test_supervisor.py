@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.gateway.local import leash
 from headwater.gateway.local.parts import Part
 from headwater.gateway.local.supervisor import Supervisor
 from headwater.schemas.errors import PartUnavailable
@@ -23,7 +24,8 @@ from headwater.schemas.errors import PartUnavailable
 PATIENCE_S = 60
 
 #: Writes its pid where `ready` looks, then waits for a signal.
-PART = "import os, pathlib, signal; pathlib.Path('{name}.pid').write_text(str(os.getpid())); "
+PART = "import os, pathlib, signal; written = pathlib.Path('{name}.new'); "
+PART += "written.write_text(str(os.getpid())); written.rename('{name}.pid'); "
 OBEDIENT = PART + "signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + PART
 STUBBORN += "[signal.pause() for _ in iter(int, 1)]"
@@ -264,6 +266,67 @@ def test_nothing_outlives_a_supervisor_killed_with_kill_9(run: Callable[..., Hou
         wait_until(lambda pid=pid: is_gone(pid))
 
 
+#: Ends only when the other one has been told to end, too.
+TOGETHER = """
+import os, pathlib, signal, time
+told = lambda *_: pathlib.Path("{name}.told").touch()
+signal.signal(signal.SIGTERM, told)
+pathlib.Path("{name}.new").write_text(str(os.getpid()))
+pathlib.Path("{name}.new").rename("{name}.pid")
+while not all(pathlib.Path(f"{name}.told").exists() for name in ("first", "second")):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["in order", "by the leash"])
+def test_parts_that_were_started_together_stop_together(run: Callable[..., House], killed: bool):
+    house = run(first=TOGETHER, second=TOGETHER)
+    house.until("second is ready")
+    pids = [house.pid("first"), house.pid("second")]
+    if killed:
+        house.process.kill()
+    else:
+        house.process.terminate()
+        assert all("stopped" in line for line in house.rest()[:2])
+    began = time.monotonic()
+    for pid in pids:
+        wait_until(lambda pid=pid: is_gone(pid))
+    assert time.monotonic() - began < 10, "neither waited for 15 s to be over"
+
+
+def test_who_comes_after_a_killed_supervisor_waits_until_its_parts_have_ended(
+    run: Callable[..., House], tmp_path: Path
+):
+    slow = OBEDIENT.replace("signal.pause()", "signal.signal(signal.SIGTERM, lambda *_: None); ")
+    slow += "signal.pause(); [None for _ in iter(pathlib.Path('may end').exists, True)]"
+    house = run(part=slow)
+    house.until("part is ready")
+    pid = house.pid("part")
+    house.process.kill()
+    house.process.wait()
+    said: list[str] = []
+
+    def report(line: str) -> None:
+        said.append(line)
+        assert not is_gone(pid)
+        (tmp_path / "may end").touch()
+
+    with Supervisor(data_dir=tmp_path, report=report):
+        assert is_gone(pid)
+    assert said == [
+        f"Waiting for the parts of a Headwater that was killed (pid {house.process.pid}) to end"
+    ]
+
+
+def test_a_process_that_nobody_has_looked_at_since_it_ended_does_not_run():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    wait_until(lambda: is_gone(ended.pid))
+    assert not leash.runs(ended.pid)
+    assert leash.runs(os.getpid())
+    ended.wait()
+    assert not leash.runs(ended.pid)
+
+
 def test_two_on_one_directory_are_one_clear_line(run: Callable[..., House], tmp_path: Path):
     house = run(part=OBEDIENT)
     house.until("part is ready")
@@ -286,6 +349,7 @@ def test_a_signal_while_a_server_starts_stops_it(tmp_path: Path):
         class Slow:
             name, pid, log_file, stop_signal = "slow", None, pathlib.Path("none"), signal.SIGTERM
             def start(self): print("slow is starting", flush=True); time.sleep(60)
+            def ask_to_stop(self): pass
             def stop(self): print("slow was told to stop", flush=True)
             def kill(self): pass
             def poll(self): return None
