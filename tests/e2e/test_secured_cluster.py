@@ -1,0 +1,89 @@
+"""Every part, started as an operator would, against brokers that want TLS and a password."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from tests.e2e.deliveries import auth, daily
+from tests.e2e.house import PARTITIONS, House, signed
+from tests.kafka_security import PASSWORD, USER, Certificates, secured_broker
+
+KEYS = {"authorization": "Bearer dev-workflow-key"}
+
+
+@pytest.fixture
+def house(scratch: Path, fresh_database: str) -> Iterator[House]:
+    directory = scratch / "secured-house"
+    directory.mkdir()
+    certificates = Certificates(directory)
+    password = directory / "password"
+    password.write_text(PASSWORD + "\n")
+    house = House(
+        directory,
+        fresh_database,
+        HEADWATER_KAFKA_TLS="true",
+        HEADWATER_KAFKA_TLS_CA=certificates.ca,
+        HEADWATER_KAFKA_SASL="SCRAM-SHA-512",
+        HEADWATER_KAFKA_USER=USER,
+        HEADWATER_KAFKA_PASSWORD_FILE=str(password),
+    )
+    house.broker = secured_broker(directory / "kafka", certificates)
+    try:
+        house.broker.start()
+        house.bootstrap = house.broker.address_of("SASL_TLS")
+        yield house
+    finally:
+        house.close()
+
+
+def headwater(house: House, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "headwater", *arguments],
+        env={
+            **os.environ,
+            "HEADWATER_KAFKA": house.bootstrap,
+            "HEADWATER_POSTGRES": house.dsn,
+            **house.settings,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_delivery_becomes_a_row_and_a_workflow_runs(house: House):
+    headwater(house, "migrate")
+    assert "Made" in headwater(house, "topics", "create", "--partitions", str(PARTITIONS))
+    for part in ("gateway", "worker", "project"):
+        house.start(part)
+    house.start("worker2", "--app", "tests.apps.service")
+    for raw in (auth(7), daily(7, day=1, steps=1_000)):
+        url = f"{house.url()}/webhooks/terra"
+        answer = httpx.post(url, content=raw, headers=signed(raw), timeout=30)
+        assert answer.status_code == 200, answer.text
+    house.wait(lambda: rows(house) == [("user_7",)], "the row of the delivery")
+    instances = f"{house.url()}/api/workflows/workflows/echo/instances"
+    made = {"id": "one", "params": 1}
+    house.wait(
+        lambda: httpx.post(instances, json=made, headers=KEYS, timeout=30).status_code < 300,
+        "the workflow to be taken",
+    )
+    house.wait(
+        lambda: (
+            httpx.get(f"{instances}/one", headers=KEYS).json()["details"]["status"] == "complete"
+        ),
+        "the workflow to end",
+    )
+
+
+def rows(house: House) -> list[tuple[str]]:
+    with psycopg.connect(house.dsn) as connection:
+        return connection.execute("select user_id from daily_summary").fetchall()
