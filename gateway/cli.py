@@ -10,9 +10,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -27,6 +27,7 @@ from headwater.gateway.commands.options import (
     listen_options,
     postgres_option,
     settings_from,
+    topic_options,
 )
 from headwater.gateway.commands.output import counted, print_rows, say
 from headwater.gateway.request_ids import ulid_source
@@ -35,6 +36,7 @@ from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     from headwater.gateway.settings import Settings
+    from headwater.streams.kafka.cluster import Cluster
 
 _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
@@ -161,12 +163,31 @@ async def _serve(settings: "Settings") -> None:
     # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
     with member_of_house(cluster, _member("gateway")) as membership:
         membership.start()
-        await serve_app(
+        serving = serve_app(
             with_short_cut(app),
             host=settings.host,
             port=settings.port,
             end_streams=lambda: end_streams(app),
         )
+        await _unless_topics_lose_data(cluster, serving)
+
+
+async def _unless_topics_lose_data(cluster: "Cluster", serving: Coroutine[Any, Any, None]) -> None:
+    """Serves while Kafka may be away; when it is there, ends if topics may lose data."""
+    import asyncio  # noqa: PLC0415 (see above)
+
+    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
+
+    def looked(checking: asyncio.Task[None]) -> None:
+        if not checking.cancelled() and checking.exception():
+            signal.raise_signal(signal.SIGTERM)
+
+    checking = asyncio.create_task(check_topics(cluster))
+    checking.add_done_callback(looked)
+    await serving
+    if checking.done():
+        checking.result()
+    checking.cancel()
 
 
 def _member(part: str) -> str:
@@ -216,10 +237,12 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
     from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
     rules = rules_of(settings)
+    asyncio.run(check_topics(cluster))
     asyncio.run(pass_over_skipped(cluster))
     with member_of_house(cluster, _member("pipeline")) as membership:
         membership.join()
@@ -252,8 +275,10 @@ async def _project(settings: "Settings") -> None:
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
+    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
+    await check_topics(cluster)
     await pass_over_skipped(cluster)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -282,6 +307,7 @@ def migrate(postgres: str | None) -> None:
     epilog=examples(
         "headwater topics list",
         "headwater topics create --partitions 12",
+        "headwater topics check",
         "headwater topics skip webhooks 0 17",
     ),
 )
@@ -310,8 +336,7 @@ def list_topics(as_json: bool) -> None:
 
 @topics.command("create", epilog=examples("headwater topics create --partitions 12"))
 @kafka_option
-@click.option("--partitions", type=int, help="Partitions of each. Default: HEADWATER_PARTITIONS.")
-@click.option("--replication", type=int, help="Copies of each. Default: HEADWATER_REPLICATION.")
+@topic_options
 def make_topics(kafka: str | None, partitions: int | None, replication: int | None) -> None:
     """Make the topics that are missing; those that exist stay as they are."""
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
@@ -330,6 +355,13 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
     say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
 
 
+topics.add_command(
+    OnDemand(
+        "check",
+        "headwater.gateway.commands.topics_check:check",
+        "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
+    )
+)
 topics.add_command(
     OnDemand(
         "skip",

@@ -11,10 +11,24 @@ from headwater.schemas.tables import Table
 _HOUR_MS: Final = 60 * 60 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
 
+#: How long the event ids of deliveries are remembered: longer than any sender retries, 75 h for
+#: Standard Webhooks, about 3 days for Stripe.
+_CLAIMS_KEPT_MS: Final = 7 * _DAY_MS
+
 #: The largest record. A body may have 10 MiB; the rest is for keys, headers and the envelope.
 MAX_RECORD_BYTES: Final = 11 * 1024 * 1024
 #: What the value of a record may have, leaving room for its key and the envelope of its batch.
 MAX_VALUE_BYTES: Final = MAX_RECORD_BYTES - 64 * 1024
+
+
+#: How producers compress, and how the topics say that records lie there (ADR 0024).
+COMPRESSION: Final = "zstd"
+#: A copy may be lost, and a record still be in two.
+_COPIES_TO_LOSE_ONE: Final = 2
+#: Configuration that is never other than ours: see `Topic.loses_data_by`.
+_KEEPS_DATA: Final = frozenset(
+    {"cleanup.policy", "max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms"}
+)
 
 
 class Cleanup(StrEnum):
@@ -39,14 +53,29 @@ class Topic:
     purpose: str
     #: What the keys of our records look like, where programs of others may write, too.
     key_form: re.Pattern[bytes] | None = None
+    #: How long a record stays at least, whatever comes after it with its key.
+    compaction_lag_ms: int = _HOUR_MS
 
-    def config(self) -> dict[str, str]:
+    def config(self, replication: int) -> dict[str, str]:
         """The topic's configuration in Kafka's own names."""
-        return {
+        config = {
             "cleanup.policy": self.cleanup.value,
             "retention.ms": str(-1 if self.retention_ms is None else self.retention_ms),
             "max.message.bytes": str(MAX_RECORD_BYTES),
+            "compression.type": COMPRESSION,
+            # With fewer copies a second one could be waited for only while all of them are there.
+            "min.insync.replicas": "2" if replication > _COPIES_TO_LOSE_ONE else "1",
         }
+        if self.cleanup is Cleanup.COMPACT:
+            config["min.compaction.lag.ms"] = str(self.compaction_lag_ms)
+        if self.cleanup is Cleanup.COMPACT or self.retention_ms is not None:
+            # How old a record is says the broker's clock: that of its writer may be wrong.
+            config["message.timestamp.type"] = "LogAppendTime"
+        return config
+
+    def loses_data_by(self, name: str) -> bool:
+        """Whether a value other than ours may lose what was acknowledged, or never take it."""
+        return name in _KEEPS_DATA or (name == "retention.ms" and self.retention_ms is None)
 
 
 def topic_of(table: Table) -> Topic:
@@ -81,6 +110,9 @@ TOPICS: Final = (
         key="event id, partitioned by the owner of what the delivery changes",
         value="webhook_received",
         cleanup=Cleanup.COMPACT,
+        # As long as claims are remembered: until then a first delivery may be unread, and a copy
+        # of it, which is dropped, must not have it removed.
+        compaction_lag_ms=_CLAIMS_KEPT_MS,
         purpose="Every verified delivery, its bytes untouched.",
         key_form=re.compile(rb"[0-9a-f]{32}"),
     ),
@@ -89,8 +121,7 @@ TOPICS: Final = (
         key="none, partitioned like webhooks",
         value="webhooks_claimed",
         cleanup=Cleanup.DELETE,
-        # Longer than any sender retries: 75 h for Standard Webhooks, about 3 days for Stripe.
-        retention_ms=7 * _DAY_MS,
+        retention_ms=_CLAIMS_KEPT_MS,
         purpose="The first offsets of event ids: the memory of deduplication.",
     ),
     Topic(

@@ -72,6 +72,16 @@ def kafka_option(command: F) -> F:
     )(command)
 
 
+def topic_options(command: F) -> F:
+    """`--partitions` and `--replication`."""
+    command = click.option(
+        "--replication", type=int, help="Copies of each. Default: HEADWATER_REPLICATION."
+    )(command)
+    return click.option(
+        "--partitions", type=int, help="Partitions of each. Default: HEADWATER_PARTITIONS."
+    )(command)
+
+
 def postgres_option(command: F) -> F:
     """`--postgres`."""
     return click.option(

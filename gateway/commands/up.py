@@ -30,7 +30,7 @@ from headwater.gateway.sources import sources_with_secrets, with_development_sou
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.topics import create_topics
+from headwater.streams.kafka.topics import alter_topics, compare, create_topics, find_topics
 
 _HEALTH_TIMEOUT_S: Final = 2.0
 
@@ -59,16 +59,9 @@ def run_up(
     with Supervisor(data_dir=settings.data_dir, report=say) as house:
         # Not before: what a killed Headwater has left behind may still listen.
         refuse_taken_port(settings.host, settings.port)
+        given = bool(settings.kafka)
         settings = _with_servers(settings, house)
-        made = asyncio.run(
-            create_topics(
-                cluster_of(settings),
-                partitions=settings.partitions,
-                replication=settings.replication,
-            )
-        )
-        if made:
-            say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
+        asyncio.run(_make_topics(settings, ours=not given))
         migrate(settings.postgres, say)
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
@@ -98,6 +91,20 @@ def _tell_of_app(settings: Settings) -> None:
         say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")
     for rule in rules:
         say(f"Rule {rule.name}: {rule.mode} {rule.workflow} by {rule.source}")
+
+
+async def _make_topics(settings: Settings, *, ours: bool) -> None:
+    """Makes the topics that are missing; those of a Kafka of ours become what they should be."""
+    cluster = cluster_of(settings)
+    made = await create_topics(
+        cluster, partitions=settings.partitions, replication=settings.replication
+    )
+    if made:
+        say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
+    if ours:
+        found = await find_topics(cluster)
+        for each in await alter_topics(cluster, found, compare(found)):
+            say(f"Mended: {each.line()}")
 
 
 def _with_servers(settings: Settings, house: Supervisor) -> Settings:

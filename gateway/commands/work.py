@@ -26,6 +26,7 @@ from headwater.schemas.errors import PartUnavailable
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.skips import pass_over_skipped
+from headwater.streams.kafka.topics import check_topics
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.host_process import HostKilled, declarations_of
 from headwater.streams.workflows.worker import WorkflowWorker
@@ -73,6 +74,7 @@ async def _work(
     cluster = cluster_of(settings)
 
     async def joined() -> None:
+        await check_topics(cluster)
         await pass_over_skipped(cluster)
         await membership.joined()
 

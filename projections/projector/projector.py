@@ -39,8 +39,9 @@ __all__ = ["Projector"]
 
 #: Large enough to share a commit's 2 ms among many rows, small enough to be applied within 0.2 s.
 _BATCH_RECORDS_MAX: Final = 4_000
-_PARTITION_FETCH_BYTES: Final = 4 * 1024 * 1024
-_FETCH_BYTES: Final = 64 * 1024 * 1024
+#: As they lie in the log; unpacked, twenty times as many.
+_PARTITION_FETCH_BYTES: Final = 1024 * 1024
+_FETCH_BYTES: Final = 16 * 1024 * 1024
 #: How long an idle poll waits, which is also how long an idle projector takes to stop.
 _POLL_MS: Final = 200
 _COMMIT_EVERY_MS: Final = 1_000

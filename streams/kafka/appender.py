@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.schemas.topics import MAX_RECORD_BYTES
+from headwater.schemas.topics import COMPRESSION, MAX_RECORD_BYTES
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
 
@@ -64,6 +64,7 @@ class Appender:
             client_id=self._client_id,
             acks="all",
             enable_idempotence=True,
+            compression_type=COMPRESSION,
             max_batch_size=BATCH_BYTES,
             max_request_size=MAX_RECORD_BYTES,
             request_timeout_ms=30_000,

@@ -1,0 +1,121 @@
+"""Topics as they are and as the catalogue has them: compared, mended, and refused by the parts."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from headwater.schemas.topics import DEAD_LETTERS, EVENTS, TOPICS, WEBHOOKS, WORKFLOW_HISTORY
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.topics import compare, create_topics, find_topics
+from tests.e2e.house import free_port
+
+PARTITIONS = 2
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def kafka(scratch: Path) -> Iterator[str]:
+    """A broker of each test's own, with topics that it may spoil."""
+    broker = EmbeddedKafka(scratch / "topics", port=0, report=print)
+    try:
+        address = broker.start()
+        asyncio.run(create_topics(Cluster(address), partitions=PARTITIONS, replication=1))
+        yield address
+    finally:
+        broker.stop()
+
+
+def alter(kafka: str, topic: str, **config: str) -> None:
+    """Sets the configuration of a topic, underscores for dots; all else is the broker's."""
+
+    async def whole() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+        await admin.start()
+        named = {name.replace("_", "."): value for name, value in config.items()}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, named)])
+        await admin.close()
+
+    asyncio.run(whole())
+
+
+def headwater(kafka: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headwater", *arguments],
+        env={
+            **os.environ,
+            "HEADWATER_KAFKA": kafka,
+            "HEADWATER_PORT": str(free_port()),
+            "HEADWATER_POSTGRES": "postgresql://nobody@127.0.0.1:1/none",
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_topics_are_compared_and_mended(kafka: str):
+    checked = headwater(kafka, "topics", "check", "--partitions", str(PARTITIONS))
+    assert (checked.returncode, checked.stdout) == (0, ""), checked.stdout
+    assert asyncio.run(find_topics(Cluster(kafka))).keys() == {topic.name for topic in TOPICS}
+
+    alter(kafka, EVENTS, retention_ms="1000", max_message_bytes="1000", segment_bytes="1048576")
+    checked = headwater(kafka, "topics", "check", "--json", "--replication", "3")
+    assert checked.returncode == 1
+    differences = json.loads(checked.stdout)
+    found = {(each["topic"], each["what"]): each for each in differences}
+    assert found[EVENTS, "retention.ms"] == {
+        "topic": EVENTS,
+        "what": "retention.ms",
+        "expected": "604800000",
+        "found": "1000",
+        "loses_data": False,
+        "mend": "headwater topics check --mend",
+    }
+    assert found[EVENTS, "max.message.bytes"]["loses_data"]
+    assert "keys would move away" in found[EVENTS, "partitions"]["mend"]
+    assert (found[EVENTS, "replication"]["expected"], found[EVENTS, "replication"]["found"]) == (
+        "3",
+        "1",
+    )
+    assert {what for topic, what in found if topic == WEBHOOKS} == {"partitions", "replication"}
+
+    mended = headwater(kafka, "topics", "check", "--mend", "--partitions", str(PARTITIONS))
+    assert mended.returncode == 0, mended.stdout
+    assert f"Mended: topic {EVENTS}: expected retention.ms 604800000, found 1000" in mended.stderr
+    topics = asyncio.run(find_topics(Cluster(kafka)))
+    assert compare(topics, partitions=PARTITIONS, replication=1) == []
+    assert topics[EVENTS].own["segment.bytes"] == "1048576", "what others have set stays"
+
+
+@pytest.mark.parametrize("part", ["serve", "worker", "project"])
+def test_a_part_refuses_topics_that_lose_data(kafka: str, part: str):
+    alter(kafka, WORKFLOW_HISTORY, cleanup_policy="compact", max_message_bytes="11534336")
+    alter(kafka, DEAD_LETTERS, cleanup_policy="delete", max_message_bytes="1000")
+    ended = headwater(kafka, part)
+    assert ended.returncode == 1, ended.stderr
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("headwater: topic dead-letters: expected max.message.bytes 11534336")
+    assert "topic workflow-history: expected cleanup.policy delete, found compact" in last
+    assert last.endswith("`headwater topics check` says how to mend it")
+
+
+def test_a_part_warns_of_topics_that_are_otherwise(kafka: str):
+    alter(kafka, DEAD_LETTERS, cleanup_policy="delete", max_message_bytes="11534336")
+    command = [sys.executable, "-m", "headwater", "project"]
+    env = {**os.environ, "HEADWATER_KAFKA": kafka}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as part:
+        assert part.stderr is not None
+        line = f"topic {DEAD_LETTERS}: expected retention.ms 2592000000, found "
+        assert any(line in each for each in part.stderr)
+        part.send_signal(signal.SIGTERM)
