@@ -24,13 +24,19 @@ def plan(records: Iterable[LogRecord]) -> Plan:
     rows = Rows()
     for topic, group in by_topic.items():
         READERS.get(topic, refuse_unknown)(group, rows)
-    statements = [
+    deletes = [
         work
-        for delete, tables in ((False, rows.upserts), (True, rows.deletes))
-        for table, keyed in tables.items()
-        for work in works(table, list(keyed.values()), delete=delete)
+        for table, keyed in rows.deletes.items()
+        for work in works(table, list(keyed.values()), delete=True)
     ]
-    return Plan(works=tuple(statements), unreadable=len(rows.upserts.get("projection_errors", ())))
+    upserts = [
+        work
+        for table, rounds in rows.upserts.items()
+        for keyed in rounds
+        for work in works(table, list(keyed.values()))
+    ]
+    unreadable = sum(map(len, rows.upserts.get("projection_errors", ())))
+    return Plan(works=(*deletes, *upserts), unreadable=unreadable)
 
 
 def _all(records: Sequence[LogRecord], _: Claims) -> Sequence[LogRecord]:

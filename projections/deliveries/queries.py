@@ -102,6 +102,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     message: str | None
     stage: str | None
+    rule: str | None
     dead_at: datetime
     replayed_at: datetime | None
 

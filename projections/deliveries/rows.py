@@ -38,15 +38,30 @@ _OWN: Final = "headwater."
 class Rows:
     """The rows of one plan, by table and key, while it is being made.
 
-    Shape:  upserts of a table are all bytes, which are rows in binary, or all to become JSON.
+    Shape:  upserts of a table are all bytes, which are rows in binary, or all to become JSON. They
+            come in rounds, because a statement writes a row once. What is deleted, is so before.
     """
 
-    upserts: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    upserts: dict[str, list[dict[Any, Any]]] = field(default_factory=dict)
     deletes: dict[str, dict[Any, SqlRow]] = field(default_factory=dict)
 
     def upsert(self, table: str, key: object, row: SqlRow | bytes) -> None:
         """Writes a row, in the place of an earlier one of the same key."""
-        self.upserts.setdefault(table, {})[key] = row
+        self.upserts.setdefault(table, [{}])[0][key] = row
+
+    def append(self, table: str, key: object, row: bytes) -> None:
+        """Writes a row after earlier ones of the same key, which Postgres puts together."""
+        rounds = self.upserts.setdefault(table, [{}])
+        for each in rounds:
+            if key not in each:
+                each[key] = row
+                return
+        rounds.append({key: row})
+
+    def forget(self, table: str, key: object) -> None:
+        """Writes none of the rows of a key."""
+        for each in self.upserts.get(table, ()):
+            each.pop(key, None)
 
     def delete(self, table: str, key: object, row: SqlRow) -> None:
         """Deletes the row of a key."""
@@ -101,6 +116,25 @@ def _table_key(table: Table) -> Callable[[bytes], SqlRow]:
 
 def _plain_key(name: str) -> Callable[[bytes], SqlRow]:
     return lambda key: {name: key.decode()}
+
+
+_outcome_key = _plain_key("event_id")
+
+
+def _read_outcomes(group: list[LogRecord], rows: Rows) -> None:
+    """Reads all outcomes of a delivery: earlier ones tell how its earlier journeys ended."""
+    table = "webhook_outcomes"
+    read = ROW_READERS[table]
+    for record in group:
+        key = record.key or b""
+        try:
+            if record.value is None:
+                rows.delete(table, key, _outcome_key(key))
+                rows.forget(table, key)
+            else:
+                rows.append(table, key, read(record.value))
+        except UNREADABLE as error:
+            rows.refuse(record, str(error))
 
 
 _read_duplicates = _reader("duplicates", _plain_key("request_id"))
@@ -160,6 +194,7 @@ def _dead_letter(
         "reason": story.get(f"{_OWN}reason") or "unknown",
         "message": story.get(f"{_CONNECT}exception.message"),
         "stage": story.get(f"{_CONNECT}stage"),
+        "rule": story.get(f"{_OWN}rule"),
         "dead_at_ms": _number(story.get(f"{_OWN}dead_at_ms")) or record.timestamp,
     }
 
@@ -185,7 +220,7 @@ def refuse_unknown(group: list[LogRecord], rows: Rows) -> None:
 
 READERS: Final[dict[str, Callable[[list[LogRecord], Rows], None]]] = {
     **{topic: _reader(table.name, _table_key(table)) for topic, table in TABLE_BY_TOPIC.items()},
-    OUTCOMES: _reader("webhook_outcomes", _plain_key("event_id")),
+    OUTCOMES: _read_outcomes,
     TRACES: _read_traces,
     DEAD_LETTERS: _read_dead_letters,
 }

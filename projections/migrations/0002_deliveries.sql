@@ -19,7 +19,8 @@ create table webhook_outcomes (
     released_at timestamptz,
     at timestamptz not null,
     stage text not null,
-    position text not null
+    position text not null,
+    earlier jsonb
 );
 
 -- Every delivery pays for every index here: there is one for each question that is asked, no more.
@@ -58,6 +59,62 @@ comment on column webhook_outcomes.at is 'When this became true.';
 comment on column webhook_outcomes.stage is 'The stage that says so.';
 comment on column webhook_outcomes.position is
     'Where it read the delivery: topic/partition@offset.';
+
+comment on column webhook_outcomes.earlier is
+    'How earlier journeys ended, before the delivery was replayed; oldest first, the last 20: '
+    '[{status, reason, rows, rejected, partition, offset, admitted_at, parked_at, released_at, at, '
+    'stage, position}].';
+
+-- Outcomes of one delivery may lie in several partitions, which are read in any order: one says that
+-- it waits, another what became of it. What knows of the wait is further than what began it, whatever
+-- the clocks of the workers say; of two ends the later one is.
+create function further_outcome(held webhook_outcomes, came webhook_outcomes)
+    returns webhook_outcomes
+    language plpgsql immutable
+as $$
+declare
+    further boolean;
+    other webhook_outcomes;
+begin
+    if held.status = 'parked' and came.status <> 'parked' then
+        further := came.at >= held.at or coalesce(came.parked_at >= held.parked_at, false);
+    elsif came.status = 'parked' and held.status <> 'parked' then
+        further := came.at > held.at and not coalesce(held.parked_at >= came.parked_at, false);
+    else
+        further := (came.at, came.position) >= (held.at, held.position);
+    end if;
+    came.earlier := held.earlier;
+    if further then
+        other := held;
+        held := came;
+    else
+        other := came;
+    end if;
+    if other.status <> 'parked' and other.position <> held.position then
+        held.earlier := (
+            select jsonb_agg(journey order by at)
+            from (
+                select journey, (journey ->> 'at')::timestamptz as at
+                from jsonb_array_elements(
+                    coalesce(held.earlier, '[]') || (
+                        to_jsonb(other)
+                        - '{event_id, request_id, source, type, subject, user_id, received_at,
+                            earlier}'::text[]
+                    )
+                ) with ordinality as one (journey, number)
+                where journey ->> 'position' <> other.position
+                   or number > jsonb_array_length(coalesce(held.earlier, '[]'))
+                order by at desc
+                limit 20
+            ) as kept
+        );
+    end if;
+    return held;
+end
+$$;
+
+comment on function further_outcome(webhook_outcomes, webhook_outcomes) is
+    'Which of two outcomes of a delivery is further on its journey; it keeps how others ended.';
 
 create table duplicates (
     request_id text primary key,
@@ -122,6 +179,37 @@ return jsonb_build_object(
 
 comment on function hop(text, timestamptz, text, text) is 'One stage of a journey, as in traces.';
 
+create function journey_hops(o webhook_outcomes) returns jsonb
+    language sql stable
+return
+    jsonb_build_array(
+        hop('admitted', o.admitted_at, format('webhooks/%s@%s', o.partition, o."offset"), '')
+    )
+    || case
+        when o.parked_at is null or o.status = 'parked' then '[]'
+        else jsonb_build_array(hop('parked', o.parked_at, '', ''))
+    end
+    || case
+        when o.released_at is null then '[]'
+        else jsonb_build_array(hop('released', o.released_at, '', ''))
+    end
+    || jsonb_build_array(
+        hop(
+            case when o.status in ('parked', 'dead') then o.status else 'normalized' end,
+            o.at,
+            o.position,
+            case
+                when o.rejected > 0 and o.status = 'processed'
+                    then format('%s rows, %s records rejected', o.rows, o.rejected)
+                when o.status = 'processed' then format('%s rows', o.rows)
+                else format('%s:%s', o.status, o.reason)
+            end
+        )
+    );
+
+comment on function journey_hops(webhook_outcomes) is
+    'The stages of a journey after the delivery was received, as in traces.';
+
 -- Each half reads one table and the columns to look for are plain or constant: so Postgres answers
 -- from the indexes of the tables, and makes the hops of the rows it returns only.
 create view traces as
@@ -130,34 +218,21 @@ select
     event_id,
     user_id,
     case when status = 'dead' then 'error' else 'info' end as level,
-    jsonb_build_array(
-        hop('received', received_at, '', ''),
-        hop('admitted', admitted_at, format('webhooks/%s@%s', partition, "offset"), '')
+    jsonb_build_array(hop('received', received_at, '', ''))
+    || coalesce(
+        (
+            select jsonb_agg(hop)
+            from jsonb_array_elements(earlier) as one (journey),
+                jsonb_array_elements(
+                    journey_hops(jsonb_populate_record(null::webhook_outcomes, journey))
+                ) as each (hop)
+        ),
+        '[]'
     )
-    || case
-        when parked_at is null or status = 'parked' then '[]'
-        else jsonb_build_array(hop('parked', parked_at, '', ''))
-    end
-    || case
-        when released_at is null then '[]'
-        else jsonb_build_array(hop('released', released_at, '', ''))
-    end
-    || jsonb_build_array(
-        hop(
-            case when status in ('parked', 'dead') then status else 'normalized' end,
-            at,
-            position,
-            case
-                when rejected > 0 and status = 'processed'
-                    then format('%s rows, %s records rejected', rows, rejected)
-                when status = 'processed' then format('%s rows', rows)
-                else format('%s:%s', status, reason)
-            end
-        )
-    ) as hops,
+    || journey_hops(o) as hops,
     received_at as started_at,
     at as ended_at
-from webhook_outcomes
+from webhook_outcomes o
 union all
 select
     request_id,
@@ -222,6 +297,7 @@ create table dead_letters (
     reason text not null,
     message text,
     stage text,
+    rule text,
     dead_at timestamptz not null,
     replayed_at timestamptz,
     primary key (partition, "offset")
@@ -229,7 +305,7 @@ create table dead_letters (
 
 create index dead_letters_newest on dead_letters (dead_at, partition, "offset");
 create index dead_letters_pending on dead_letters (partition, "offset") where replayed_at is null;
-create index dead_letters_request on dead_letters (request_id);
+create index dead_letters_event on dead_letters (event_id);
 
 comment on table dead_letters is
     'What could not be processed, key and value untouched. Topic dead-letters.';
@@ -247,8 +323,26 @@ comment on column dead_letters.original_offset is 'Offset it was read from.';
 comment on column dead_letters.reason is 'Stable code of why.';
 comment on column dead_letters.message is 'Why, for people.';
 comment on column dead_letters.stage is 'The stage that gave up.';
+comment on column dead_letters.rule is
+    'The rule or effect that failed, where one has; the delivery itself was processed.';
 comment on column dead_letters.dead_at is 'When it gave up.';
 comment on column dead_letters.replayed_at is 'When it was last put back into its topic; null if never.';
+
+create function is_copy(d dead_letters) returns boolean
+    language sql stable
+return exists (
+    select from dead_letters first
+    where first.event_id = d.event_id
+      and (first.stage, first.reason, first.rule)
+          is not distinct from (d.stage, d.reason, d.rule)
+      and (first.dead_at, first.partition, first."offset") < (d.dead_at, d.partition, d."offset")
+      and (first.replayed_at is null or first.replayed_at > d.dead_at)
+);
+
+comment on function is_copy(dead_letters) is
+    'Whether a worker that was killed and read a delivery again wrote its dead letter again: of a '
+    'delivery, stage, reason and rule every one but the first, until that is replayed. Copies are '
+    'kept, but not listed.';
 
 -- A marker can arrive before the dead letter that it names: they may lie in different partitions.
 create table dead_letter_replays (

@@ -152,8 +152,11 @@ def letter(offset_of: int, **headers: str) -> Written:
     return Written(DEAD_LETTERS, 1, b"\x00key", b"\xff\x00value", encoded)
 
 
-def marker(place: str) -> Written:
-    headers = [("headwater.replayed", place.encode()), ("headwater.replayed_at_ms", b"1000")]
+def marker(place: str, at_ms: int = 1000) -> Written:
+    headers = [
+        ("headwater.replayed", place.encode()),
+        ("headwater.replayed_at_ms", str(at_ms).encode()),
+    ]
     return Written(DEAD_LETTERS, 0, b"\x00key", None, headers)
 
 
@@ -430,6 +433,38 @@ def test_dead_letters_keep_their_bytes_and_know_their_replay(
             for wrong in ("no cursor", "WyIyMDI2LTAxLTAxVDAwOjAwOjAwWiIsOTk5OTk5OTk5OTk5LDFd"):
                 with pytest.raises(InvalidCursor):
                     await reader.dead_letters(limit=1, after=wrong)
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+def test_a_delivery_that_died_once_is_one_dead_letter(broker: EmbeddedKafka, fresh_database: str):
+    async def scenario(house: House) -> None:
+        def dead(at: int, **more: str) -> Written:
+            return letter(at, event_id="e1", request_id="r1", **more)
+
+        written = [dead(1), dead(2), dead(3, rule="report"), letter(4), letter(5)]
+        end = (await house.write(*written))[DEAD_LETTERS, 1]
+        first = end - 5
+        async with house.projector(), Reader(house.dsn) as reader:
+
+            async def listed() -> list[int]:
+                page = await reader.dead_letters(limit=100)
+                found = [each for each in page.rows if each.offset >= first]
+                pending = await reader.pending_dead_letters(limit=100, after=(1, first - 1))
+                assert {each.offset for each in pending} == {
+                    each.offset for each in found if each.replayed_at is None
+                }
+                return [each.offset - first for each in found]
+
+            await house.until_applied({(DEAD_LETTERS, 1): end})
+            # What a worker wrote again after a crash is a copy; what nobody could read is none.
+            assert await listed() == [4, 3, 2, 0]
+            assert await reader.dead_letter(1, first + 1) is not None
+            replayed = marker(f"1@{first}", at_ms=NOW_MS + 10)
+            await house.until_applied(await house.write(replayed))
+            assert await listed() == [4, 3, 2, 0]
+            await house.until_applied(await house.write(dead(20), dead(21)))
+            assert await listed() == [5, 4, 3, 2, 0]
 
     in_a_house(broker, fresh_database, scenario)
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
+from itertools import permutations
 
 import psycopg
 import pytest
@@ -74,6 +75,58 @@ def test_an_outcome_tells_the_journey(
     assert (found.request_id, found.event_id, found.user_id) == ("req-e1", "e1", "user_1")
     assert found.started_at.timestamp() * 1000 == RECEIVED_AT_MS
     assert found.ended_at.timestamp() * 1000 == RECEIVED_AT_MS + 250
+
+
+AT_MS = RECEIVED_AT_MS + 250
+DEAD = {"status": "dead", "reason": "why", "position": "webhooks/3@17", "at_ms": AT_MS}
+AGAIN = {"position": "webhooks/3@99", "admitted_at_ms": AT_MS + 900, "at_ms": AT_MS + 950}
+
+
+def test_a_journey_before_a_replay_is_told_too(fresh_database: str):
+    written(fresh_database, [outcome("e1", **DEAD), outcome("e1", **AGAIN)])
+    expected = (
+        hop("received", 0),
+        hop("admitted", 1, "webhooks/3@17"),
+        hop("dead", 250, "webhooks/3@17", "dead:why"),
+        hop("admitted", 1_150, "webhooks/3@17"),
+        hop("normalized", 1_200, "webhooks/3@99", "1 rows"),
+    )
+    [found] = asked(fresh_database)
+    assert (found.hops, found.level) == (expected, "info")
+
+
+#: What becomes of a delivery in turn; the clock of the worker that ends the wait is behind.
+WAITS = outcome("e1", status="parked", reason="why", parked_at_ms=AT_MS, at_ms=AT_MS)
+ENDS = outcome("e1", parked_at_ms=AT_MS, released_at_ms=AT_MS - 5, at_ms=AT_MS - 5)
+LATER = {"parked_at_ms": AT_MS + 900, "at_ms": AT_MS + 900, "position": "webhooks/3@99"}
+WAITS_AGAIN = outcome("e1", status="parked", reason="why", **LATER)
+
+
+@pytest.mark.parametrize(
+    ("in_turn", "status", "earlier"),
+    [
+        ([WAITS, ENDS], "processed", []),
+        ([outcome("e1", **DEAD), outcome("e1", **AGAIN)], "processed", ["dead"]),
+        ([outcome("e1", **DEAD), WAITS_AGAIN], "parked", ["dead"]),
+        ([WAITS, ENDS, WAITS_AGAIN], "parked", ["processed"]),
+        ([outcome("e1", **DEAD), outcome("e1", **DEAD)], "dead", []),
+    ],
+)
+@pytest.mark.parametrize("batches", ["one", "each"])
+def test_outcomes_are_ordered_by_the_journey_and_not_by_their_arrival(
+    fresh_database: str, in_turn: list[Written], status: str, earlier: list[str], batches: str
+):
+    migrate(fresh_database, lambda _: None)
+    for order in permutations(range(len(in_turn))):
+        with psycopg.connect(fresh_database, autocommit=True) as connection:
+            connection.execute("truncate webhook_outcomes, projection_offsets")
+        arriving = [in_turn[at] for at in order]
+        for some in [arriving] if batches == "one" else [[each] for each in arriving]:
+            written(fresh_database, some)
+        with psycopg.connect(fresh_database) as connection:
+            found = connection.execute("select status, earlier from webhook_outcomes").fetchall()
+        [(now, before)] = found
+        assert (now, [each["status"] for each in before or ()]) == (status, earlier), order
 
 
 def test_a_copy_ends_as_a_duplicate(fresh_database: str):

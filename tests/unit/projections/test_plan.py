@@ -264,6 +264,7 @@ def test_a_dead_letter_keeps_its_bytes_and_tells_its_story():
         "reason": "undecodable_record",
         "message": "expected x, found y",
         "stage": "admit",
+        "rule": None,
         "dead_at_ms": 1_767_225_600_000,
     }
 
