@@ -145,7 +145,15 @@ class Settings(KafkaSettings):
     port: Port = Field(default=8080, description="Port of the gateway.")
     data_dir: Path = Field(
         default=Path(".headwater"),
-        description="Folder of the embedded Kafka's and Postgres's data.",
+        description="Folder of the data on this machine: that of the embedded Kafka and Postgres, "
+        "and what workers keep of their partitions, which may be deleted while they are stopped.",
+    )
+    state_memory_mib: int = Field(
+        default=256,
+        ge=8,
+        le=1024 * 1024,
+        description="Memory that a worker has for the state of all its partitions, in MiB; the "
+        "rest of it lies on disk.",
     )
     terra_secrets: Secrets = Field(
         default=(SecretStr(DEVELOPMENT_SECRETS["terra_secrets"]),),
@@ -310,6 +318,11 @@ class Settings(KafkaSettings):
     def apps(self) -> tuple[str, ...]:
         """The apps whose workflows are run."""
         return tuple(self.app.split(",")) if self.app else ()
+
+    @property
+    def state_dir(self) -> Path:
+        """Where workers keep the state of their partitions."""
+        return self.data_dir / "state"
 
     def secrets_of(self, provider: str) -> tuple[str, ...]:
         """A provider's signing secrets in the clear, the current one first."""

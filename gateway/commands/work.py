@@ -17,6 +17,7 @@ import uvloop
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
+from headwater.gateway.commands.state import stores_of
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings
 from headwater.processors.replay.engine import ReplayEngine
@@ -95,6 +96,7 @@ async def _work(
             member=settings.member or None,
             ticked=ticked,
             joined=joined,
+            stores=stores_of(settings, clock),
         )
         if ticked:
             # Brings the web framework, which other workers do without.

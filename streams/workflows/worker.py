@@ -297,6 +297,12 @@ class WorkflowWorker:
         )
         # After the log was read: what is committed here and not there, nobody else will record.
         await self._sql.take_over(partition, self._clock())
+        at_work = instances.count_at_work()
+        log.info(
+            "partition %s is taken over: its history was read from offset %s to %s; %s instances "
+            "are in memory, those that rest are not",
+            *(number, restored.start, epoch, at_work),
+        )
         return partition
 
     def _given_up(self, partition: Partition) -> None:

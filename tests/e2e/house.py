@@ -97,6 +97,7 @@ class House:
             **os.environ,
             "HEADWATER_KAFKA": self.kafka_of.get(name, self.bootstrap),
             "HEADWATER_POSTGRES": self.postgres_of.get(name, self.dsn),
+            "HEADWATER_DATA_DIR": str(self.directory / "data"),
             "HEADWATER_MEMBER": name if command != "gateway" else "",
             **self.settings,
         }

@@ -1,7 +1,7 @@
 """A worker that keeps house often: `python -m tests.e2e.impatient_worker APP …`.
 
 So a short test has what otherwise takes minutes and many records: checkpoints and instances that
-are only bytes. Beside its apps it has counters, which need no code. Steps may have SQL if
+are only bytes, on disk. Beside its apps it has counters, which need no code. Steps may have SQL if
 HEADWATER_POSTGRES says where.
 """
 
@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import sys
+from pathlib import Path
 
 import uvloop
 
@@ -17,9 +18,13 @@ from headwater.projections.workflows.step_commits import StepCommits
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.worker import Pace, WorkflowWorker
 from tests.fakes.counter import CounterEngine
 from tests.fakes.engines import ENGINES
+
+#: Little, so that not all that rests is in the cache.
+_MEMORY = 8 * 1024 * 1024
 
 
 def _told(name: str, otherwise: float) -> float:
@@ -49,6 +54,7 @@ async def main() -> None:
             database=database,
             member=os.environ.get("HEADWATER_MEMBER") or None,
             pace=pace,
+            stores=StateStores(Path(os.environ["HEADWATER_DATA_DIR"]), _MEMORY, now_ms),
         )
         await worker.run()
 

@@ -278,6 +278,7 @@ class WorkflowHouse:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "HEADWATER_KAFKA": self.bootstrap,
+            "HEADWATER_DATA_DIR": str(self.directory / "data"),
             **self.settings,
             **told,
         }

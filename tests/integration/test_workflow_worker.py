@@ -1,6 +1,8 @@
 """The workflow worker on a real broker: what it refuses and remembers, and what wakes it up."""
 
 import asyncio
+import re
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -414,6 +416,7 @@ def test_snapshots_of_an_unknown_format_are_passed_over(house: WorkflowHouse):
         await scene.status(waiting, RunStatus.WAITING)
         await scene.written_down(waiting)
         house.stop("one")
+        shutil.rmtree(house.directory / "data")
         partition = partition_of(waiting.encode(), PARTITIONS)
         producer = AIOKafkaProducer(bootstrap_servers=house.bootstrap)
         await producer.start()
@@ -438,6 +441,34 @@ def test_snapshots_of_an_unknown_format_are_passed_over(house: WorkflowHouse):
         await scene.event(waiting, payload="1")
         await scene.event(waiting, payload="2")
         assert await scene.ends(waiting) == [1, 2]
+
+    work(house)
+    play(house, act)
+
+
+def test_a_takeover_goes_on_from_the_store_and_from_kafka_when_that_is_torn(house: WorkflowHouse):
+    async def act(scene: Scene) -> None:
+        waiting = await scene.create("waiting", "stored")
+        ended = await scene.create("ten", "stored")
+        await scene.ends(ended)
+        await scene.status(waiting, RunStatus.WAITING)
+        for number, torn in enumerate([False, True], 1):
+            await scene.written_down(waiting, ended)
+            house.kill("one")
+            before = len((house.directory / "one.log").read_text())
+            torn_files = (house.directory / "data").rglob("MANIFEST-*") if torn else ()
+            for each in torn_files:
+                each.write_bytes(b"torn" * each.stat().st_size)
+            work(house)
+            await scene.event(waiting, payload=str(number))
+            lines = (house.directory / "one.log").read_text()[before:]
+            starts = [int(at) for at in re.findall(r"was read from offset (\d+)", lines)]
+            assert len(starts) >= PARTITIONS
+            assert max(starts) > 0
+            assert ("deleted:" in lines) is torn
+        assert await scene.ends(waiting) == [1, 2]
+        assert (await scene.ask(ended, RestartRun())).run_number == 1
+        assert await scene.ends(ended) == 45
 
     work(house)
     play(house, act)

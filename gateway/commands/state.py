@@ -1,0 +1,33 @@
+"""Where a worker keeps the state of its partitions: on this machine's disk, in bounded memory."""
+
+import os
+from collections.abc import Callable
+
+from headwater.gateway.settings import Settings
+from headwater.schemas.errors import PartUnavailable
+from headwater.streams.kafka.state_stores import StateStores
+
+_MIB = 1024 * 1024
+
+
+def stores_of(settings: Settings, clock: Callable[[], int]) -> StateStores:
+    """The stores of a worker's partitions.
+
+    Errors: PartUnavailable.
+    """
+    folder = settings.state_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise _unusable(settings, repr(error)) from error
+    if not writable:
+        raise _unusable(settings, "one that this user may not write")
+    return StateStores(folder, settings.state_memory_mib * _MIB, clock)
+
+
+def _unusable(settings: Settings, found: str) -> PartUnavailable:
+    return PartUnavailable(
+        f"expected a folder for the state of partitions in {settings.state_dir}, found {found}; "
+        "set HEADWATER_DATA_DIR to a folder that the worker may write"
+    )
