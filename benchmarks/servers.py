@@ -18,7 +18,7 @@ from litestar import Litestar, asgi
 from litestar.datastructures import State
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from headwater.gateway.app import with_short_cut
+from headwater.gateway.app import front_of
 from headwater.gateway.http.server import serve
 
 PATH: Final = "/webhooks/terra"
@@ -109,9 +109,7 @@ def _main(kind: str, port: str, *rest: str) -> None:
     else:
         bare = Bare(*rest)
         app = _app(bare, bare.connected)
-    uvloop.run(
-        serve(with_short_cut(app), host="127.0.0.1", port=int(port), end_streams=lambda: None)
-    )
+    uvloop.run(serve(front_of(app), host="127.0.0.1", port=int(port), end_streams=lambda: None))
 
 
 if __name__ == "__main__":

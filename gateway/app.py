@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPMethod
 from importlib.metadata import version
 from typing import Final
 
@@ -19,10 +20,13 @@ from headwater.gateway.http.admin import admin_routes
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import READ_S, Budget
 from headwater.gateway.http.health import health_routes
+from headwater.gateway.http.hosts import hosts_known
 from headwater.gateway.http.metrics import Metrics
+from headwater.gateway.http.openapi import SECURITY as KEYS
+from headwater.gateway.http.pages import SECURITY_HEADERS, Home
 from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays
-from headwater.gateway.http.problems import HANDLERS, Problem, ProblemDocument
+from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, ProblemDocument, document
 from headwater.gateway.http.reads import read_routes
 from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
@@ -36,8 +40,14 @@ from headwater.gateway.workflows.swagger import SwaggerPage
 from headwater.processors.sources import Source
 from headwater.projections.deliveries.queries import Reader
 
+_VERSION: Final = version("headwater")
+_ROOT: Final = "/"
+
 _RECEIVERS: Final = "receivers"
+_HOST_KNOWN: Final = "host_known"
 _SERVICE: Final = "workflow_service"
+
+_SECURITY: Final = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
 _REFUSALS: Final = {
     400: "empty_body or malformed_payload.",
@@ -68,8 +78,9 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
     peer_of = peers_behind(settings.trusted_proxies)
     refusals = Refusals(answers)
-    receivers = {
-        source.paths: Receiver(
+    by_path: dict[str, Receiver] = {}
+    for source in sources:
+        receiver = Receiver(
             source,
             log=log,
             bodies=bodies,
@@ -79,14 +90,14 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             clock=clock,
             new_request_id=new_request_id,
         )
-        for source in sources
-    }
+        by_path |= dict.fromkeys(source.paths, receiver)
     service = None
     if workflows is not None:
         service = _workflow_service(settings, workflows, LimitedBodies(bodies, peer_of))
     return Litestar(
         [
-            *(_receiving(receiver, paths) for paths, receiver in receivers.items()),
+            *(_receiving(each, [path]) for path, each in by_path.items() if path != _ROOT),
+            _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, settings.read_key.get_secret_value()),
             admin_routes(reader, replays, settings.admin_key.get_secret_value()),
@@ -95,7 +106,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             *([] if service is None else [service.router()]),
         ],
         lifespan=[lambda _app: _running([log, answers, replays], reader, service)],
-        before_send=[_name_request],
+        before_send=[_add_headers],
         exception_handlers=HANDLERS,
         openapi_config=_openapi(),
         logging_config=None,
@@ -103,29 +114,53 @@ def create_app(  # noqa: PLR0913 (all that it joins)
         state=State(
             {
                 STATE_NAME: new_request_id,
-                _RECEIVERS: {path: one for paths, one in receivers.items() for path in paths},
+                _RECEIVERS: by_path,
+                _HOST_KNOWN: hosts_known(settings.host, settings.allowed_hosts),
                 _SERVICE: service,
             }
         ),
     )
 
 
-def with_short_cut(app: Litestar) -> ASGIApp:
-    """The app, with deliveries led to their receivers before Litestar looks at them.
+def front_of(app: Litestar) -> ASGIApp:
+    """What is served: the app behind a look at the name it is called by.
 
-    Routing, scope state and exception layers cost some 11 microseconds a request, which a producer
-    that posts to a fixed path has no use for. Everything else goes the usual way.
+    Deliveries are led to their receivers before Litestar looks at them. Routing, scope state and
+    exception layers cost some 11 microseconds a request, which a producer that posts to a fixed
+    path has no use for. Everything else goes the usual way.
     """
     receivers: Mapping[str, Receiver] = app.state[_RECEIVERS]
 
+    host_known: Callable[[Scope], bool] = app.state[_HOST_KNOWN]
+
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
-        receiver = receivers.get(scope["path"]) if scope["type"] == ScopeType.HTTP else None
-        if receiver is None:
+        if scope["type"] != ScopeType.HTTP:
+            await app(scope, receive, send)
+            return
+        receiver = receivers.get(scope["path"]) if scope["method"] == HTTPMethod.POST else None
+        if receiver is not None:
+            await receiver(scope, receive, send)
+        elif host_known(scope):
             await app(scope, receive, send)
         else:
-            await receiver(scope, receive, send)
+            await _refuse_name(scope, send, app.state[STATE_NAME])
 
     return front
+
+
+async def _refuse_name(scope: Scope, send: Send, new_request_id: Callable[[], str]) -> None:
+    request_id = new_request_id()
+    status, body = document(
+        code="unknown_host",
+        detail="expected a name of this gateway in the header Host, found another; if it is one, "
+        "add it to HEADWATER_ALLOWED_HOSTS",
+        instance=scope["path"],
+        request_id=request_id,
+    )
+    headers = {"content-type": MEDIA_TYPE, "x-request-id": request_id, **SECURITY_HEADERS}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def end_streams(app: Litestar) -> None:
@@ -135,12 +170,25 @@ def end_streams(app: Litestar) -> None:
         service.end_streams()
 
 
-def _receiving(receiver: Receiver, paths: tuple[str, ...]) -> ASGIRouteHandler:
+def _receiving(receiver: ASGIApp, paths: Sequence[str]) -> ASGIRouteHandler:
     @asgi(list(paths), copy_scope=False)
     async def receive_delivery(scope: Scope, receive: Receive, send: Send) -> None:
         await receiver(scope, receive, send)
 
     return receive_delivery
+
+
+def _at_root(home: Home, receiver: Receiver | None) -> ASGIRouteHandler:
+    """The page, at a path where deliveries may come in, too."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        looks = scope.get("method") in {HTTPMethod.GET, HTTPMethod.HEAD}
+        if receiver is None or looks:
+            await home(scope, receive, send)
+        else:
+            await receiver(scope, receive, send)
+
+    return _receiving(answer, [_ROOT])
 
 
 def _any_other_source(known: str) -> HTTPRouteHandler:
@@ -200,24 +248,24 @@ def _workflow_service(
     )
 
 
-async def _name_request(message: Message, scope: Scope) -> None:
-    """Puts the request's id on every answer that has none yet."""
+async def _add_headers(message: Message, scope: Scope) -> None:
+    """Puts on every answer its request's id, and what keeps it out of other pages."""
     if message["type"] != "http.response.start" or scope["type"] != ScopeType.HTTP:
         return
     headers = list(message.get("headers", []))
     if all(name.lower() != b"x-request-id" for name, _ in headers):
         headers.append((b"x-request-id", request_id_of(scope).encode()))
-        message["headers"] = headers
+    message["headers"] = [*headers, *_SECURITY]
 
 
 def _openapi() -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Headwater",
-        version=version("headwater"),
+        version=_VERSION,
         description="Signed webhooks in, typed rows out; durable workflows. Errors are RFC 9457 "
         "problem documents.",
         path="/schema",
-        components=Components(security_schemes=dict(SECURITY)),
+        components=Components(security_schemes={**KEYS, **SECURITY}),
         render_plugins=[
             JsonRenderPlugin(path=["/", "/openapi.json"]),
             YamlRenderPlugin(),

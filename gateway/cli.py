@@ -114,7 +114,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 
 
 async def _serve(settings: "Settings") -> None:
-    from headwater.gateway.app import create_app, end_streams, with_short_cut  # noqa: PLC0415 (see above)
+    from headwater.gateway.app import create_app, end_streams, front_of  # noqa: PLC0415 (see above)
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
     from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (see above)
@@ -164,7 +164,7 @@ async def _serve(settings: "Settings") -> None:
     with member_of_house(cluster, _member("gateway")) as membership:
         membership.start()
         serving = serve_app(
-            with_short_cut(app),
+            front_of(app),
             host=settings.host,
             port=settings.port,
             end_streams=lambda: end_streams(app),

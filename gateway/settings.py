@@ -93,6 +93,10 @@ def _split(value: object) -> object:
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
 
 
+#: Names, separated by commas.
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
 def _read_networks(value: object) -> object:
     parts = _split(value)
     try:
@@ -224,6 +228,11 @@ class Settings(KafkaSettings):
         ge=1,
         le=10 * 1024 * 1024,
         description="Largest body of a request, in bytes.",
+    )
+    allowed_hosts: Names = Field(
+        default=(),
+        description="Names that the gateway may be called by, separated by commas, beside those of "
+        "loopback; off loopback empty allows any. Deliveries may call it by any name.",
     )
     trusted_proxies: Networks = Field(
         default=(),

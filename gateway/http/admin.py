@@ -9,6 +9,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from headwater.gateway.http.keys import operators_only
+from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.http.ports import Replays
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.whole_numbers import whole_numbers
@@ -25,6 +27,7 @@ from headwater.projections.deliveries.queries import (
 from headwater.projections.postgres.reader import PAGE_MAX
 
 _PAGE_DEFAULT: Final = 50
+_PROBLEMS: Final = problem_responses("store_unavailable")
 
 #: Dead letters of one replay: each is read and appended by itself, some milliseconds.
 REPLAYS_MAX: Final = 1000
@@ -93,13 +96,14 @@ def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
     return Router(
         "/admin",
         route_handlers=handlers,
-        guards=[operators_only(key), whole_numbers],
+        guards=[operators_only(key), known_parameters, whole_numbers],
+        security=[{ADMIN_KEY: []}],
         tags=["operate"],
     )
 
 
 def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:
-    @get("/dlq", summary="Dead letters, newest first")
+    @get("/dlq", summary="Dead letters, newest first", responses=_PROBLEMS)
     async def dead_letters(
         limit: Limit = _PAGE_DEFAULT,
         after: Annotated[
@@ -112,6 +116,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
         "/dlq/{partition:int}/{offset:int}",
         summary="One dead letter, whole",
         description="Key and value are base64 of the bytes as they were read.",
+        responses=problem_responses("not_found", "store_unavailable"),
     )
     async def dead_letter(partition: FromPath[int], offset: FromPath[int]) -> DeadLetterWhole:
         found = await reader.dead_letter(partition, offset)
@@ -125,6 +130,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
         summary="Put dead letters back where they came from",
         description=f"At most {REPLAYS_MAX} in one request. Replaying again is safe: rows and "
         "outcomes converge.",
+        responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
     async def replay(data: JSONBody[ReplayRequest]) -> ReplayAnswer:
         return await _replay(reader, replays, data)
@@ -133,7 +139,7 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
 
 
 def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
-    @get("/traces", summary="Journeys of deliveries, newest first")
+    @get("/traces", summary="Journeys of deliveries, newest first", responses=_PROBLEMS)
     async def traces(
         request_id: FromQuery[str | None] = None,
         user_id: FromQuery[str | None] = None,
@@ -145,19 +151,23 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         )
         return Traces(found)
 
-    @get("/outcomes", summary="How many deliveries came to which end")
+    @get("/outcomes", summary="How many deliveries came to which end", responses=_PROBLEMS)
     async def outcomes(status: FromQuery[str | None] = None) -> Outcomes:
         found = await reader.outcome_counts()
         return Outcomes([one for one in found if status in (None, one.status)])
 
-    @get("/outcomes/{event_id:str}", summary="What became of one delivery")
+    @get(
+        "/outcomes/{event_id:str}",
+        summary="What became of one delivery",
+        responses=problem_responses("not_found", "store_unavailable"),
+    )
     async def outcome(event_id: FromPath[str]) -> Outcome:
         found = await reader.outcome(event_id)
         if found is None:
             raise Problem("not_found", f"No outcome of {event_id[:64]} is known (yet).")
         return found
 
-    @get("/projections", summary="How far the projections are")
+    @get("/projections", summary="How far the projections are", responses=_PROBLEMS)
     async def projections(limit: Limit = _PAGE_DEFAULT) -> Projections:
         return Projections(
             await reader.projection_positions(), await reader.projection_errors(limit=limit)

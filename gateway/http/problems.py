@@ -31,6 +31,7 @@ _SHOWN_CHARS: Final = 64
 CODES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_request": (400, "The request cannot be understood"),
     "invalid_parameter": (400, "A parameter is not valid"),
+    "unknown_parameter": (400, "The route has no such parameter"),
     "empty_body": (400, "The body is empty"),
     "malformed_payload": (400, "The body is not what its producer documents"),
     "unauthorized": (401, "The key is missing or not valid"),
@@ -43,6 +44,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_cursor": (400, "The cursor is not one of ours"),
     "cursor_expired": (410, "The cursor can no longer be continued"),
     "body_too_large": (413, "The body is too large"),
+    "unknown_host": (421, "The gateway has another name"),
     "too_many_requests": (429, "This address holds more than its share"),
     "internal_error": (500, "Something went wrong on our side"),
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),

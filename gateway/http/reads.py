@@ -7,6 +7,8 @@ from litestar import Router, get
 from litestar.params import QueryParameter
 
 from headwater.gateway.http.keys import readers_only
+from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.openapi import READ_KEY, problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import Reader
@@ -33,6 +35,7 @@ def read_routes(reader: Reader, key: str) -> Router:
         '`"deleted": true`; these come before the rows of their table. A cursor is good for '
         f"{SYNC_KEPT_DAYS} days; then the answer is `cursor_expired`: empty the copy, and begin "
         "without one.",
+        responses=problem_responses("invalid_cursor", "cursor_expired", "store_unavailable"),
     )
     async def sync(
         since: Annotated[
@@ -54,7 +57,11 @@ def read_routes(reader: Reader, key: str) -> Router:
         return await changes(reader, after=cursor, since=moment, limit=limit, user_id=user_id)
 
     return Router(
-        "/v1", route_handlers=[sync], guards=[readers_only(key), whole_numbers], tags=["read"]
+        "/v1",
+        route_handlers=[sync],
+        guards=[readers_only(key), known_parameters, whole_numbers],
+        security=[{READ_KEY: []}],
+        tags=["read"],
     )
 
 

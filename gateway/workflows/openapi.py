@@ -6,7 +6,7 @@ from typing import Any, Final, TypedDict
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Example, SecurityScheme
 
-from headwater.gateway.http.problems import CODES, MEDIA_TYPE, ProblemDocument
+from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.workflows.authorization import Policy
 
 SECURITY: Final = {
@@ -22,8 +22,7 @@ SECURITY: Final = {
 _KEYS: Final[list[dict[str, list[str]]]] = [{"workflowKey": []}, {"workflowKeyHeader": []}]
 _TICK_KEY: Final[list[dict[str, list[str]]]] = [{"tickKey": []}]
 
-#: Problems that every route has, and those of routes with a body.
-_OF_ALL: Final = ("invalid_parameter", "unauthorized", "forbidden", "internal_error")
+#: Problems of routes with a body, of those that read and of those that write.
 _OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
 _OF_READS: Final = ("store_unavailable", "position_not_reached")
 _OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
@@ -78,7 +77,7 @@ def _described(
     policy: Policy, answers: dict[int, ResponseSpec], problems: Sequence[str]
 ) -> Described:
     return Described(
-        responses=answers | _problems([*_OF_ALL, *problems]),
+        responses=answers | problem_responses("forbidden", *problems),
         security=_TICK_KEY if policy is Policy.TICK else _KEYS,
         status_code=200,
         policy=policy,
@@ -92,18 +91,3 @@ def _answer(
     media_type: str = _JSON,
 ) -> ResponseSpec:
     return ResponseSpec(answer, False, description, media_type, [Example(value=example)])
-
-
-def _problems(codes: Sequence[str]) -> dict[int, ResponseSpec]:
-    by_status: dict[int, list[str]] = {}
-    for code in dict.fromkeys(codes):
-        by_status.setdefault(CODES[code][0], []).append(code)
-    return {
-        status: ResponseSpec(
-            ProblemDocument,
-            False,
-            "; ".join(f"{code}: {CODES[code][1]}" for code in of),
-            MEDIA_TYPE,
-        )
-        for status, of in sorted(by_status.items())
-    }

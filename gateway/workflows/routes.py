@@ -9,6 +9,7 @@ from litestar import Response, Router, route
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 
+from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.gateway.workflows.authorization import (
     Gatekeeper,
@@ -111,7 +112,7 @@ class WorkflowService:
                 *creations(self._entrance, self._writing, self._ports.new_id),
                 *_at_instances(self._of_instance()),
             ],
-            guards=[self._entrance.guard, whole_numbers],
+            guards=[self._entrance.guard, known_parameters, whole_numbers],
         )
         return Router(
             BASE,

@@ -14,6 +14,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from typing_extensions import override
 
+from headwater.gateway.http.pages import wants_html
+
 #: The package whose files are served; it is not imported, because its code is for other frameworks.
 _PACKAGE: Final = "swagger_ui"
 _ASSETS: Final[Mapping[str, str]] = {
@@ -36,12 +38,15 @@ _PAGE: Final = """<!doctype html>
 <body>
 <div id="ui"></div>
 <script src="/schema/assets/swagger-ui-bundle.js"></script>
-<script>
-SwaggerUIBundle({{url: "/schema/openapi.json", dom_id: "#ui", validatorUrl: null,
-  deepLinking: true, persistAuthorization: false}});
-</script>
+<script src="/schema/assets/start.js"></script>
 </body>
 </html>
+"""
+
+
+#: Beside the page, because pages may not hold scripts (`SECURITY_HEADERS`).
+_START: Final = b"""SwaggerUIBundle({url: "/schema/openapi.json", dom_id: "#ui", validatorUrl: null,
+  deepLinking: true, persistAuthorization: false});
 """
 
 
@@ -60,12 +65,20 @@ class SwaggerPage(OpenAPIRenderPlugin):
     def receive_router(self, router: Router) -> None:
         """Adds what the page loads."""
         for name, media_type in _ASSETS.items():
-            router.register(_asset(name, media_type))
+            router.register(_asset(name, media_type, (_directory() / name).read_bytes()))
+        router.register(_asset("start.js", "text/javascript", _START))
+        router.before_request = _page_for_browsers
 
 
-def _asset(name: str, media_type: str) -> HTTPRouteHandler:
-    content = (_directory() / name).read_bytes()
+async def _page_for_browsers(request: Request[Any, Any, Any]) -> Response[Any] | None:
+    """Leads a browser that asks for the description to the page."""
+    at_root = request.scope["path"].rstrip("/") == "/schema"
+    if at_root and wants_html(request.headers.get("accept", "")):
+        return Response(b"", status_code=302, headers={"location": "/schema/swagger"})
+    return None
 
+
+def _asset(name: str, media_type: str, content: bytes) -> HTTPRouteHandler:
     @get(f"/assets/{name}", include_in_schema=False, sync_to_thread=False)
     def asset() -> Response[bytes]:
         kept = {"cache-control": f"public, max-age={_KEPT_S}"}

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from headwater.gateway.app import create_app, with_short_cut
+from headwater.gateway.app import create_app, front_of
 from headwater.gateway.http import server
 from headwater.gateway.http.budget import READS_MAX
 from headwater.gateway.local.demo_day import terra_signature
@@ -83,7 +83,7 @@ async def served() -> AsyncIterator[Connect]:
     port = free.sockets[0].getsockname()[1]
     free.close()
     await free.wait_closed()
-    listening = server.listener(with_short_cut(app), host="127.0.0.1", port=port)
+    listening = server.listener(front_of(app), host="127.0.0.1", port=port)
     serving = asyncio.create_task(listening.serve())
     async with AsyncExitStack() as connections:
 

@@ -1,5 +1,6 @@
 """The rest of the application, with Postgres away: keys, problems, health, description."""
 
+import re
 from typing import Any
 
 import pytest
@@ -185,3 +186,75 @@ def test_every_code_has_an_error_status_and_a_title() -> None:
     for code, (status, title) in CODES.items():
         assert 400 <= status <= 599, code
         assert title[0].isupper(), code
+
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+def test_a_browser_gets_a_page_with_links_that_exist(client: TestClient[Any]) -> None:
+    page = client.get("/", headers=BROWSER)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    links = re.findall(r'href="(/[^"]*)"', page.text)
+    assert "/schema/swagger" in links
+    for link in links:
+        assert client.get(link).status_code in {200, 503}, link
+    assert client.head("/").text == ""
+    assert client.get("/").json()["sources"][0] == "/webhooks/terra"
+
+
+def test_a_browser_is_led_to_the_page_of_the_api_and_a_program_is_not(
+    client: TestClient[Any],
+) -> None:
+    answer = client.get("/schema", headers=BROWSER, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (302, "/schema/swagger")
+    assert client.get("/schema").json()["openapi"].startswith("3.")
+
+
+@pytest.mark.parametrize("path", ["/", "/schema/swagger", "/health/live", "/nowhere", "/v1/sync"])
+def test_every_answer_keeps_to_itself(client: TestClient[Any], path: str) -> None:
+    headers = client.get(path, headers=BROWSER).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_page_holds_a_script_that_its_policy_forbids(client: TestClient[Any]) -> None:
+    for path in ("/", "/schema/swagger"):
+        text = client.get(path, headers=BROWSER).text
+        assert not re.findall(r"<script(?![^>]*src=)|\son\w+=", text)
+    assert "/schema/openapi.json" in client.get("/schema/assets/start.js").text
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "known"),
+    [
+        ("/v1/sync?user=a", READ, "since, cursor, user_id, limit"),
+        ("/admin/traces?request=a", ADMIN, "request_id, user_id, level, limit"),
+        ("/admin/dlq/0/0?limit=1", ADMIN, "none"),
+    ],
+)
+def test_an_unknown_parameter_is_refused_with_those_that_are_known(
+    client: TestClient[Any], path: str, headers: dict[str, str], known: str
+) -> None:
+    problem = assert_problem(client.get(path, headers=headers), 400, "unknown_parameter")
+    name = path.partition("?")[2].partition("=")[0]
+    assert problem["field"] == name
+    assert problem["detail"] == f"expected parameters of {known}, found '{name}'"
+    assert_problem(client.get(path), 401, "unauthorized")
+
+
+def test_the_description_says_which_key_a_route_asks_for_and_how_it_refuses(
+    client: TestClient[Any],
+) -> None:
+    described = client.get("/schema/openapi.json").json()
+    assert set(described["components"]["securitySchemes"]) >= {"readKey", "adminKey"}
+    for path, methods in described["paths"].items():
+        for operation in methods.values():
+            if path.startswith(("/v1", "/admin")):
+                (security,) = operation["security"]
+                assert set(security) == {"readKey" if path.startswith("/v1") else "adminKey"}
+            for status, response in operation["responses"].items():
+                if status.startswith("4") and path.startswith(("/v1", "/admin")):
+                    assert set(response["content"]) == {"application/problem+json"}, path

@@ -1,0 +1,40 @@
+"""What the types of routes do not say: which key they ask for, and what goes wrong."""
+
+from typing import Final
+
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import SecurityScheme
+
+from headwater.gateway.http.problems import CODES, MEDIA_TYPE, ProblemDocument
+
+READ_KEY: Final = "readKey"
+ADMIN_KEY: Final = "adminKey"
+
+SECURITY: Final = {
+    READ_KEY: SecurityScheme(type="http", scheme="bearer", description="HEADWATER_READ_KEY."),
+    ADMIN_KEY: SecurityScheme(
+        type="apiKey",
+        name="x-admin-key",
+        security_scheme_in="header",
+        description="HEADWATER_ADMIN_KEY.",
+    ),
+}
+
+#: Problems that every route with a key has.
+_OF_ALL: Final = ("invalid_parameter", "unknown_parameter", "unauthorized", "internal_error")
+
+
+def problem_responses(*codes: str) -> dict[int, ResponseSpec]:
+    """The problems of a route, by status: these, and those of all routes."""
+    by_status: dict[int, list[str]] = {}
+    for code in dict.fromkeys((*_OF_ALL, *codes)):
+        by_status.setdefault(CODES[code][0], []).append(code)
+    return {
+        status: ResponseSpec(
+            ProblemDocument,
+            False,
+            "; ".join(f"{code}: {CODES[code][1]}" for code in of),
+            MEDIA_TYPE,
+        )
+        for status, of in sorted(by_status.items())
+    }
