@@ -116,6 +116,7 @@ def serve(host: str | None, port: int | None, kafka: str | None, postgres: str |
 async def _serve(settings: "Settings") -> None:
     from headwater.gateway.app import create_app, end_streams, front_of  # noqa: PLC0415 (see above)
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.http.server import refuse_taken_port  # noqa: PLC0415 (see above)
     from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)

@@ -28,14 +28,21 @@ class BodyReader:
         """What a request of an address will hold; the caller releases it, after the answer."""
         return self._budget.hold(peer)
 
+    def refusal_of(self, length: int | None) -> Refusal | None:
+        """Refuses an announced length that is too large already."""
+        if length is not None and length > self._max_bytes:
+            return self._too_large(length)
+        return None
+
     async def read(self, receive: Receive, length: int | None, hold: Hold) -> bytes | Refusal:
         """Reads a body.
 
         Shape:  `length` is what the sender announced, which may be a lie; `hold` grows by what was
                 read.
         """
-        if length is not None and length > self._max_bytes:
-            return self._too_large(length)
+        too_large = self.refusal_of(length)
+        if too_large is not None:
+            return too_large
         hold.begin()
         try:
             return hold.ended or await self._read(receive, length, hold)

@@ -33,10 +33,7 @@ async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[],
     """Serves until SIGTERM or SIGINT, then finishes the requests at hand and stops the ports.
 
     `end_streams` ends the answers that would go on for as long as their readers stay.
-
-    Errors: PartUnavailable when the address is taken.
     """
-    refuse_taken_port(host, port)
     server = listener(app, host=host, port=port)
 
     def stop() -> None:

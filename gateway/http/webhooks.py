@@ -4,9 +4,9 @@ A plain ASGI function inside Litestar, not one of its request handlers: those co
 microseconds a request more than this form does, which is as much as all the rest of the work.
 Nothing in it touches Postgres, so deliveries are taken while the read side is down.
 
-Order: form and time of the signature, size, signature, emptiness, shape, append, answer. A body is
-not waited for if its headers rule it out, nothing is read into bytes that nobody signed, and
-nothing is answered "ok" before Kafka has acknowledged.
+Order: announced size, form and time of the signature, size, signature, emptiness, shape, append,
+answer. A body is not waited for if its headers rule it out, nothing is read into bytes that nobody
+signed, and nothing is answered "ok" before Kafka has acknowledged.
 """
 
 import logging
@@ -28,7 +28,7 @@ from headwater.gateway.http.request_scope import keep_request_id
 from headwater.gateway.request_ids import usable
 from headwater.processors.handshakes import GITHUB_EVENT
 from headwater.processors.providers.envelope import Malformed, event_id
-from headwater.processors.signatures import Refused, Verified, prove, read_claim
+from headwater.processors.signatures import Claim, Refused, Verified, prove, read_claim
 from headwater.processors.sources import Source
 from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, NotYetReadable, Overloaded
 from headwater.schemas.records import RequestAnswered, WebhookReceived
@@ -190,14 +190,20 @@ class Receiver:
         self, receive: Receive, head: _Head, now_ms: int, hold: Hold
     ) -> tuple[bytes, Verified] | Refusal:
         """Reads a body that its producer signed; none that its headers already rule out."""
-        claim = read_claim(self._scheme, head.named, now_ms / 1000)
-        if isinstance(claim, Refused):
-            await self._bodies.drain(receive, hold)
-            return self._unsigned(claim)
-        body = await self._bodies.read(receive, head.length, hold)
-        if isinstance(body, Refusal):
-            await self._bodies.drain(receive, hold)
-            return body
+        refusal = self._bodies.refusal_of(head.length)
+        if refusal is None:
+            claim = read_claim(self._scheme, head.named, now_ms / 1000)
+            if isinstance(claim, Claim):
+                body = await self._bodies.read(receive, head.length, hold)
+                if isinstance(body, bytes):
+                    return self._proved(claim, body)
+                refusal = body
+            else:
+                refusal = self._unsigned(claim)
+        await self._bodies.drain(receive, hold)
+        return refusal
+
+    def _proved(self, claim: Claim, body: bytes) -> tuple[bytes, Verified] | Refusal:
         verified = prove(self._scheme, claim, body, self._secrets)
         return self._unsigned(verified) if isinstance(verified, Refused) else (body, verified)
 

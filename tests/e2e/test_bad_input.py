@@ -123,7 +123,9 @@ def test_an_announced_body_above_the_limit_is_refused_without_reading_it(port: i
 
 def test_a_chunked_body_above_the_limit_is_refused(port: int) -> None:
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
-    answer = say(port, HEAD + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 20)
+    signature = f"terra-signature: t={time.time():.0f},v1={'0' * 64}\r\n".encode()
+    head = HEAD + signature + b"transfer-encoding: chunked\r\n\r\n"
+    answer = say(port, head, *[chunk] * 20)
     assert status(answer) == 413
 
 
