@@ -130,6 +130,7 @@ async def _serve(settings: "Settings") -> None:
     from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
     from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
 
+    refuse_taken_port(settings.host, settings.port)
     cluster = cluster_of(settings)
     sources = sources_with_secrets(settings, os.environ)
     reader = Reader(dsn_of(settings))
