@@ -223,3 +223,14 @@ TOPICS: Final = (
         purpose="What became of commands, for senders that wait to hear.",
     ),
 )
+
+
+def retention_of(name: str) -> int:
+    """For how many milliseconds a topic keeps its records.
+
+    Errors: ValueError for one that keeps them for ever.
+    """
+    found = next((topic.retention_ms for topic in TOPICS if topic.name == name), None)
+    if found is None:
+        raise ValueError(f"expected a topic with a retention, found {name}")
+    return found

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from headwater.gateway.commands.options import (
     settings_from,
     url_of,
 )
-from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.output import counted, print_json, print_rows, say
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
@@ -29,6 +30,7 @@ _LETTER_COLUMNS = (
     "event_id",
     "dead_at",
     "replayed_at",
+    "expired_at",
     "message",
 )
 
@@ -129,6 +131,7 @@ def _body(value: str | None) -> str:
 @click.option("--all", "everything", is_flag=True, help="All that were never replayed.")
 @click.option("--reason", help="With --all: only those of this reason.")
 @click.option("--dry-run", is_flag=True, help="Say what would be replayed, and do nothing.")
+@click.option("--yes", is_flag=True, help="With --all: do not ask.")
 @admin_options
 @json_option
 def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
@@ -136,32 +139,47 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     everything: bool,
     reason: str | None,
     dry_run: bool,
+    yes: bool,
     url: str | None,
     admin_key: str | None,
     as_json: bool,
 ) -> None:
     """Put dead letters back where they came from, key and value untouched.
 
-    Name them as PARTITION/OFFSET, or take --all. Replaying twice is safe: rows converge.
+    Name them as PARTITION/OFFSET, or take --all, which says how many there are and asks. Replaying
+    twice is safe: rows converge.
     """
     if everything == bool(places):
         raise click.UsageError("expected either PARTITION/OFFSET or --all")
-    body: dict[str, object] = {"dry_run": dry_run}
-    if everything:
-        body |= {"all": True, "reason": reason}
-    else:
-        body["positions"] = [{"partition": p, "offset": o} for p, o in map(_place, places)]
-    answer = admin_api(url, admin_key).post("/admin/dlq/replay", body)
+    api = admin_api(url, admin_key)
+    asked: dict[str, Any] = {"all": True, "reason": reason}
+    if not everything:
+        asked = {"positions": [{"partition": p, "offset": o} for p, o in map(_place, places)]}
+    elif not (dry_run or yes):
+        count = sum(page["replayed"] for page in _replayed(api, asked | {"dry_run": True}))
+        if count:
+            click.confirm(f"Replay {counted(count, 'dead letter')}?", abort=True, err=True)
+    pages = list(_replayed(api, asked | {"dry_run": dry_run}))
+    results = [result for page in pages for result in page["results"]]
+    done, failed = (sum(page[name] for page in pages) for name in ("replayed", "failed"))
     if as_json:
-        print_json(answer)
+        print_json({"dry_run": dry_run, "replayed": done, "failed": failed, "results": results})
     else:
-        print_rows(answer["results"], ("partition", "offset", "topic", "ok", "detail"))
-        verb = "would be replayed" if dry_run else "replayed"
-        say(f"{answer['replayed']} {verb}, {answer['failed']} not.")
-        if answer["more"]:
-            say("There are more: replay again.")
-    if answer["failed"]:
+        print_rows(results, ("partition", "offset", "topic", "ok", "detail"))
+        say(f"{done} {'would be replayed' if dry_run else 'replayed'}, {failed} not.")
+    if failed:
         raise click.exceptions.Exit(1)
+
+
+def _replayed(api: Api, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What came of a replay, page by page, until there is no more."""
+    after = None
+    while True:
+        page: dict[str, Any] = api.post("/admin/dlq/replay", asked | {"after": after})
+        yield page
+        after = page["next"]
+        if after is None:
+            return
 
 
 @click.command(epilog=examples("headwater trace 01JZ2Y0W8M3V9Q6T5R4E3W2Q1A"))

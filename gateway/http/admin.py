@@ -1,6 +1,5 @@
 """What operators ask: dead letters and their replay, journeys, outcomes, freshness."""
 
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -15,6 +14,7 @@ from headwater.gateway.http.ports import Replays
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import (
+    DeadLetter,
     DeadLetterPage,
     DeadLetterWhole,
     Outcome,
@@ -43,11 +43,15 @@ class DeadLetterPosition(msgspec.Struct, frozen=True):
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters to replay: those named, or all that never were (of one reason)."""
+    """Which dead letters to replay: those named, or all that never were (of one reason).
+
+    All come a page at a time: the next one begins after `next` of the answer.
+    """
 
     positions: Annotated[tuple[DeadLetterPosition, ...], msgspec.Meta(max_length=REPLAYS_MAX)] = ()
     all: bool = False
     reason: str | None = None
+    after: DeadLetterPosition | None = None
     dry_run: bool = False
 
 
@@ -62,12 +66,12 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True):
-    """What came of a replay; `more` when dead letters of the kind are left."""
+    """What came of a replay; `next` when there may be more, of all that were asked for."""
 
     dry_run: bool
     replayed: int
     failed: int
-    more: bool
+    next: DeadLetterPosition | None
     results: list[ReplayResult]
 
 
@@ -179,39 +183,40 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
 async def _replay(reader: Reader, replays: Replays, request: ReplayRequest) -> ReplayAnswer:
     if request.all == bool(request.positions):
         raise Problem("invalid_parameter", "expected either positions or all", field="positions")
-    more = False
     positions = [(one.partition, one.offset) for one in request.positions]
+    pending: list[DeadLetter] = []
+    next_page = None
     if request.all:
-        positions, more = await _pending(reader, request.reason)
-    if request.dry_run:
-        results = await _rehearse(reader, positions)
+        pending, next_page = await _pending(reader, request)
+        positions = [(one.partition, one.offset) for one in pending]
+    if request.dry_run and request.all:
+        results = [_rehearsed(one.partition, one.offset, one) for one in pending]
+    elif request.dry_run:
+        found = [(*place, await reader.dead_letter(*place)) for place in positions]
+        results = [_rehearsed(*one) for one in found]
     else:
         results = [
             ReplayResult(one.partition, one.offset, one.topic, one.ok, one.detail)
             for one in await replays.replay(positions)
         ]
     replayed = sum(one.ok for one in results)
-    return ReplayAnswer(request.dry_run, replayed, len(results) - replayed, more, results)
+    return ReplayAnswer(request.dry_run, replayed, len(results) - replayed, next_page, results)
 
 
-async def _pending(reader: Reader, reason: str | None) -> tuple[list[tuple[int, int]], bool]:
-    """The dead letters that were never replayed, and whether there are more than fit."""
-    positions: list[tuple[int, int]] = []
-    after = (-1, -1)
-    while True:
-        page = await reader.pending_dead_letters(limit=REPLAYS_MAX, after=after)
-        positions += [(d.partition, d.offset) for d in page if reason in (None, d.reason)]
-        if len(page) < REPLAYS_MAX or len(positions) > REPLAYS_MAX:
-            return positions[:REPLAYS_MAX], len(positions) > REPLAYS_MAX
-        after = (page[-1].partition, page[-1].offset)
+async def _pending(
+    reader: Reader, request: ReplayRequest
+) -> tuple[list[DeadLetter], DeadLetterPosition | None]:
+    """A page of the dead letters that were never replayed, and where the next one begins."""
+    begin = request.after
+    after = (-1, -1) if begin is None else (begin.partition, begin.offset)
+    page = await reader.pending_dead_letters(limit=REPLAYS_MAX, after=after)
+    wanted = [one for one in page if request.reason in (None, one.reason)]
+    last = page[-1] if len(page) == REPLAYS_MAX else None
+    return wanted, DeadLetterPosition(last.partition, last.offset) if last else None
 
 
-async def _rehearse(reader: Reader, positions: Sequence[tuple[int, int]]) -> list[ReplayResult]:
+def _rehearsed(partition: int, offset: int, found: DeadLetter | None) -> ReplayResult:
     """What a replay would do, as far as the projection knows."""
-    results = []
-    for partition, offset in positions:
-        found = await reader.dead_letter(partition, offset)
-        topic = "" if found is None else found.original_topic or ""
-        detail = "no dead letter there" if found is None else "would be replayed"
-        results.append(ReplayResult(partition, offset, topic, bool(topic), detail))
-    return results
+    topic = "" if found is None else found.original_topic or ""
+    detail = "no dead letter there" if found is None else "would be replayed"
+    return ReplayResult(partition, offset, topic, bool(topic), detail)

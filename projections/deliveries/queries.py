@@ -105,6 +105,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None
     dead_at: datetime
     replayed_at: datetime | None
+    expired_at: datetime | None
 
 
 class DeadLetterWhole(DeadLetter, frozen=True, kw_only=True):

@@ -159,10 +159,22 @@ def _read_dead_letters(group: list[LogRecord], rows: Rows) -> None:
                 marker = _replay(record, story)
                 place = (record.partition, record.offset)
                 rows.upsert("dead_letter_replays", place, marker)
+            elif f"{_OWN}expired" in story:
+                marker = _expiry(record, story)
+                rows.upsert("dead_letter_expiries", (marker["partition"], marker["offset"]), marker)
             else:
                 rows.upsert("dead_letters", _place(record), _dead_letter(record, headers, story))
         except ValueError as error:
             rows.refuse(record, f"expected the headers of a dead letter, found: {error}")
+
+
+def _expiry(record: LogRecord, story: Mapping[str, str | None]) -> dict[str, Any]:
+    partition, offset = (story[f"{_OWN}expired"] or "").split("@")
+    return {
+        "partition": _number(partition),
+        "offset": _number(offset),
+        "expired_at_ms": record.timestamp,
+    }
 
 
 def _replay(record: LogRecord, story: Mapping[str, str | None]) -> SqlRow:

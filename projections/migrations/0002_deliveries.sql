@@ -300,6 +300,7 @@ create table dead_letters (
     rule text,
     dead_at timestamptz not null,
     replayed_at timestamptz,
+    expired_at timestamptz,
     primary key (partition, "offset")
 );
 
@@ -327,6 +328,8 @@ comment on column dead_letters.rule is
     'The rule or effect that failed, where one has; the delivery itself was processed.';
 comment on column dead_letters.dead_at is 'When it gave up.';
 comment on column dead_letters.replayed_at is 'When it was last put back into its topic; null if never.';
+comment on column dead_letters.expired_at is
+    'When it was found that the topic has it no more, so that it cannot be put back; null if never.';
 
 create function is_copy(d dead_letters) returns boolean
     language sql stable

@@ -166,6 +166,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "request_answers": statement("insert_request_answers"),
     "dead_letters": statement("upsert_dead_letters"),
     "dead_letter_replays": statement("upsert_dead_letter_replays"),
+    "dead_letter_expiries": statement("expire_dead_letters"),
     "projection_errors": statement("insert_projection_errors"),
     "workflow_owner": statement("upsert_workflow_owners"),
     "workflow_instance": statement("start_workflow_instances"),

@@ -27,6 +27,7 @@ from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord, refusal
 from headwater.schemas.errors import StoreUnavailable
 from headwater.schemas.history import NO_CAUSE
+from headwater.schemas.topics import DEAD_LETTERS, TRACES, retention_of
 
 __all__ = ["SYNC_KEPT_DAYS", "Place", "Store"]
 
@@ -39,6 +40,11 @@ _STATEMENT_TIMEOUT_S: Final = 50.0
 #: For how long readers of sync may be away: for as long their cursors are good.
 SYNC_KEPT_DAYS: Final = 30
 _SYNC_KEPT_MS: Final = SYNC_KEPT_DAYS * 24 * 60 * 60 * 1000
+#: For how long the topics keep what dead letters and dropped copies are rows of.
+_KEPT_MS: Final = {
+    "letters_before_ms": retention_of(DEAD_LETTERS),
+    "traces_before_ms": retention_of(TRACES),
+}
 _PRUNE_EVERY_MS: Final = 60 * 60 * 1000
 
 
@@ -231,11 +237,13 @@ class Store:
             await connection.execute(statement("write_offsets"), parameters)
 
     async def _prune(self, connection: AsyncConnection[Any]) -> None:
-        """Forgets, now and then, what no cursor needs any more."""
+        """Forgets, now and then, what no cursor needs any more, and what its topic has not."""
         now_ms = self._clock()
         if self._is_synced and now_ms - self._pruned_at_ms > _PRUNE_EVERY_MS:
             before_ms = now_ms - _SYNC_KEPT_MS
             await connection.execute(statement("prune_sync"), {"before_ms": before_ms})
+            kept = {name: now_ms - kept_ms for name, kept_ms in _KEPT_MS.items()}
+            await connection.execute(statement("prune_deliveries"), kept)
             self._pruned_at_ms = now_ms
 
     def _named(self, partitions: Sequence[Partition]) -> Mapping[str, Any]:

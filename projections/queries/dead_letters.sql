@@ -1,5 +1,5 @@
 select partition, "offset", event_id, request_id, original_topic, original_partition,
-       original_offset, reason, message, stage, rule, dead_at, replayed_at
+       original_offset, reason, message, stage, rule, dead_at, replayed_at, expired_at
 from dead_letters d
 where (dead_at, partition, "offset")
     < (%(dead_at)s::timestamptz, %(partition)s::integer, %(offset)s::bigint)

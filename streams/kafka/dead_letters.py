@@ -24,6 +24,8 @@ RULE: Final = "headwater.rule"
 #: On a record of the topic `dead-letters` that marks another one as replayed.
 REPLAYED: Final = "headwater.replayed"
 REPLAYED_AT: Final = "headwater.replayed_at_ms"
+#: On a record of the topic `dead-letters` that marks another one as gone from it.
+EXPIRED: Final = "headwater.expired"
 
 CONNECT_PREFIX: Final = "__connect.errors."
 _OWN: Final = (REASON, EVENT_ID, REQUEST_ID, DEAD_AT, ORIGINAL_TIMESTAMP, REPLAY_OF)

@@ -28,6 +28,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import (
     CONNECT_PREFIX,
+    EXPIRED,
     REPLAY_OF,
     REPLAYED,
     REPLAYED_AT,
@@ -306,7 +307,13 @@ class DeadLetters:
             return Replayed(partition, offset, "", ok=False, detail="no such partition")
         first = (await consumer.beginning_offsets([where]))[where]
         end = (await consumer.end_offsets([where]))[where]
-        if not first <= offset < end:
+        position = f"{partition}@{offset}".encode()
+        if offset < first:
+            gone = [(EXPIRED, position)]
+            await self._appender.append([Outgoing(DEAD_LETTERS, partition, None, None, gone)])
+            detail = f"expired: the topic has {first} to {end - 1}"
+            return Replayed(partition, offset, "", ok=False, detail=detail)
+        if offset >= end:
             detail = f"no such offset: the partition holds {first} to {end - 1}"
             return Replayed(partition, offset, "", ok=False, detail=detail)
         consumer.seek(where, offset)
@@ -314,7 +321,6 @@ class DeadLetters:
         topic = text_header(record, CONNECT_PREFIX + "topic")
         if record.offset != offset or topic is None:
             return Replayed(partition, offset, "", ok=False, detail="not a dead letter")
-        position = f"{partition}@{offset}".encode()
         back = int(text_header(record, CONNECT_PREFIX + "partition") or 0)
         headers = [*original(record), (REPLAY_OF, position)]
         await self._appender.append([Outgoing(topic, back, record.key, record.value, headers)])

@@ -1,6 +1,9 @@
 """The flow from a signed webhook to a row, through every part, as its users see it."""
 
 import random
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -183,6 +186,15 @@ def test_an_operator_sees_and_replays_dead_letters_by_hand(house: House):
     shown = httpx.get(f"{house.url()}/admin/dlq/{place[0]}/{place[1]}", headers=ADMIN).json()
     assert "steps" in shown["message"]
     assert httpx.get(f"{house.url()}/admin/dlq").status_code == 401
+
+    replay = [sys.executable, "-m", "headwater", "dlq", "replay", "--all", "--url", house.url()]
+    replay += ["--reason", "no_usable_record"]
+    asked = subprocess.run(replay, input="n\n", capture_output=True, text=True, check=False)
+    assert asked.returncode == 130
+    assert re.search(r"Replay \d+ dead letters?\? \[y/N\]", asked.stderr)
+    subprocess.run([*replay, "--yes"], capture_output=True, check=True)
+    replayed = 'select replayed_at is not null from dead_letters where partition=%s and "offset"=%s'
+    expect(house, replayed, (True,), *place)
 
 
 @pytest.mark.parametrize(

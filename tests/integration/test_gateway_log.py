@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Sequence
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
@@ -18,10 +20,11 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, record_name
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.schemas.topics import TRACES, WEBHOOKS
+from headwater.schemas.topics import DEAD_LETTERS, TRACES, WEBHOOKS
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.appender import Sent
+from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.dead_letters import EXPIRED, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline.answer_log import AnswerLog
@@ -244,3 +247,36 @@ def test_answers_without_a_broker_are_counted_and_nobody_waits(
 
     asyncio.run(whole())
     assert any("have no trace: 3" in message for message in caplog.messages)
+
+
+def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None:
+    partition = 2
+
+    async def expire() -> int:
+        cluster = Cluster(topics)
+        appender = Appender(cluster=cluster, client_id="expiry")
+        admin = AIOKafkaAdminClient(bootstrap_servers=topics)
+        await admin.start()
+        try:
+            sent = await appender.send([Outgoing(DEAD_LETTERS, partition, b"k", b"v")])
+            (offset,) = await appender.acknowledged(sent)
+            where = TopicPartition(DEAD_LETTERS, partition)
+            await admin.delete_records({where: RecordsToDelete(offset + 1)})
+        finally:
+            await admin.close()
+            await appender.stop()
+        return offset
+
+    async def marks() -> list[str | None]:
+        reading = read_partition(Cluster(topics), [DEAD_LETTERS], partition)
+        return [text_header(each, EXPIRED) async for records in reading for each in records]
+
+    gone = asyncio.run(expire())
+    body = {"positions": [{"partition": partition, "offset": gone}]}
+    with app_on(topics) as client:
+        answer = client.post(
+            "/admin/dlq/replay", json=body, headers={"x-admin-key": "dev-admin-key"}
+        ).json()
+    assert (answer["replayed"], answer["failed"]) == (0, 1)
+    assert answer["results"][0]["detail"].startswith("expired: the topic has")
+    assert f"{partition}@{gone}" in asyncio.run(marks())

@@ -22,13 +22,22 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.integration.written import Written, apply, day, duplicate, outcome
+from tests.integration.written import (
+    RECEIVED_AT_MS,
+    Written,
+    apply,
+    day,
+    dead_letter,
+    dead_letter_gone,
+    duplicate,
+    outcome,
+)
 
 READ = {"authorization": "Bearer dev-read-key"}
 ADMIN = {"x-admin-key": "dev-admin-key"}
 
 Client = TestClient[Any]
-Write = Callable[[Sequence[Written]], None]
+Write = Callable[..., None]
 
 
 @contextmanager
@@ -58,9 +67,9 @@ def client(fresh_database: str) -> Iterator[Client]:
 def write(fresh_database: str) -> Write:
     """Applies records to Postgres as the projector does."""
 
-    def applied(records: Sequence[Written]) -> None:
+    def applied(records: Sequence[Written], clock_ms: int = RECEIVED_AT_MS) -> None:
         async def run() -> None:
-            store = Store(fresh_database, projection=DELIVERIES, clock=now_ms)
+            store = Store(fresh_database, projection=DELIVERIES, clock=lambda: clock_ms)
             try:
                 await apply(store, records)
             finally:
@@ -148,7 +157,47 @@ def test_no_dead_letters_are_an_empty_page_and_nothing_to_replay(client: Client)
     for dry_run in (True, False):
         body = {"all": True, "dry_run": dry_run}
         answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN).json()
-        assert (answer["replayed"], answer["failed"], answer["more"]) == (0, 0, False)
+        assert (answer["replayed"], answer["failed"], answer["next"]) == (0, 0, None)
+
+
+def test_all_dead_letters_come_page_by_page(client: Client, write: Write) -> None:
+    write([dead_letter("odd" if number % 2 else "even") for number in range(1_003)])
+
+    def pages(**asked: object) -> list[list[int]]:
+        found, after = [], None
+        while not found or after is not None:
+            body = {"all": True, "dry_run": True, "after": after, **asked}
+            answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN).json()
+            found.append([result["offset"] for result in answer["results"]])
+            after = answer["next"]
+        return found
+
+    assert [len(page) for page in pages()] == [1_000, 3]
+    assert [len(page) for page in pages(reason="odd")] == [500, 1]
+    write([dead_letter_gone(17)])
+    assert 17 not in pages()[0]
+    [expired] = [
+        row
+        for row in client.get("/admin/dlq?limit=2000", headers=ADMIN).json()["rows"]
+        if row["expired_at"] is not None
+    ]
+    assert expired["offset"] == 17
+
+
+def test_what_its_topic_has_forgotten_is_no_row_any_more(client: Client, write: Write) -> None:
+    def there() -> tuple[list[str], int]:
+        letters = client.get("/admin/dlq", headers=ADMIN).json()["rows"]
+        traces = client.get("/admin/traces?request_id=copy", headers=ADMIN).json()["traces"]
+        return [letter["reason"] for letter in letters], len(traces)
+
+    day_ms = 24 * 60 * 60 * 1_000
+    write([dead_letter("old"), duplicate("copy")])
+    write([outcome("e1")], RECEIVED_AT_MS + 13 * day_ms)
+    assert there() == (["old"], 1)
+    write([dead_letter("new", RECEIVED_AT_MS + 20 * day_ms)], RECEIVED_AT_MS + 20 * day_ms)
+    assert there() == (["new", "old"], 0)
+    write([outcome("e2")], RECEIVED_AT_MS + 31 * day_ms)
+    assert there() == (["new"], 0)
 
 
 def test_the_projections_say_how_far_they_are(client: Client, write: Write) -> None:

@@ -11,7 +11,7 @@ from headwater.projections.projector.store import Store
 from headwater.schemas.codec import encode, encode_row
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
 from headwater.schemas.tables import DAILY_SUMMARY, Row, Table, Value
-from headwater.schemas.topics import OUTCOMES, TRACES
+from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
 from tests.fakes.delivery_log import an_answer
 
 RECEIVED_AT_MS = 1_767_225_600_000
@@ -69,6 +69,22 @@ def outcome(event_id: str, partition: int = 0, **values: str | int | None) -> Wr
     )
     record = msgspec.structs.replace(record, **values)
     return Written(OUTCOMES, partition, event_id.encode(), encode(record))
+
+
+def dead_letter(reason: str, dead_at_ms: int = RECEIVED_AT_MS) -> Written:
+    headers = {
+        "__connect.errors.topic": "webhooks",
+        "headwater.reason": reason,
+        "headwater.dead_at_ms": str(dead_at_ms),
+    }
+    named = [(name, value.encode()) for name, value in headers.items()]
+    return Written(DEAD_LETTERS, 0, b"key", b"value", named)
+
+
+def dead_letter_gone(offset: int) -> Written:
+    """The marker of a dead letter that its topic has no more."""
+    headers = [("headwater.expired", f"0@{offset}".encode())]
+    return Written(DEAD_LETTERS, 0, None, None, headers)
 
 
 def duplicate(request_id: str, partition: int = 0, received_at_ms: int = RECEIVED_AT_MS) -> Written:
