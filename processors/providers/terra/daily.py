@@ -4,22 +4,15 @@ from datetime import datetime
 from typing import Final
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.results import (
-    Failed,
-    NormalizeResult,
-    Rejected,
-    Skipped,
-    normalized,
-)
+from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.parts import (
+    Records,
     combine,
-    latest_of,
     minutes,
     read_end,
-    read_source,
+    read_records,
     read_start,
-    unreadable,
 )
 from headwater.schemas.providers.terra import (
     ActiveDurations,
@@ -31,7 +24,6 @@ from headwater.schemas.providers.terra import (
     Scores,
     Strain,
     Stress,
-    Unreadable,
 )
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY, Value
@@ -56,34 +48,22 @@ def normalize_daily(
     Units:  durations arrive in seconds and rest in minutes.
     Errors: Rejected records name the record and the field.
     """
-    if not delivery.data:
-        return Skipped("empty_data")
-    source = read_source(delivery.user)
-    if isinstance(source, Failed):
-        return source
-    latest = latest_of(event.received_at_ms)
+    records = read_records(event, delivery, _read)
+    if not isinstance(records, Records):
+        return records
     days: dict[str, dict[str, Value]] = {}
-    rejected: list[Rejected] = []
-    for number, record in enumerate(delivery.data):
-        found = _read(record, number, latest)
-        if isinstance(found, Rejected):
-            rejected.append(found)
-        else:
-            combine(days, *found)
+    for day, columns in records.found:
+        combine(days, day, columns)
     stamp = event.stamp()
     updates = [
-        RowUpdate(DAILY_SUMMARY, (user_id, source, day), columns, stamp)
+        RowUpdate(DAILY_SUMMARY, (user_id, records.source, day), columns, stamp)
         for day, columns in days.items()
     ]
-    return normalized(updates, rejected)
+    return normalized(updates, records.rejected)
 
 
-def _read(
-    record: Daily | Unreadable, number: int, latest: datetime
-) -> tuple[str, dict[str, Value]] | Rejected:
+def _read(record: Daily, number: int, latest: datetime) -> tuple[str, dict[str, Value]] | Rejected:
     """The day of one record, and its columns."""
-    if isinstance(record, Unreadable):
-        return unreadable(record, number)
     start = read_start(record.metadata, number, latest)
     if isinstance(start, Rejected):
         return start

@@ -1,19 +1,23 @@
-"""What daily and sleep records have in common: a source, a span of time, columns of a row.
+"""What daily and sleep deliveries have in common: a source, records with a span of time, rows.
 
 A record with a date that cannot be true is rejected, like one with a number outside its limits: it
 would put a row where nobody looks for it.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from headwater.processors.dates import read_date
-from headwater.processors.providers.results import Failed, Rejected
+from headwater.processors.providers.results import Failed, Rejected, Skipped
 from headwater.processors.texts import fault_of
-from headwater.schemas.providers.terra import Metadata, Unreadable, User
+from headwater.schemas.providers.terra import Delivery, Metadata, Unreadable, User
+from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Value
 
 K = TypeVar("K")
+R = TypeVar("R")
+F = TypeVar("F")
 
 #: No wearable that Terra reads is older; a date before it is a clock that was never set.
 EARLIEST: Final = datetime(1990, 1, 1, tzinfo=UTC)
@@ -35,14 +39,41 @@ def read_source(user: User) -> str | Failed:
     return Failed("malformed_id", found) if found is not None else user.provider.lower()
 
 
-def unreadable(record: Unreadable, number: int) -> Rejected:
-    """The rejection of a record that is not what Terra documents."""
-    return Rejected("malformed_record", f"data[{number}]: {record.detail}")
+class Records(NamedTuple, Generic[F]):
+    """What was read of the records of a delivery."""
+
+    source: str
+    found: list[F]
+    rejected: list[Rejected]
 
 
-def latest_of(received_at_ms: int) -> datetime:
-    """The last moment that a delivery received at `received_at_ms` can plausibly speak of."""
-    return _EPOCH + timedelta(milliseconds=received_at_ms) + AHEAD
+def read_records(
+    event: WebhookAdmitted,
+    delivery: Delivery[R],
+    read: Callable[[R, int, datetime], F | Rejected],
+) -> Records[F] | Skipped | Failed:
+    """Reads a delivery record by record, so that one which cannot be true harms no other.
+
+    Shape:  `read` is given a record, its number, and the last moment that it may speak of.
+    """
+    if not delivery.data:
+        return Skipped("empty_data")
+    source = read_source(delivery.user)
+    if isinstance(source, Failed):
+        return source
+    latest = _EPOCH + timedelta(milliseconds=event.received_at_ms) + AHEAD
+    records = Records[F](source, [], [])
+    for number, record in enumerate(delivery.data):
+        if isinstance(record, Unreadable):
+            detail = f"data[{number}]: {record.detail}"
+            records.rejected.append(Rejected("malformed_record", detail))
+            continue
+        found = read(record, number, latest)
+        if isinstance(found, Rejected):
+            records.rejected.append(found)
+        else:
+            records.found.append(found)
+    return records
 
 
 def read_start(metadata: Metadata, number: int, latest: datetime) -> datetime | Rejected:

@@ -8,22 +8,15 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.results import (
-    Failed,
-    NormalizeResult,
-    Rejected,
-    Skipped,
-    normalized,
-)
+from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.parts import (
+    Records,
     combine,
-    latest_of,
     minutes,
     read_end,
-    read_source,
+    read_records,
     read_start,
-    unreadable,
 )
 from headwater.schemas.providers.terra import (
     Asleep,
@@ -40,7 +33,6 @@ from headwater.schemas.providers.terra import (
     Sleep,
     SleepDurations,
     Temperature,
-    Unreadable,
 )
 from headwater.schemas.records import Stamp, WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table, Value
@@ -75,21 +67,13 @@ def normalize_sleep(
     Units:  durations arrive in seconds and rest in minutes; shares in percent.
     Errors: Rejected records name the record and the field.
     """
-    if not delivery.data:
-        return Skipped("empty_data")
-    source = read_source(delivery.user)
-    if isinstance(source, Failed):
-        return source
-    latest = latest_of(event.received_at_ms)
+    records = read_records(event, delivery, _read)
+    if not isinstance(records, Records):
+        return records
     sessions: dict[str, _Columns] = {}
     days: dict[str, _Columns] = {}
     hearts: dict[str, _Columns] = {}
-    rejected: list[Rejected] = []
-    for number, night in enumerate(delivery.data):
-        found = _read(night, number, latest)
-        if isinstance(found, Rejected):
-            rejected.append(found)
-            continue
+    for found in records.found:
         nap = found.nap
         session: _Columns = {"end_time": _utc(found.end), "is_nap": nap, "raw": found.text}
         combine(sessions, _utc(found.start), session)
@@ -99,14 +83,14 @@ def normalize_sleep(
             heart = _heart_columns(found.readings)
             if heart:
                 combine(hearts, day, heart)
-    named = (user_id, source)
+    named = (user_id, records.source)
     plain, preferred = event.stamp(), event.stamp(SLEEP_RANK)
     updates = (
         *_updates(SLEEP_SESSIONS, named, sessions, plain),
         *_updates(DAILY_SUMMARY, named, days, plain),
         *_updates(DAILY_SUMMARY, named, hearts, preferred),
     )
-    return normalized(updates, rejected)
+    return normalized(updates, records.rejected)
 
 
 def _updates(
@@ -125,9 +109,7 @@ class _Found(NamedTuple):
     text: str
 
 
-def _read(night: Night | Unreadable, number: int, latest: datetime) -> _Found | Rejected:
-    if isinstance(night, Unreadable):
-        return unreadable(night, number)
+def _read(night: Night, number: int, latest: datetime) -> _Found | Rejected:
     record, text = night
     start = read_start(record.metadata, number, latest)
     if isinstance(start, Rejected):
