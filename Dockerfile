@@ -28,6 +28,8 @@ COPY --from=build /opt/headwater /opt/headwater
 ENV PATH=/opt/headwater/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001
 WORKDIR /var/lib/headwater
+# Where a volume may lie; its owner is that of the folder that it covers.
+RUN mkdir .headwater
 
 EXPOSE 8080
 ENTRYPOINT ["headwater"]

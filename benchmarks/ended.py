@@ -1,0 +1,193 @@
+"""`python -m benchmarks.ended`: what ended instances weigh, and what they cost a takeover.
+
+Method. An owner, the log of production and an embedded Kafka; no host, because an instance that is
+terminated before it begins leaves the same bytes. Each instance is started, ended, evicted, and
+written down as a worker does it. Weighed is the process that owns them, before and after; then it
+is killed, and others take the partition over: from the store on disk, from Kafka into an empty one,
+and from Kafka into memory. A process each, so that nothing is left of the one before.
+
+    python -m benchmarks.ended --instances 200000
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from headwater.processors.replay.engine import ReplayEngine
+from headwater.schemas.history import Command, CommandSent, StartRun, TerminateRun, instance_key
+from headwater.streams.clock import now_ms
+from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.restore import Restored, take_over
+from headwater.streams.engine.turns import Partition
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.kafka.topics import create_topics
+from headwater.streams.workflows.checkpoints import Checkpoints
+from headwater.streams.workflows.instance_stores import InstanceStores
+from headwater.streams.workflows.log import WorkflowLog
+
+_WORKFLOW: Final = "order"
+_ENGINES: Final = {ReplayEngine.kind: ReplayEngine()}
+_PARAMS: Final = json.dumps({"customer": "c-1029384756", "lines": [{"sku": "a-1", "n": 2}] * 3})
+_BATCH: Final = 1_000
+_MEMORY: Final = 64 * 1024 * 1024
+#: The partition of each kind of store: both are filled alike.
+_PARTITIONS: Final = {"disk": 0, "memory": 1}
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Owned:
+    """A partition that this process owns."""
+
+    def __init__(self, cluster: Cluster, number: int, folder: Path | None) -> None:
+        stores = None if folder is None else StateStores(folder, _MEMORY, now_ms)
+        self._stores = InstanceStores(cluster, _ENGINES, stores)
+        self._number = number
+        self.log = WorkflowLog(cluster=cluster, client_id="bench", clock=now_ms)
+        self._checkpoints = Checkpoints(self.log, commit=_nothing)
+        self.partition: Partition
+
+    async def take(self) -> Restored:
+        """Takes the partition over."""
+        number, workflows = self._number, {_WORKFLOW: ReplayEngine.kind}
+        instances = LiveInstances(_ENGINES, await self._stores.open(number))
+        epoch = await self.log.claim(number, "bench", workflows)
+        restored = await take_over(self.log, instances, number, epoch, 0)
+        owner = Owner(
+            number,
+            restored.claims,
+            instances,
+            restored.wakes,
+            workflows=workflows,
+            number_activations=lambda _: 1,
+            draw_seed=lambda: "0123456789abcdef",
+        )
+        self.partition = Partition(
+            number, owner, epoch, {}, start=restored.start, position=epoch + 1, replied=0
+        )
+        return restored
+
+    async def end(self, first: int) -> None:
+        """Has a thousand instances begin and end."""
+        partition, owner = self.partition, self.partition.owner
+        commands: list[Command] = [StartRun(_PARAMS), TerminateRun("done")]
+        for command in commands:
+            for number in range(first, first + _BATCH):
+                owner.receive(owner.claims.cause + 1, _sent(number, command), now_ms())
+        batch = owner.take()
+        records = [
+            (instance_key(_WORKFLOW, each.instance_id).encode(), each) for each in batch.records
+        ]
+        firsts = await self.log.append({self._number: records})
+        partition.position = firsts[self._number] + len(records)
+        partition.acknowledged, partition.replied = batch.number, owner.claims.cause + 1
+        owner.dispatch(now_ms())
+        owner.evict(now_ms() + 1, partition.acknowledged, partition.position)
+        now_s = time.monotonic()
+        if self._checkpoints.is_due(partition, now_s):
+            await self._checkpoints.write(partition, now_s)
+
+
+def _sent(number: int, command: Command) -> CommandSent:
+    return CommandSent(
+        command_id=f"c-{number}",
+        workflow=_WORKFLOW,
+        instance_id=f"order-{number:08}",
+        sent_at_ms=now_ms(),
+        reply_to=-1,
+        command=command,
+    )
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _fill(owned: Owned, count: int) -> dict[str, float]:
+    await owned.take()
+    await owned.end(0)
+    before, began = _resident(), time.perf_counter()
+    for first in range(_BATCH, count, _BATCH):
+        await owned.end(first)
+    took = time.perf_counter() - began
+    return {"grown_mib": (_resident() - before) / 2**20, "seconds": took}
+
+
+async def _take_over(owned: Owned, count: int) -> dict[str, float]:
+    before, began, used = _resident(), time.perf_counter(), time.process_time()
+    restored = await owned.take()
+    took = time.perf_counter() - began
+    found = restored.instances.find(f"{_WORKFLOW}/order-{count // 2:08}")
+    assert found
+    assert found.run.ended
+    return {
+        "seconds": took,
+        "cpu_seconds": time.process_time() - used,
+        "grown_mib": (_resident() - before) / 2**20,
+    }
+
+
+async def _child(what: str, bootstrap: str, kind: str, folder: str, count: int) -> None:
+    owned = Owned(Cluster(bootstrap), _PARTITIONS[kind], Path(folder) if folder else None)
+    await owned.log.start()
+    done = await (_fill if what == "fill" else _take_over)(owned, count)
+    sys.stdout.write(json.dumps(done))
+    sys.stdout.flush()
+    os._exit(0)  # As if it were killed: nothing is closed.
+
+
+def _run(what: str, bootstrap: str, kind: str, folder: Path | None, count: int) -> Any:  # noqa: ANN401
+    argv = [what, bootstrap, kind, str(folder or ""), str(count)]
+    command = [sys.executable, "-m", "benchmarks.ended", "--child", *argv]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def main() -> None:
+    """Measures, and shows a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--instances", type=int, default=200_000)
+    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        what, bootstrap, kind, folder, count = options.child
+        asyncio.run(_child(what, bootstrap, kind, folder, int(count)))
+    count = options.instances
+    with tempfile.TemporaryDirectory() as scratch:
+        kafka = EmbeddedKafka(Path(scratch) / "kafka", port=0, report=lambda _: None)
+        bootstrap = kafka.start()
+        try:
+            asyncio.run(create_topics(Cluster(bootstrap), partitions=2, replication=1))
+            here, new = Path(scratch) / "store", Path(scratch) / "new"
+            _show(f"{count:,} ended, in memory", _run("fill", bootstrap, "memory", None, count))
+            _show(f"{count:,} ended, on disk", _run("fill", bootstrap, "disk", here, count))
+            for label, kind, folder in (
+                ("takeover from the store", "disk", here),
+                ("takeover from Kafka, to a store", "disk", new),
+                ("takeover from Kafka, to memory", "memory", None),
+            ):
+                _show(label, _run("take", bootstrap, kind, folder, count))
+        finally:
+            kafka.stop()
+
+
+def _show(what: str, measured: dict[str, float]) -> None:
+    values = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
+    sys.stdout.write(f"{what:36}{values}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
