@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from headwater.streams.kafka.embedded import EmbeddedKafka, Listener
+from headwater.streams.kafka.embedded import Access, EmbeddedKafka, Listener
 
 USER = "headwater"
 PASSWORD = "a pass=word"
@@ -95,20 +95,16 @@ def secured_broker(directory: Path, certificates: Certificates) -> EmbeddedKafka
         "scram-sha-512.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
         "oauthbearer.sasl.jaas.config": oauth,
     }
-    return EmbeddedKafka(
-        directory,
-        port=0,
-        report=print,
-        accounts={USER: PASSWORD},
-        listeners=[
-            Listener("TLS", "SSL", tls(certificates.broker)),
-            Listener("MTLS", "SSL", tls(certificates.broker, **{"ssl.client.auth": "required"})),
-            Listener("EXPIRED", "SSL", tls(certificates.expired)),
-            Listener("ELSEWHERE", "SSL", tls(certificates.elsewhere)),
-            Listener("SASL", "SASL_PLAINTEXT", sasl),
-            Listener("SASL_TLS", "SASL_SSL", tls(certificates.broker) | sasl),
-        ],
-    )
+    listeners = [
+        Listener("TLS", "SSL", tls(certificates.broker)),
+        Listener("MTLS", "SSL", tls(certificates.broker, **{"ssl.client.auth": "required"})),
+        Listener("EXPIRED", "SSL", tls(certificates.expired)),
+        Listener("ELSEWHERE", "SSL", tls(certificates.elsewhere)),
+        Listener("SASL", "SASL_PLAINTEXT", sasl),
+        Listener("SASL_TLS", "SASL_SSL", tls(certificates.broker) | sasl),
+    ]
+    access = Access(listeners, {USER: PASSWORD})
+    return EmbeddedKafka(directory, port=0, report=print, access=access)
 
 
 def unsigned_token(lifetime_s: float, subject: str = USER) -> str:

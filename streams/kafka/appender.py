@@ -2,25 +2,37 @@
 
 One await per call, not per record: records are packed into one batch a partition and sent with
 `acks=all` by an idempotent producer. `send()` would cost a future and a task switch a record.
+
+No append waits for ever. An idempotent producer tries for as long as a partition has no leader; one
+that waits for it is said in the log after some seconds, and fails after some more.
 """
 
 import asyncio
+import contextlib
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import COMPRESSION, MAX_RECORD_BYTES
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing
 
+log = logging.getLogger(__name__)
+
 #: Large enough that a batch of a thousand small records is one or two Kafka batches; four of these
 #: fit the broker's default request limit of 100 MB many times over.
 BATCH_BYTES: Final = 512 * 1024
+
+#: An append takes milliseconds; the election of a leader, seconds.
+_SLOW_S: Final = 5.0
+#: Longer than a broker that is restarted in order is away from its partitions.
+_GIVE_UP_S: Final = 30.0
 
 #: How long a producer that is of no more use may take to end.
 _STOP_S: Final = 5.0
@@ -43,9 +55,18 @@ class Sent(NamedTuple):
 class Appender:
     """An idempotent producer that appends lists of records; connects when first used."""
 
-    def __init__(self, *, cluster: Cluster, client_id: str) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        client_id: str,
+        slow_s: float = _SLOW_S,
+        give_up_s: float = _GIVE_UP_S,
+    ) -> None:
         self._cluster = cluster
         self._client_id = client_id
+        self._slow_s = slow_s
+        self._give_up_s = give_up_s
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
 
@@ -156,18 +177,45 @@ class Appender:
     async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
         """Waits for the broker to acknowledge batches; returns the first offset of each.
 
-        Errors: BrokerUnavailable; the producer is of no more use then, `stop` it.
+        Errors: BrokerUnavailable, also after `give_up_s`; the producer is of no more use then,
+        `stop` it.
         """
         try:
-            if len(sent) == 1:
-                # The usual case of a quiet log: a `gather` would cost another turn of the loop.
-                metadata = [await sent[0].acknowledged]
-            else:
-                metadata = await asyncio.gather(*(batch.acknowledged for batch in sent))
+            with self._watched(sent):
+                if len(sent) == 1:
+                    # The usual case of a quiet log: a `gather` would cost another turn of the loop.
+                    metadata = [await sent[0].acknowledged]
+                else:
+                    metadata = await asyncio.gather(*(batch.acknowledged for batch in sent))
         except (KafkaError, OSError) as error:
             count = sum(batch.records for batch in sent)
             raise self._unavailable(count, error) from error
         return [acknowledgement.offset for acknowledgement in metadata]
+
+    @contextlib.contextmanager
+    def _watched(self, sent: Sequence[Sent]) -> Iterator[None]:
+        """Says which partitions do not acknowledge, and fails their batches in the end."""
+        loop = asyncio.get_running_loop()
+
+        def slow() -> None:
+            log.warning(
+                "%s not acknowledged for %.0f s; usual cause: no leader, or too few copies in sync",
+                _waited_for(sent),
+                self._slow_s,
+            )
+
+        def give_up() -> None:
+            error = KafkaTimeoutError(f"none of {_waited_for(sent)} for {self._give_up_s:.0f} s")
+            for batch in sent:
+                if not batch.acknowledged.done():
+                    batch.acknowledged.set_exception(error)
+
+        timers = loop.call_later(self._slow_s, slow), loop.call_later(self._give_up_s, give_up)
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
 
     def _unavailable(self, count: int, error: Exception) -> BrokerUnavailable:
         return BrokerUnavailable(
@@ -178,6 +226,14 @@ class Appender:
         if self._producer is None:
             await self.start()
         return cast("AIOKafkaProducer", self._producer)
+
+
+def _waited_for(sent: Sequence[Sent]) -> str:
+    counts: dict[str, int] = defaultdict(int)
+    for batch in sent:
+        if not batch.acknowledged.done():
+            counts[f"{batch.topic}/{batch.partition}"] += batch.records
+    return ", ".join(f"{count} records of {where}" for where, count in counts.items())
 
 
 def _pack(producer: AIOKafkaProducer, group: Sequence[Outgoing]) -> list[_Packed]:

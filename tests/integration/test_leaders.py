@@ -1,0 +1,202 @@
+"""Partitions without a leader: others go on, nobody waits for ever, and nothing is lost."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from headwater.processors.providers.placement import Placement
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.records import WebhookReceived
+from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.topics import create_topics
+from headwater.streams.pipeline.webhook_log import WebhookLog
+
+PARTITIONS = 4
+PATIENCE_S = 60.0
+SENDERS = 32
+DELIVERIES = 3_000
+
+
+class Brokers:
+    """Two brokers; the controller is in the first."""
+
+    def __init__(self, directory: Path) -> None:
+        self.first = EmbeddedKafka(directory / "1", port=0, report=print)
+        self.second = EmbeddedKafka(directory / "2", port=0, report=print, after=self.first)
+
+    def start(self, replication: int) -> Cluster:
+        cluster = Cluster(f"{self.first.start()},{self.second.start()}")
+        asyncio.run(create_topics(cluster, partitions=PARTITIONS, replication=replication))
+        return cluster
+
+    def kill(self) -> None:
+        self.second.kill()
+        self.first.kill()
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    brokers = Brokers(tmp_path)
+    try:
+        yield brokers
+    finally:
+        brokers.kill()
+
+
+async def leaders(cluster: Cluster, topic: str) -> dict[int, int]:
+    """The node that leads each partition."""
+    admin = AIOKafkaAdminClient(**cluster.options())
+    await admin.start()
+    (described,) = await admin.describe_topics([topic])
+    await admin.close()
+    return {each["partition"]: each["leader"] for each in described["partitions"]}
+
+
+def test_partitions_that_have_a_leader_go_on_while_others_have_none(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+):
+    cluster = brokers.start(replication=1)
+
+    async def scenario() -> None:
+        led = await leaders(cluster, WEBHOOKS)
+        (gone, *_), (there, *_) = (
+            [partition for partition, leader in led.items() if leader == node] for node in (2, 1)
+        )
+        appender = Appender(cluster=cluster, client_id="test", slow_s=0.5, give_up_s=3)
+        records = {
+            partition: Outgoing(WEBHOOKS, partition, b"k", b"v") for partition in (gone, there)
+        }
+        for record in records.values():
+            await appender.append([record])
+        await asyncio.to_thread(brokers.second.kill)
+        waiting = asyncio.create_task(appender.append([records[gone]]))
+        for _ in range(50):
+            async with asyncio.timeout(2):
+                await appender.append([records[there]])
+        assert not waiting.done()
+        with pytest.raises(BrokerUnavailable, match=f"1 records of webhooks/{gone} for 3 s"):
+            await waiting
+        assert f"1 records of webhooks/{gone} not acknowledged for 0 s" in caplog.text
+        await appender.stop(within_s=0)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+
+
+def test_no_append_waits_for_ever_for_a_broker_that_is_gone(brokers: Brokers):
+    cluster = brokers.start(replication=1)
+
+    async def scenario() -> None:
+        appender = Appender(cluster=cluster, client_id="test", slow_s=0.5, give_up_s=2)
+        everywhere = [Outgoing(DEAD_LETTERS, each, b"k", b"v") for each in range(PARTITIONS)]
+        await appender.append(everywhere)
+        await asyncio.to_thread(brokers.kill)
+        async with asyncio.timeout(10):
+            with pytest.raises(
+                BrokerUnavailable, match=r"dead-letters/\d, 1 records of dead-letters/\d"
+            ):
+                await appender.append(everywhere)
+        await appender.stop(within_s=0)
+
+    asyncio.run(scenario())
+
+
+class Senders:
+    """Senders of webhooks, each of which tries again until it is answered."""
+
+    def __init__(self, log: WebhookLog) -> None:
+        self._log = log
+        self._left = iter(range(DELIVERIES))
+        self.answered: list[str] = []
+        self.refused = 0
+        self.slowest_s = 0.0
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._send() for _ in range(SENDERS)))
+
+    async def _send(self) -> None:
+        now = asyncio.get_running_loop().time
+        for number in self._left:
+            event_id = f"{number:032x}"
+            began = now()
+            while not await self._taken(event_id):
+                self.refused += 1
+                await asyncio.sleep(0.05)
+            self.answered.append(event_id)
+            self.slowest_s = max(self.slowest_s, now() - began)
+
+    async def _taken(self, event_id: str) -> bool:
+        try:
+            await self._log.append(delivery(event_id))
+        except BrokerUnavailable:
+            return False
+        return True
+
+    async def until_answered(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.answered) < count:  # noqa: ASYNC110 (nobody would set an event)
+                await asyncio.sleep(0.005)
+
+
+def delivery(event_id: str) -> WebhookReceived:
+    return WebhookReceived(
+        event_id=event_id,
+        request_id="r",
+        source="terra",
+        type="daily",
+        subject=event_id,
+        reference=None,
+        sent_at_ms=0,
+        updated_at_ms=0,
+        received_at_ms=0,
+        body=b"{}",
+    )
+
+
+def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
+    cluster = brokers.start(replication=2)
+
+    async def scenario() -> Senders:
+        log = WebhookLog(
+            cluster=cluster, append_timeout_s=2, placement=Placement({}, "user_"), clock=now_ms
+        )
+        await log.start()
+        async with asyncio.timeout(PATIENCE_S):
+            while not log.ready:  # noqa: ASYNC110 (nobody would set an event)
+                await asyncio.sleep(0.01)
+        assert 2 in (await leaders(cluster, WEBHOOKS)).values()
+        senders = Senders(log)
+        running = asyncio.create_task(senders.run())
+        await senders.until_answered(DELIVERIES // 3)
+        await asyncio.to_thread(brokers.second.kill)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+        await log.stop()
+        assert set((await leaders(cluster, WEBHOOKS)).values()) == {1}
+        return senders
+
+    senders = asyncio.run(scenario())
+    found = asyncio.run(in_the_log(cluster))
+    assert len(senders.answered) == DELIVERIES
+    assert set(senders.answered) <= found.keys()
+    # A retry is a new record only where the first try may be in the log already.
+    assert sum(found.values()) <= DELIVERIES + senders.refused
+
+
+async def in_the_log(cluster: Cluster) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for partition in range(PARTITIONS):
+        async for records in read_partition(cluster, [WEBHOOKS], partition):
+            found.update((record.key or b"").decode() for record in records)
+    return found
