@@ -19,7 +19,10 @@ from headwater.projections.projector.store import SYNC_KEPT_DAYS
 _PAGE_DEFAULT: Final = 1000
 
 Limit = Annotated[
-    int, QueryParameter(ge=1, le=PAGE_MAX, description="Rows of all tables together, at most.")
+    int,
+    QueryParameter(
+        ge=1, le=PAGE_MAX, description="Rows of all tables together, at most; of large ones fewer."
+    ),
 ]
 
 

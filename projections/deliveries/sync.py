@@ -20,9 +20,10 @@ than that; what was lost is read from Kafka again, and so is later, too. A curso
 epoch goes back to where the next one began: whatever it had seen and was lost, it sees again.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from datetime import date, datetime
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 from psycopg import AsyncConnection, sql
@@ -59,6 +60,8 @@ _DELETED: Final = statement(_DELETIONS)
 #: After no deletion of a transaction.
 _NO_DELETION: Final = ("", "null")
 _KEY_LENGTHS: Final = {_DELETIONS: 2} | {table.name: len(table.key) for table in ALL_TABLES}
+#: Characters of text in a page: a night may have 10 MiB of them.
+PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
 
 
 class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +137,9 @@ async def changes(
 ) -> SyncPage:
     """Reads the next page of what changed.
 
-    Shape:  at most `limit` rows in all. Without `after` everything, or what was written since
-            `since`, which counts only then. With `user_id` the rows of that user alone.
+    Shape:  at most `limit` rows in all, of large ones fewer (`PAGE_CHARS_MAX`). Without `after`
+            everything, or what was written since `since`, which counts only then. With `user_id`
+            the rows of that user alone.
     Errors: InvalidCursor, CursorExpired, StoreUnavailable; ValueError for a limit out of range.
     """
     if not 1 <= limit <= PAGE_MAX:
@@ -217,14 +221,10 @@ async def _page(
 ) -> SyncPage:
     tables: dict[str, list[Row]] = {table.name: [] for table in ALL_TABLES}
     at = dict(cursor.at)
-    left, has_more = limit, False
+    room, has_more = _Room(limit), False
     # Deletions first: a row that came back after it was deleted is deleted, and then there.
     for name in (_DELETIONS, *tables):
-        # One more than fits tells whether anything is left.
-        found = await _read(connection, name, cursor, horizon, left + 1)
-        has_more = len(found) > left
-        rows = found[:left]
-        left -= len(rows)
+        rows, has_more = await _read(connection, name, cursor, horizon, room)
         if not has_more:
             at[name] = _Position(horizon, _lowest(name))
         elif rows:
@@ -239,9 +239,27 @@ async def _page(
     return SyncPage(tables=tables, cursor=pack(next_cursor), has_more=has_more)
 
 
+class _Room:
+    """What a page has room for: so many rows, and bytes of text, but always one row."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self._size = 0
+
+    def takes(self, row: Row) -> bool:
+        """Takes a row in if there is room for it."""
+        size = sum(len(value) for value in row.values() if isinstance(value, str))
+        if self.rows == 0 or (self._size and self._size + size > PAGE_CHARS_MAX):
+            return False
+        self.rows -= 1
+        self._size += size
+        return True
+
+
 async def _read(
-    connection: AsyncConnection[DictRow], name: str, cursor: _Cursor, horizon: str, limit: int
-) -> list[Row]:
+    connection: AsyncConnection[DictRow], name: str, cursor: _Cursor, horizon: str, room: _Room
+) -> tuple[list[Row], bool]:
+    """The next rows of a table that there is room for, and whether there are more."""
     position = cursor.at.get(name) or _Position("0", _lowest(name))
     parameters = {
         **{f"key_{at}": text for at, text in enumerate(position.key)},
@@ -249,12 +267,23 @@ async def _read(
         "horizon": horizon,
         "since": cursor.since,
         "user_id": cursor.user_id,
-        "limit": limit,
+        # One more than fits tells whether anything is left.
+        "limit": room.rows + 1,
     }
     queries = _CHANGES if cursor.user_id is None else _CHANGES_OF_USER
     query = _DELETED if name == _DELETIONS else queries[name]
-    found = await connection.execute(query, parameters)
-    return await found.fetchall()
+    rows: list[Row] = []
+    has_more = False
+    # Row by row: what there is no room for is not fetched, however large it is.
+    stream = cast("AsyncGenerator[Row]", connection.cursor().stream(query, parameters))
+    async with aclosing(stream) as found:
+        async for row in found:
+            has_more = not room.takes(row)
+            if not has_more:
+                rows.append(row)
+            elif room.rows:
+                break  # The query is cancelled; one that has given all its rows need not be.
+    return rows, has_more
 
 
 def _lowest(name: str) -> tuple[str, ...]:

@@ -107,6 +107,29 @@ def test_rows_are_the_same_with_pages_of_one(fresh_database: str):
     in_a_house(fresh_database, scenario)
 
 
+def test_a_page_of_large_rows_has_few_of_them(fresh_database: str):
+    async def scenario(house: House) -> None:
+        raw = '{"a":"' + "x" * 3_000_000 + '"}'
+        keys = [("u1", "oura", f"2026-01-0{n}T22:00:00Z") for n in range(1, 8)]
+        nights = [row(SLEEP_SESSIONS, key, raw=raw) for key in keys]
+        await apply(house.store, [table_record(SLEEP_SESSIONS, night) for night in nights])
+        await apply(house.store, [day("u1", f"2026-01-0{n}", steps=n) for n in (1, 2)])
+        sizes, cursor, has_more = [], None, True
+        while has_more:
+            page = await house.page(cursor)
+            sizes.append(sum(map(len, page.tables.values())))
+            cursor, has_more = page.cursor, page.has_more
+        assert sum(sizes) == 9
+        # The days fit beside one night; of the nights no two fit.
+        assert sizes == [3, 1, 1, 1, 1, 1, 1]
+        whole, _ = await house.all()
+        assert [found["raw"] for table, found in whole if table == "sleep_sessions"] == [raw] * 7
+        # The connection is as good as before: its query was cancelled, and it answers the next.
+        assert len((await house.page(limit=1)).tables["daily_summary"]) == 1
+
+    in_a_house(fresh_database, scenario)
+
+
 def test_a_transaction_that_ends_late_is_not_skipped(fresh_database: str):
     async def scenario(house: House) -> None:
         async with await psycopg.AsyncConnection.connect(house.dsn) as slow:
