@@ -1,7 +1,11 @@
 """Posting the demo day, waiting for its rows, and printing them with what to try next."""
 
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -24,6 +28,9 @@ from headwater.schemas.tables import DAILY_SUMMARY
 _OUTCOMES_WITHIN_S: Final = 60.0
 _ASK_EVERY_S: Final = 0.25
 _SAY_EVERY_S: Final = 5.0
+
+#: Where commands look that are not given another place.
+_DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 _USERS: Final = ("user_amara", "user_bo")
 #: What is shown of the narrow tables; of the days, every column that somebody has set.
@@ -79,16 +86,28 @@ class DayShow:
         waited = self._waited.request_id if self._waited else "REQUEST_ID"
         say(
             f"""
-Headwater is up at {self._url}; Ctrl-C stops it. Try:
+Headwater is up at {self._url}; Ctrl-C stops it. Try, in another terminal:
 
+  # the rows, over HTTP and in SQL
   curl -H "Authorization: Bearer {read_key}" "{self._url}/v1/sync?limit=10"
   psql {settings.postgres}
-  headwater trace {waited}   the delivery that had to wait
-  headwater sync --db headwater.sqlite         a copy of the rows
-  headwater dlq list                           what could not be processed: nothing
-  {self._url}/schema                 the HTTP API
+  # the delivery that had to wait
+  {self._command("trace", waited)}
+  # a copy of the rows
+  {self._command("sync", "--db", "headwater.sqlite")}
+  # what could not be processed: nothing
+  {self._command("dlq", "list")}
+
+The HTTP API is at {self._url}/schema
 """
         )
+
+    def _command(self, *words: str) -> str:
+        """A command of ours that runs as it is printed: from any folder, at this gateway."""
+        ours = str(Path(sys.executable).with_name("headwater"))
+        program = "headwater" if shutil.which("headwater") == ours else ours
+        where = () if self._url == _DEFAULT_URL else ("--url", self._url)
+        return shlex.join((program, *words, *where))
 
     def _post_and_wait(self) -> tuple[list[Posted], dict[str, dict[str, Any]]]:
         """Posts in two steps, so that the delivery that comes too early is seen to wait."""

@@ -1,0 +1,45 @@
+"""What `headwater up` suggests to try runs as it is printed, from any folder and at any port."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwater.gateway.commands.show_day import DayShow
+from headwater.gateway.settings import load_settings
+
+
+def commands(capsys: pytest.CaptureFixture[str], **settings: object) -> list[list[str]]:
+    show = DayShow(load_settings(postgres="postgresql://nobody@127.0.0.1:1/x", **settings), int)
+    show.print_hints()
+    lines = capsys.readouterr()
+    words = [shlex.split(line, comments=True) for line in (lines.err + lines.out).splitlines()]
+    return [found for found in words if found and Path(found[0]).name == "headwater"]
+
+
+def test_the_program_is_found_wherever_the_shell_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = commands(capsys)
+    assert len(found) == 3
+    for words in found:
+        done = subprocess.run(
+            [*words[:2], "--help"], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_program_has_its_short_name_where_the_shell_knows_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert {words[0] for words in commands(capsys)} == {"headwater"}
+
+
+def test_a_gateway_at_another_port_is_asked_there(capsys: pytest.CaptureFixture[str]):
+    assert all("--url" not in words for words in commands(capsys, port=8080))
+    for words in commands(capsys, port=18080):
+        assert words[-2:] == ["--url", "http://127.0.0.1:18080"]
