@@ -340,6 +340,7 @@ return exists (
           is not distinct from (d.stage, d.reason, d.rule)
       and (first.dead_at, first.partition, first."offset") < (d.dead_at, d.partition, d."offset")
       and (first.replayed_at is null or first.replayed_at > d.dead_at)
+      and first.expired_at is null
 );
 
 comment on function is_copy(dead_letters) is
