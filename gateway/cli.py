@@ -416,7 +416,10 @@ for _command in (
 
 def main() -> None:
     """Runs the command line; every failure is one line on stderr and an exit code."""
-    sys.exit(_guarded(lambda: cli.main(prog_name="headwater", standalone_mode=False)))
+    code = _guarded(lambda: cli.main(prog_name="headwater", standalone_mode=False))
+    # Else Python looks for cycles in all that was loaded, again and again, before it ends.
+    gc.freeze()
+    sys.exit(code)
 
 
 def _guarded(run: Callable[[], object]) -> int:
