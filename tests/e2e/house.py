@@ -33,7 +33,7 @@ from headwater.schemas.codec import decode
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka, Listener
+from headwater.streams.kafka.embedded import Access, EmbeddedKafka, Listener
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.worker import EXIT_CRASHED
@@ -69,7 +69,9 @@ class House:
     ) -> None:
         self.directory = directory
         self.dsn = dsn
-        self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print, listeners=listeners)
+        self.broker = EmbeddedKafka(
+            directory / "kafka", port=0, report=print, access=Access(listeners)
+        )
         #: What a part is given in the place of the broker's own address and Postgres's DSN.
         self.kafka_of: dict[str, str] = {}
         self.postgres_of: dict[str, str] = {}
