@@ -22,11 +22,18 @@ class Replies:
     def __init__(self, workflow_log: WorkflowLog, outbox: Outbox) -> None:
         self._log = workflow_log
         self._outbox = outbox
-        self._queue: asyncio.Queue[Answers] = asyncio.Queue()
+        #: Outcomes, and whoever waits for those before.
+        self._queue: asyncio.Queue[Answers | asyncio.Future[None]] = asyncio.Queue()
 
     def send(self, answers: Answers) -> None:
         """Takes outcomes."""
         self._queue.put_nowait(answers)
+
+    async def all_sent(self) -> None:
+        """Waits until the outcomes that were given until now are sent."""
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(reached)
+        await reached
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
@@ -34,12 +41,16 @@ class Replies:
             waiting = [await self._queue.get()]
             while not self._queue.empty():
                 waiting.append(self._queue.get_nowait())
+            answers = [each for each in waiting if isinstance(each, Answers)]
             await self._send(
-                [reply for each in waiting for reply in each.replies],
-                [notice for each in waiting for notice in each.notices],
+                [reply for each in answers for reply in each.replies],
+                [notice for each in answers for notice in each.notices],
             )
             for each in waiting:
-                each.partition.replied_to(each.through)
+                if isinstance(each, Answers):
+                    each.partition.replied_to(each.through)
+                elif not each.done():
+                    each.set_result(None)
 
     async def _send(self, replies: list[tuple[int, ReplySent]], notices: list[CommandSent]) -> None:
         retrying = Retrying(log, "replies have to wait")

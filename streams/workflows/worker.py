@@ -7,7 +7,7 @@ batches of a turn are appended, and what the driver releases goes out.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -95,6 +95,8 @@ class WorkflowWorker:
         self._name = name
         self._pace = pace or Pace()
         self._something_came = asyncio.Event()
+        self._may_turn = asyncio.Event()
+        self._may_turn.set()
         wake_up = self._something_came.set
         self._driver = Driver(partitions=1, hosts=1 + len(apps))
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
@@ -110,7 +112,7 @@ class WorkflowWorker:
             workflow_log=self._log,
             clock=clock,
             take_over=self._take_over,
-            before_giving_up=self._all_appended,
+            before_giving_up=self._appended,
             given_up=self._given_up,
             parked=self._outbox.park,
             wake_up=wake_up,
@@ -118,6 +120,7 @@ class WorkflowWorker:
         self._replies = Replies(self._log, self._outbox)
         self._checkpoints = Checkpoints(
             self._log,
+            replied=self._replies.all_sent,
             commit=self._ownership.commit,
             records=self._pace.checkpoint_records,
             seconds=self._pace.checkpoint_s,
@@ -194,6 +197,7 @@ class WorkflowWorker:
                 self._hosts.hold()
                 await asyncio.wait(self._appends, return_when=asyncio.FIRST_COMPLETED)
             self._hosts.go_on()
+            await self._may_turn.wait()
             self._turn()
 
     def _turn(self) -> None:
@@ -243,10 +247,20 @@ class WorkflowWorker:
             self._sql.recorded(partition, step)
         self._hosts.send(released.to_hosts)
 
-    async def _all_appended(self) -> None:
-        """Waits until no append is under way."""
-        while self._appends:
-            await asyncio.wait(self._appends)
+    async def _appended(self) -> None:
+        """Waits for the appends that are under way now, whatever follows them."""
+        if self._appends:
+            await asyncio.wait(set(self._appends))
+
+    @contextlib.asynccontextmanager
+    async def _between_turns(self) -> AsyncIterator[None]:
+        """Holds the next turn up until all that owners have decided is durable, or given up."""
+        self._may_turn.clear()
+        try:
+            await self._appended()
+            yield
+        finally:
+            self._may_turn.set()
 
     # -- posts, and the SQL of steps
 
@@ -315,24 +329,27 @@ class WorkflowWorker:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(self._pace.housekeeping_s)
-            for partition in list(self._driver.partitions.values()):
-                if not self._driver.drives(partition):
-                    continue  # It was given up while we waited for one before it.
-                rested_ms = self._clock() - self._pace.idle_ms
+            rested_ms = self._clock() - self._pace.idle_ms
+            for partition in self._driver.partitions.values():
                 partition.owner.evict(rested_ms, partition.acknowledged, partition.position)
-                await self._all_appended()
-                if self._driver.drives(partition):
-                    await self._write_down(partition)
+            await self._write_down()
             self._warn_of_workflows_without_code()
             self._something_came.set()
             with contextlib.suppress(KafkaError, IllegalStateError):
                 await self._ownership.commit()
 
-    async def _write_down(self, partition: Partition) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if self._checkpoints.is_due(partition, now_s):
-            await self._checkpoints.write(partition, now_s)
-        await self._sql.tidy(partition)
+    async def _write_down(self) -> None:
+        """Writes the checkpoints that are due, and removes rows that nobody needs any more."""
+        now_s, checkpoints = asyncio.get_running_loop().time(), self._checkpoints
+        driven = self._driver.partitions
+        if any(checkpoints.is_due(each, now_s) for each in driven.values()):
+            async with self._between_turns():
+                due = [each for each in driven.values() if checkpoints.is_due(each, now_s)]
+                taken = [checkpoints.take(each) for each in due]
+            for states in taken:
+                await checkpoints.write(states, now_s)
+        for partition in list(driven.values()):
+            await self._sql.tidy(partition)
 
     def _warn_of_workflows_without_code(self) -> None:
         """Says once of each workflow that its instances wait for code."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -64,9 +64,24 @@ def _owned(params: str) -> Partition:
 
 def _write(owned: Partition) -> list[tuple[bytes, SnapshotTaken]]:
     log = Written()
-    checkpoints = Checkpoints(cast("Any", log), commit=_nothing)
-    asyncio.run(checkpoints.write(owned, 60))
+    _checkpoint(owned, log)
     return log.snapshots
+
+
+def _checkpoint(
+    owned: Partition,
+    log: Written,
+    replied: Callable[[Checkpoints], None] = lambda _: None,
+) -> bool:
+    """Has a checkpoint written; says whether another is due after it."""
+
+    async def replies() -> None:
+        replied(checkpoints)
+
+    checkpoints = Checkpoints(cast("Any", log), replied=replies, commit=_nothing, records=1)
+    assert checkpoints.is_due(owned, 0)
+    asyncio.run(checkpoints.write(checkpoints.take(owned), 60))
+    return checkpoints.is_due(owned, 60)
 
 
 def test_the_mark_follows_the_states_that_it_speaks_of():
@@ -98,8 +113,7 @@ def test_a_state_that_no_record_could_hold_puts_the_checkpoint_off(
 def test_the_store_is_marked_when_the_checkpoint_is_in_kafka():
     owned = _owned("1")
     store = owned.owner.instances.store
-    failing = Checkpoints(cast("Any", Written(fails=True)), commit=_nothing)
-    asyncio.run(failing.write(owned, 60))
+    assert not _checkpoint(owned, Written(fails=True)), "it is not tried again at once"
     # Whoever took over from here would never put it into a snapshot again.
     assert store.mark() is None
     assert owned.owner.instances.changed == {"order/o-1"}
@@ -109,10 +123,15 @@ def test_the_store_is_marked_when_the_checkpoint_is_in_kafka():
 
 def test_a_partition_that_was_given_up_meanwhile_is_not_marked():
     owned = _owned("1")
-
-    async def give_up() -> None:
-        checkpoints.forget(owned)
-
-    checkpoints = Checkpoints(cast("Any", Written()), commit=give_up)
-    asyncio.run(checkpoints.write(owned, 60))
+    _checkpoint(owned, Written(), replied=lambda checkpoints: checkpoints.forget(owned))
     assert owned.owner.instances.store.mark() is None
+
+
+def test_a_checkpoint_waits_for_the_replies_to_the_commands_before_it():
+    owned = _owned("1")
+    owned.replied, log = 0, Written()
+    assert _checkpoint(owned, log), "as after a takeover: until they are answered once more"
+    assert log.snapshots == []
+    assert owned.owner.instances.changed == {"order/o-1"}
+    _checkpoint(owned, log, replied=lambda _: owned.replied_to(0))
+    assert [key for key, _ in log.snapshots] == [b"order/o-1", CHECKPOINT]
