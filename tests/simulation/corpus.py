@@ -61,6 +61,13 @@ async def retries(event: Event, step: Step, work: Work) -> object:
     return [*found, *again]
 
 
+@shape(restarts=True)
+async def hurried(event: Event, step: Step, work: Work) -> object:
+    """Its attempts often take longer than they may."""
+    options = {"retries": SOON, "timeout": "2 seconds"}
+    return [await step.do(f"step {n}", work.do(n), **options) for n in range(5)]
+
+
 async def _turn(step: Step, state: dict[str, Any], work: Work) -> object:
     added = await step.do("work", work.do(state["n"]), retries=EVER)
     if state["n"] % 2:
@@ -180,6 +187,15 @@ async def in_time(event: Event, step: Step, work: Work) -> object:
         with contextlib.suppress(EventTimeoutError):
             await step.wait_for_event(f"knock {number}", type="knock", timeout="20 seconds")
     return await step.do("open", work.do("opened"), retries=EVER)
+
+
+@shape(script=tuple(("knock", number) for number in range(40)))
+async def listens(event: Event, step: Step, work: Work) -> object:
+    """Waits again and again, while it is knocked at all the time."""
+    for number in range(20):
+        with contextlib.suppress(EventTimeoutError):
+            await step.wait_for_event(f"knock {number}", type="knock", timeout="2 seconds")
+    return "opened"
 
 
 @shape(script=(("go", 1), ("stop", 2)))

@@ -13,7 +13,7 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Final
 
@@ -42,25 +42,27 @@ def roots_of(seed: int, shapes: Collection[str] = ()) -> list[Root]:
     draw = random.Random(f"roots of {seed}")
     names = list(shapes) or draw.sample(sorted(SHAPES), draw.randint(1, 3))
     names += ["drawn"] * (not shapes and "drawn" not in names and draw.random() < 0.5)
-    return [
-        Root(
-            SHAPES[name],
-            draw.randrange(VARIANTS.get(name, 6)),
-            list(SHAPES[name].script),
-        )
-        for name in names
-    ]
+    variants = {
+        name: draw.sample(range(VARIANTS.get(name, 6)), names.count(name)) for name in names
+    }
+    return [Root(SHAPES[name], variants[name].pop(), list(SHAPES[name].script)) for name in names]
 
 
-def run(seed: int, rules: Rules | None = None, shapes: Collection[str] = ()) -> World:
+def run(
+    seed: int,
+    rules: Rules | None = None,
+    shapes: Collection[str] = (),
+    rates: Mapping[str, float] | None = None,
+) -> World:
     """A world from a seed, to its end.
 
+    Shape:  rates of faults are drawn, but for those that are given.
     Errors: Violation, and whatever the engine itself raises, with seed and trace.
     """
     draw = random.Random(f"faults of {seed}")
     world = World(seed, roots_of(seed, shapes), rules, draw.randint(2, 3))
     try:
-        world.run(draw.randint(30, 500))
+        world.run(draw.randint(30, 500), rates)
         _compare(world)
     except Exception as error:
         names = ", ".join(f"{root.shape.name} {root.variant}" for root in world.roots)

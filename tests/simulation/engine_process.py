@@ -234,9 +234,13 @@ class Process:
         if self.skew_ms <= 0:
             self.partition.check_in_time(data)
         offset = self.partition.append(data)
+        between = self.partition.history[self._next : offset]
         if append.first < 0:
             append.first = offset
-        between = self.partition.history[self._next : offset]
+        elif between:
+            # Places are counted from the first: whoever finds others between gives up.
+            self.world.crash(self, "finds another's record between its own")
+            return f"{offset} is not behind the record before"
         self._next = offset + 1
         if any(isinstance(each.events[0], PartitionClaimed) for each in between):
             self.superseded = True
@@ -269,13 +273,13 @@ class Process:
         """States are written down, when nothing is on its way; the checkpoint follows them."""
         if self.appends or self.owner.has_staged() or self.mark is not None:
             return "not now"
-        self.mark = mark = Mark(self._next, self.epoch, self.owner.claims.cause)
+        self.mark = mark = Mark(self.driven.position, self.epoch, self.owner.claims.cause)
         changed = self.owner.instances.take_changed(mark.position)
         self.unwritten = [(key.encode(), _snapshot(mark, each)) for key, each in changed.items()]
         # A process may be gone when only some of them are written.
         for _ in range(self.world.disks.randint(0, len(self.unwritten))):
             self.partition.write(*self.unwritten.pop(0))
-        return f"{sorted(changed)} at {self._next}"
+        return f"{sorted(changed)} at {mark.position}"
 
     def can_mark(self) -> bool:
         return self.mark is not None and self.partition.replied > self.mark.cause

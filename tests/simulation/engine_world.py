@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -334,6 +334,12 @@ class World:
             event_id = f"evt-{next(self.numbers)}"
             self.tell(root, SendEvent(event_id, kind, json_of(payload, "payload")))
 
+    def _do_haste(self) -> None:
+        """A client sends something, and time goes on before anybody can have read it."""
+        self._do_script()
+        self.now_ms += 1
+        self.advance(JUMP_MAX_MS)
+
     def _do_operator(self) -> None:
         root = self.random.choice(self.roots)
         commands: list[Command] = [PauseRun(), PauseRun(), ResumeRun()]
@@ -374,13 +380,13 @@ class World:
         self.trace.append(("the clock is at", due_ms - START_MS))
         return True
 
-    def run(self, faults: int) -> None:
+    def run(self, faults: int, rates: Mapping[str, float] | None = None) -> None:
         """So many steps with faults, if any, and then to the end without."""
         if faults:
             self.faulty = True
             self.rates = {
                 name: self.random.choice(rates) for name, rates in {**_FAULTS, **_CHANCES}.items()
-            }
+            } | dict(rates or {})
             for _ in range(faults):
                 if not self.step() and not self.advance(JUMP_MAX_MS):
                     self._do_script()
@@ -452,6 +458,7 @@ _FAULTS: Final[dict[str, list[float]]] = {
     "jump": [0, 0, 0.01],
     "tick": [0, 0.01, 0.1],
     "script": [0.02, 0.1],
+    "haste": [0, 0.02],
     "signal": [0, 0.02],
     "operator": [0, 0, 0.01, 0.03],
     "mend": [0, 0.02, 0.1],
