@@ -26,7 +26,7 @@ import uvloop
 
 from headwater.processors.replay.commands import Raise
 from headwater.processors.replay.host_messages import FromHost, ToHost
-from headwater.processors.runs.host_messages import Requested
+from headwater.processors.runs.host_messages import Forget, Requested
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
 from headwater.streams.clock import now_ms
@@ -68,7 +68,9 @@ class Child:
         self._unsent: list[FromHost] = []
         self._flushing = False
         #: What was received and is not done; the first is being done.
-        self._frames: deque[bytearray] = deque()
+        self._frames: deque[list[ToHost]] = deque()
+        #: Activations that a frame further back says are over.
+        self._forgotten: set[int] = set()
         self.left = asyncio.Event()
         self._life = asyncio.current_task()
         threads = Threads(lambda: _die(EXIT_NO_THREADS))
@@ -82,20 +84,34 @@ class Child:
 
     def _receive(self, frames: list[bytearray]) -> None:
         busy = bool(self._frames)
-        self._frames.extend(frames)
+        for frame in frames:
+            try:
+                messages = _TO_HOST.decode(frame)
+            except msgspec.DecodeError:
+                traceback.print_exc()
+                _die(EXIT_BROKEN)
+            self._forgotten.update(each.activation for each in messages if isinstance(each, Forget))
+            self._frames.append(messages)
         if not busy:
             self._handle_next()
 
     def _handle_next(self) -> None:
         """Handles one frame, and the next one after the answers to it are sent.
 
-        So the parent works on the answers to the one while this process works on the other.
+        So the parent works on the answers to the one while this process works on the other. All
+        that waits is received before: after this process was suspended, what its owner wanted
+        first may be what it has given up since, and nothing of that is begun.
         """
         if not self._frames:
             return
+        self._pipe.read_waiting()
         host, box = self._host, self._box
         try:
-            for message in _TO_HOST.decode(self._frames[0]):
+            for message in self._frames[0]:
+                if isinstance(message, Forget):
+                    self._forgotten.discard(message.activation)
+                elif message.activation in self._forgotten:
+                    continue
                 box.set_turn(message.activation)
                 host.hear((message,))
         except BaseException:  # noqa: BLE001, the host lets no error of an author's through

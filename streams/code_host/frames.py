@@ -177,6 +177,11 @@ class Pipe:
             del data[:start]
             self._received(frames)
 
+    def read_waiting(self) -> None:
+        """Receives all that waits; that the other end is closed, the next read finds."""
+        while self._reading and self._read():
+            pass
+
     def drain(self) -> None:
         """Receives what the other end sent before it died, and closes."""
         while not self._closed and self._read():

@@ -196,6 +196,11 @@ async def large(_: EVENT, step: Step) -> int:
     return len(text) + len(again)
 
 
+@workflow("leaves-a-mark")
+async def leaves_a_mark(event: EVENT, step: Step) -> None:
+    await step.do("mark", lambda: _first_time(event.payload))
+
+
 @workflow("leaves-a-program")
 async def leaves_a_program(_: EVENT, step: Step) -> int:
     """Starts a program that outlives it, and inherits what it can."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.processors.runs.host_messages import Forget
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.apps import AppNotLoaded
 from headwater.streams.workflows.host_process import HostProcess
@@ -36,6 +37,24 @@ def test_steps_of_all_kinds_run():
         ]
         assert world.logs(key) == ["from the body", "from a thread"]
         assert not world.gone
+
+    drive(scenario)
+
+
+def test_a_host_that_was_suspended_begins_nothing_that_it_has_to_forget(tmp_path: Path):
+    async def scenario(world: World) -> None:
+        before = world.create("quick")
+        await world.run_to_the_end(before)
+        os.kill(world.host.pid, signal.SIGSTOP)
+        marks = [tmp_path / str(number) for number in range(3)]
+        for mark in marks:
+            # A turn each, so that a frame each waits in the pipe.
+            kept = world.create("leaves-a-mark", str(mark))
+            world.turn()
+        world.host.send([Forget(number) for number in world.owner.activations()[:-1]])
+        os.kill(world.host.pid, signal.SIGCONT)
+        await world.run_to_the_end(kept)
+        assert [mark.exists() for mark in marks] == [False, False, True]
 
     drive(scenario)
 

@@ -329,5 +329,5 @@ def test_an_engine_that_suspends_a_run_whose_step_is_tried_again_is_found_out(
         return deciding.STALE if late else [RunSuspended()]
 
     monkeypatch.setitem(deciding._DECIDERS, Suspend, suspend)
-    told = shown(LeftOut(None, 30, ["family", "mended", "children"], ""))
+    told = shown(LeftOut(None, 33, ["family", "mended", "children"], ""))
     assert any("is under way" in each for each in told)
