@@ -57,7 +57,7 @@ class Owned:
         self._stores = InstanceStores(cluster, _ENGINES, stores)
         self._number = number
         self.log = WorkflowLog(cluster=cluster, client_id="bench", clock=now_ms)
-        self._checkpoints = Checkpoints(self.log, commit=_nothing)
+        self._checkpoints = Checkpoints(self.log, replied=_nothing, commit=_nothing)
         self.partition: Partition
 
     async def take(self) -> Restored:
@@ -98,7 +98,7 @@ class Owned:
         owner.evict(now_ms() + 1, partition.acknowledged, partition.position)
         now_s = time.monotonic()
         if self._checkpoints.is_due(partition, now_s):
-            await self._checkpoints.write(partition, now_s)
+            await self._checkpoints.write(self._checkpoints.take(partition), now_s)
 
 
 def _sent(number: int, command: Command) -> CommandSent:

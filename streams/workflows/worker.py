@@ -95,8 +95,8 @@ class WorkflowWorker:
         self._name = name
         self._pace = pace or Pace()
         self._something_came = asyncio.Event()
-        self._may_turn = asyncio.Event()
-        self._may_turn.set()
+        #: Held by a turn, and by whoever needs that there is none.
+        self._turning = asyncio.Lock()
         wake_up = self._something_came.set
         self._driver = Driver(partitions=1, hosts=1 + len(apps))
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
@@ -130,7 +130,6 @@ class WorkflowWorker:
         self._without_code: set[str] = set()
         self._appends: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._fault: asyncio.Future[None]
 
     # -- running
 
@@ -140,7 +139,7 @@ class WorkflowWorker:
         Errors: AppNotLoaded; HostKilled, when that happens again and again.
         """
         tasks: list[asyncio.Future[None]] = []
-        self._fault = asyncio.get_running_loop().create_future()
+        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._hosts.start()
         try:
             await self._connect()
@@ -197,8 +196,8 @@ class WorkflowWorker:
                 self._hosts.hold()
                 await asyncio.wait(self._appends, return_when=asyncio.FIRST_COMPLETED)
             self._hosts.go_on()
-            await self._may_turn.wait()
-            self._turn()
+            async with self._turning:
+                self._turn()
 
     def _turn(self) -> None:
         limit = None if self._ticks is None else self._ticks.left
@@ -255,12 +254,9 @@ class WorkflowWorker:
     @contextlib.asynccontextmanager
     async def _between_turns(self) -> AsyncIterator[None]:
         """Holds the next turn up until all that owners have decided is durable, or given up."""
-        self._may_turn.clear()
-        try:
+        async with self._turning:
             await self._appended()
             yield
-        finally:
-            self._may_turn.set()
 
     # -- posts, and the SQL of steps
 

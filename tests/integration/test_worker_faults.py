@@ -104,8 +104,8 @@ def test_what_waits_for_appends_does_not_wait_for_those_that_follow():
         asyncio.get_running_loop().call_soon(first.set)
         async with asyncio.timeout(5), worker._between_turns():
             assert not second.is_set()
-            assert not worker._may_turn.is_set()
-        assert worker._may_turn.is_set()
+            assert worker._turning.locked()
+        assert not worker._turning.locked()
         second.set()
 
     asyncio.run(scenario())
