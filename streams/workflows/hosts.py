@@ -68,6 +68,10 @@ class Hosts:
 
     # -- what they have
 
+    def apps(self) -> list[str]:
+        """The apps, as they were named, without the house's own."""
+        return [each.app for each in self._apps]
+
     def kinds(self) -> dict[str, str]:
         """The kinds of the runs of all workflows that there is code of, by their names."""
         return {name: kind for each in self._all for name, kind in each.declared.kinds.items()}

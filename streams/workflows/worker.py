@@ -85,7 +85,6 @@ class WorkflowWorker:
         joined: Callable[[], Awaitable[None]] | None = None,
         stores: StateStores | None = None,
     ) -> None:
-        self._apps = apps
         self._stores = InstanceStores(cluster, engines, stores)
         self._joined = joined
         self._engines = engines
@@ -95,7 +94,6 @@ class WorkflowWorker:
         self._name = name
         self._pace = pace or Pace()
         self._something_came = asyncio.Event()
-        #: Held by a turn, and by whoever needs that there is none.
         self._turning = asyncio.Lock()
         wake_up = self._something_came.set
         self._driver = Driver(partitions=1, hosts=1 + len(apps))
@@ -354,7 +352,7 @@ class WorkflowWorker:
             log.warning(
                 "instances of %s wait: no workflow of that name is in %s (there are %s)",
                 name,
-                ", ".join(self._apps),
+                ", ".join(self._hosts.apps()),
                 ", ".join(sorted(self._hosts.kinds())),
             )
         self._without_code |= names
