@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from headwater.processors.epochs import Newest
 from headwater.processors.runs.claims import Claims
 from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.deliveries.rows import READERS, TOPICS, Rows, refuse_unknown
 from headwater.projections.projector.plan import Plan, works
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
+from headwater.schemas.epochs import epoch_of, is_claim
 
 __all__ = ["DELIVERIES", "plan"]
 
@@ -39,8 +41,16 @@ def plan(records: Iterable[LogRecord]) -> Plan:
     return Plan(works=(*deletes, *upserts), unreadable=unreadable)
 
 
-def _all(records: Sequence[LogRecord], _: Claims) -> Sequence[LogRecord]:
-    return records
+def _counting(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecord]:
+    """The records that count, without claims; moves the newest epoch."""
+    newest = Newest(claims.epoch)
+    counting = [
+        record
+        for record in records
+        if newest.admit(epoch_of(record.headers)) and not is_claim(record.headers)
+    ]
+    claims.epoch = newest.epoch
+    return counting
 
 
 #: The projection tables, outcomes, duplicates and dead letters.
@@ -48,7 +58,7 @@ DELIVERIES: Final = Projection(
     name="headwater",
     group="headwater-projector",
     topics=TOPICS,
-    read=_all,
+    read=_counting,
     plan=plan,
     row_types=ROW_TYPES,
     is_synced=True,

@@ -9,7 +9,7 @@ hop, to `events` or `unresolved`, and is processed there in the same way, with t
 worker owns a partition number of all three topics.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from headwater.processors.providers.placement import Placement
@@ -20,7 +20,7 @@ from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.records import DuplicateDropped, WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import ADMISSIONS, EVENTS, TRACES, UNRESOLVED, WAITING, WEBHOOKS
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
@@ -64,6 +64,14 @@ class Intake:
         """Drops what is known of a partition."""
         self._states.pop(partition, None)
 
+    def owned(self, partition: int, headers: Headers) -> None:
+        """Says with which headers the records of a partition are written from now on."""
+        self._state(partition).headers[:] = headers
+
+    def again(self, partition: int, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
+        """The records that say what is known of some keys, which were hidden by others."""
+        return self._state(partition).again(topic, keys)
+
     def step(
         self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
@@ -95,7 +103,9 @@ class Intake:
         return state
 
     def _processing(self, partition: int, state: PartitionState, now_ms: int) -> Processing:
-        emission = Emission(stage=self.name, partition=partition, now_ms=now_ms)
+        emission = Emission(
+            stage=self.name, partition=partition, headers=state.headers, now_ms=now_ms
+        )
         return Processing(self._placement, self._partitions, state, emission, self._rules)
 
     def _take_webhook(

@@ -5,6 +5,7 @@ of its users and of its subjects, whichever topic brought the delivery that chan
 """
 
 from collections import deque
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ from headwater.schemas.installed_tables import TABLE_BY_TOPIC
 from headwater.schemas.records import WebhookAdmitted, WebhooksClaimed
 from headwater.schemas.tables import Row, Table
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 
 _HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS) or 0
 
@@ -36,9 +37,11 @@ class PartitionState:
     """What is known of one partition."""
 
     def __init__(self, partition: int) -> None:
+        #: What its records have that carry their writer's epoch; filled once there is one.
+        self.headers: Headers = []
         self.claims = Claims(partition)
-        self.rows = Rows(partition)
-        self.waits = Waits(partition)
+        self.rows = Rows(partition, self.headers)
+        self.waits = Waits(partition, self.headers)
 
     def restored(self, record: Incoming) -> None:
         """Takes in a record of its memory."""
@@ -48,6 +51,11 @@ class PartitionState:
             self.waits.restored(record)
         else:
             self.rows.restored(record)
+
+    def again(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
+        """The records that say what is known of keys of a topic of rows or waits."""
+        known = self.waits if topic == WAITING else self.rows
+        return [known.record_of(topic, key) for key in keys]
 
     def user_of(self, lookup: Lookup, subject: str) -> str | None:
         """The user of a subject, None while nobody has said it."""
@@ -100,17 +108,27 @@ class Claims:
 class Rows:
     """The rows of a partition, and which of them a batch changed."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, headers: Headers) -> None:
         self._partition = partition
+        self._headers = headers
         self._rows: dict[_RowKey, Row] = {}
         self._changed: dict[_RowKey, Table] = {}
 
     def restored(self, record: Incoming) -> None:
-        """Takes in a row as it is in the log."""
+        """Takes in a row as it is in the log, or that it was deleted."""
         table = TABLE_BY_TOPIC[record.topic]
-        if record.value is not None:
+        if record.value is None:
+            self._rows.pop(_row_key(table, record.key or b""), None)
+        else:
             row = decode_row(table, record.value)
             self._rows[table.name, row.key] = row
+
+    def record_of(self, topic: str, key: bytes) -> Outgoing:
+        """The record that says what a row is, or that there is none."""
+        table = TABLE_BY_TOPIC[topic]
+        row = self._rows.get(_row_key(table, key))
+        value = None if row is None else encode_row(table, row)
+        return Outgoing(topic, self._partition, key, value, self._headers)
 
     def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
         """A row, None when there is none."""
@@ -130,8 +148,8 @@ class Rows:
         out = []
         for key, table in self._changed.items():
             row = self._rows[key]
-            value = encode_row(table, row)
-            out.append(Outgoing(table.topic, self._partition, table.row_key(row.key), value))
+            name, value = table.row_key(row.key), encode_row(table, row)
+            out.append(Outgoing(table.topic, self._partition, name, value, self._headers))
         self._changed.clear()
         return out
 
@@ -139,16 +157,16 @@ class Rows:
 class Waits:
     """The deliveries that wait for the user of their subject, and since when."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, headers: Headers) -> None:
         self._partition = partition
+        self._headers = headers
         self._waiting: dict[Wanted, dict[str, WebhookAdmitted]] = {}
         #: When each began; those that have ended since are passed over.
         self._begun: list[tuple[int, Wanted, str]] = []
 
     def restored(self, record: Incoming) -> None:
         """Takes in a wait, or the end of one."""
-        table, subject, event_id = msgspec.json.decode(record.key or b"", type=tuple[str, str, str])
-        wanted = Wanted(table, subject)
+        wanted, event_id = _wait_key(record.key or b"")
         if record.value is None:
             self._waiting.get(wanted, {}).pop(event_id, None)
         else:
@@ -184,4 +202,19 @@ class Waits:
     def record(self, wanted: Wanted, event_id: str, value: bytes | None) -> Outgoing:
         """The record of a wait in the topic `waiting`, or of its end."""
         key = msgspec.json.encode((*wanted, event_id))
-        return Outgoing(WAITING, self._partition, key, value)
+        return Outgoing(WAITING, self._partition, key, value, self._headers)
+
+    def record_of(self, topic: str, key: bytes) -> Outgoing:
+        """The record that says whether somebody waits."""
+        event = self.get(*_wait_key(key))
+        value = None if event is None else encode(event)
+        return Outgoing(topic, self._partition, key, value, self._headers)
+
+
+def _row_key(table: Table, key: bytes) -> _RowKey:
+    return table.name, msgspec.json.decode(key, type=tuple[str, ...])
+
+
+def _wait_key(key: bytes) -> tuple[Wanted, str]:
+    table, subject, event_id = msgspec.json.decode(key, type=tuple[str, str, str])
+    return Wanted(table, subject), event_id

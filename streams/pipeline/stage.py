@@ -8,10 +8,10 @@ not be written yet, because members of an older release could not read it, stops
 all read it; then the worker starts again in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Protocol
 
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 
 
 class Stage(Protocol):
@@ -29,6 +29,12 @@ class Stage(Protocol):
 
     def forget(self, partition: int) -> None:
         """Drops its memory of a partition that another worker may own from now on."""
+
+    def owned(self, partition: int, headers: Headers) -> None:
+        """Says with which headers the records of a partition are written from now on."""
+
+    def again(self, partition: int, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
+        """The records that say what its memory has of some keys of a topic."""
 
     def step(
         self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int

@@ -19,7 +19,7 @@ from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.dead_letters import RULE, dead_letter
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 
 #: Reason of a dead letter that names the rejected records of a delivery that was processed.
 PARTIAL: Final = "partial"
@@ -28,8 +28,9 @@ PARTIAL: Final = "partial"
 class Emission:
     """The records that one batch leads to, in the order they are to be appended."""
 
-    def __init__(self, *, stage: str, partition: int, now_ms: int) -> None:
+    def __init__(self, *, stage: str, partition: int, headers: Headers, now_ms: int) -> None:
         self.stage = stage
+        self.headers = headers
         self.partition = partition
         self.now_ms = now_ms
         self.records: list[Outgoing] = []
@@ -85,7 +86,8 @@ class Emission:
             position=f"{record.topic}/{record.partition}@{record.offset}",
         )
         key = event.event_id.encode()
-        self.records.append(Outgoing(OUTCOMES, self.partition, key, encode(outcome)))
+        value = encode(outcome)
+        self.records.append(Outgoing(OUTCOMES, self.partition, key, value, self.headers))
 
     def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
         """Adds what a delivery does to a workflow, or a dead letter that names the rule."""

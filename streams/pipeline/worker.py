@@ -1,20 +1,16 @@
 """The pipeline worker: an agent over one Faust app.
 
-The loop of the agent: restore the memory of a partition before its first batch, let the stage
-decide, append what it emits, and only when the broker has acknowledged all of it say that the batch
-is done. The worker is crash-only: an error in the agent ends the process, whose memory may be ahead
-of the log, and the next one starts from what is durable.
+The worker is crash-only: an error in the agent ends the process, whose memory may be ahead of the
+log, and the next one starts from what is durable.
 """
 
-import asyncio
 import gc
 import logging
 import os
+import socket
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
@@ -22,19 +18,14 @@ import uvloop
 
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
-from headwater.schemas.codec import written_forms
-from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
-from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WEBHOOKS
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import (
     SESSION_TIMEOUT_S,
-    TP,
     App,
     Batch,
     batch_app,
@@ -43,8 +34,9 @@ from headwater.streams.pipeline._faust import (
     on_assignment,
     run,
 )
+from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
-from headwater.streams.pipeline.stage import Stage, phases
+from headwater.streams.pipeline.stage import Stage
 
 log = logging.getLogger(__name__)
 
@@ -62,13 +54,6 @@ class LeaseLost(HeadwaterError):
 
     disposition = Disposition.HALT
     code = "lease_lost"
-
-
-class FormsChanged(HeadwaterError):
-    """What was not to be written may be written now, and its partitions are to be read again."""
-
-    disposition = Disposition.HALT
-    code = "forms_changed"
 
 
 class UnevenTopics(HeadwaterError):
@@ -117,133 +102,6 @@ class Lease:
                 f"expected a pulse every {self._valid_for_s} s, found none for {stood_still:.1f} "
                 "s; usual cause: the process or its machine was suspended"
             )
-
-
-class Agent:
-    """Runs a stage over the partitions that this worker owns."""
-
-    def __init__(
-        self,
-        stage: Stage,
-        *,
-        cluster: Cluster,
-        appender: Appender,
-        lease: Lease,
-        clock: Callable[[], int],
-    ) -> None:
-        self.stage = stage
-        self._cluster = cluster
-        self._appender = appender
-        self._lease = lease
-        self._clock = clock
-        self._waiting = Waiting()
-        #: The forms that stopped a partition, if any did.
-        self._forms: object = None
-        self._owned: set[int] = set()
-        self._ready: set[int] = set()
-        # Batches of a partition, whichever topic they are of, and its ticks never overlap: all of
-        # them change its memory.
-        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    def assigned(self, partitions: set[TP]) -> None:
-        """Takes note of the partitions that this worker owns from now on.
-
-        Whoever gave them out may not have known all topics yet, and does so again once it does.
-        """
-        topics_of: defaultdict[int, set[str]] = defaultdict(set)
-        for tp in partitions:
-            topics_of[tp.partition].add(tp.topic)
-        wanted = set(self.stage.sources)
-        self._owned = {number for number, topics in topics_of.items() if topics >= wanted}
-
-    def revoked(self) -> None:
-        """Forgets all partitions: another worker may write their tables from now on."""
-        for partition in self._ready:
-            self.stage.forget(partition)
-        self._owned = set()
-        self._ready.clear()
-        self._waiting.clear()
-        self._forms = None
-
-    async def process(self, batch: Batch) -> None:
-        """Processes a batch; when it returns, everything that it led to is durable.
-
-        From a record on that a newer release wrote, a partition's batches are dropped and never
-        done: whoever is assigned the partition next fetches them again.
-        """
-        async with self._turns[batch.partition]:
-            if batch.partition not in self._owned or not await self._restored(batch.partition):
-                return
-            known, newer = readable(batch.records)
-            if newer is not None:
-                self._waiting.begin(batch.partition, why_waits(newer))
-                before = sum(record.offset < newer.offset for record in batch.records)
-                if not before:
-                    return
-                batch = batch.first(before)
-            with self._writable(batch.partition):
-                emitted = self.stage.step(batch.topic, batch.partition, known, self._clock())
-                await self._append(emitted)
-                batch.done()
-
-    async def tick(self) -> None:
-        """Does what is due in the partitions of this worker."""
-        for partition in sorted(self._owned):
-            async with self._turns[partition]:
-                if partition in self._owned and await self._restored(partition):
-                    with self._writable(partition):
-                        await self._append(self.stage.tick(partition, self._clock()))
-        self._check_forms()
-        for line in self._waiting.due(self._clock()):
-            log.warning("%s: %s", self.stage.name, line)
-
-    @contextmanager
-    def _writable(self, partition: int) -> Iterator[None]:
-        """Stops a partition whose memory says what may not be written yet."""
-        forms = written_forms()
-        try:
-            yield
-        except NotYetReadable as error:
-            # Those of before, and of the first that stopped: a change since then counts.
-            if self._forms is None:
-                self._forms = forms
-            self._waiting.begin(partition, f"partition {partition} waits: {error}")
-
-    def _check_forms(self) -> None:
-        """Ends the worker when what partitions stopped for may have changed.
-
-        Errors: FormsChanged.
-        """
-        if self._forms is not None and self._forms is not written_forms():
-            raise FormsChanged("expected the forms that some partitions wait for, found others")
-
-    async def _append(self, emitted: Sequence[Outgoing]) -> None:
-        for phase in phases(emitted):
-            self._lease.check()
-            await self._appender.append(phase)
-
-    async def _restored(self, partition: int) -> bool:
-        """Restores a partition's memory if need be; False while the partition has to wait."""
-        if partition in self._waiting:
-            return False
-        if partition in self._ready:
-            return True
-        self.stage.forget(partition)
-        owned = self._owned
-        reading = read_partition(self._cluster, self.stage.memory, partition)
-        async with aclosing(reading) as batches:
-            async for records in batches:
-                if owned is not self._owned:
-                    return False  # A rebalance: others may write on what was read so far.
-                known, newer = readable(records)
-                if newer is not None:
-                    self._waiting.begin(partition, why_waits(newer))
-                    return False
-                for record in known:
-                    self.stage.restored(record)
-        if owned is self._owned:
-            self._ready.add(partition)
-        return partition in self._ready
 
 
 async def _partitions(cluster: Cluster) -> int:
@@ -308,7 +166,14 @@ def _build(
     app: App, stage: Stage, lease: Lease, cluster: Cluster, clock: Callable[[], int]
 ) -> None:
     appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
-    agent = Agent(stage, cluster=cluster, appender=appender, lease=lease, clock=clock)
+    agent = Agent(
+        stage,
+        cluster=cluster,
+        appender=appender,
+        lease=lease,
+        clock=clock,
+        owner=f"{socket.gethostname()}-{os.getpid()}",
+    )
     for topic in stage.sources:
         consume(app, name=f"{stage.name}-{topic}", topic=topic, process=_or_die(agent.process))
     every(app, _TICK_S, _or_die(agent.tick))

@@ -1,7 +1,7 @@
 """An agent of the pipeline on a real broker, where partitions and forms change under its hands."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import pytest
@@ -9,16 +9,23 @@ import pytest
 from headwater.schemas.codec import write_forms
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.forms import NEWEST_FORMS
+from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
-from headwater.streams.pipeline.worker import Agent, FormsChanged, Lease
+from headwater.streams.pipeline.agent import Agent, FormsChanged
+from headwater.streams.pipeline.tenure import Fold, Superseded
+from headwater.streams.pipeline.worker import Lease
 
 PARTITION = 0
 OWNED = {TP(EVENTS, PARTITION), TP(UNRESOLVED, PARTITION)}
+
+ROWS = DAILY_SUMMARY.topic
+KEY = b'["user_1", "garmin", "2026-07-01"]'
 
 
 def nothing() -> None:
@@ -33,10 +40,12 @@ class Watched:
     memory: tuple[str, ...] = (TRACES,)
 
     def __init__(self) -> None:
-        self.known: list[bytes] = []
+        self.known: list[bytes | None] = []
         self.stepped_with: list[list[bytes]] = []
         self.while_restoring = nothing
         self.while_stepping = nothing
+        self.emits: list[bytes] = []
+        self.headers: Headers = []
 
     def restored(self, record: Incoming) -> None:
         self.known.append(record.value)
@@ -53,11 +62,18 @@ class Watched:
         del topic, partition, records, now_ms
         self.while_stepping()
         self.stepped_with.append(list(self.known))
-        return []
+        return [Outgoing(ROWS, PARTITION, KEY, value, self.headers) for value in self.emits]
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
         del partition, now_ms
         return []
+
+    def owned(self, partition: int, headers: Headers) -> None:
+        assert partition == PARTITION
+        self.headers = headers
+
+    def again(self, partition: int, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
+        return [Outgoing(topic, partition, key, b"mine", self.headers) for key in keys]
 
 
 class Committed:
@@ -80,7 +96,12 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
         stage = Watched()
         lease = Lease(valid_for_s=60, monotonic=monotonic)
         agent = Agent(
-            stage, cluster=Cluster(bootstrap), appender=appender, lease=lease, clock=now_ms
+            stage,
+            cluster=Cluster(bootstrap),
+            appender=appender,
+            lease=lease,
+            clock=now_ms,
+            owner="test",
         )
         agent.assigned(OWNED)
         record = Incoming(EVENTS, PARTITION, 0, 0, 0, b"k", b"v", None, 1, 1, ())
@@ -137,3 +158,53 @@ def test_a_partition_is_owned_when_all_topics_of_its_number_are(topics: str):
         assert len(stage.stepped_with) == 1
 
     assert play(topics, act).batches == 1
+
+
+def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again(topics: str):
+    counted: list[bytes | None] = []
+
+    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+        appender = Appender(cluster=Cluster(topics), client_id="another")
+        other = Watched()
+        another = Agent(
+            other,
+            cluster=Cluster(topics),
+            appender=appender,
+            lease=Lease(valid_for_s=60, monotonic=monotonic),
+            clock=now_ms,
+            owner="another",
+        )
+        another.assigned(OWNED)
+        stage.emits, other.emits = [b"first"], [b"second"]
+        try:
+            await agent.process(batch)
+            await another.process(batch)
+            # It stood still meanwhile, and goes on.
+            stage.emits = [b"late"]
+            with pytest.raises(Superseded, match="somebody else has taken the partition"):
+                await agent.process(batch)
+            await another.tick()
+            again = [Outgoing(ROWS, PARTITION, KEY, b"after all", other.headers)]
+            await appender.append(again)
+        finally:
+            await appender.stop()
+        fold = Fold()
+        async for records in read_partition(Cluster(topics), [ROWS], PARTITION):
+            counted.extend(r.value for r in records if fold.admit(r) and r.key == KEY)
+
+    play(topics, act)
+    assert counted == [b"first", b"second", b"mine", b"after all"]
+
+
+def test_what_an_operator_deletes_is_deleted_in_memory_too(topics: str):
+    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+        await agent.process(batch)
+        stage.memory = (ROWS,)
+        appender = Appender(cluster=Cluster(topics), client_id="operator")
+        await appender.append([Outgoing(ROWS, PARTITION, KEY, None)])
+        await appender.stop()
+        stage.known.clear()
+        await agent.tick()
+        assert stage.known == [None]
+
+    play(topics, act)

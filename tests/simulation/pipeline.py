@@ -1,23 +1,37 @@
 """The stage over a log in memory, with everything that can go wrong drawn from one seed.
 
-The stage is the production one; only Kafka is played: records in lists, committed offsets that
-lag, appends that break off in the middle, workers that die and restore, topics that are compacted.
+The stage is the production one, and so is what it is owned by; only Kafka is played: records in
+lists, committed offsets that lag, appends that break off in the middle, workers that die and
+restore, workers that go on although somebody else has their partitions, topics that are compacted.
 """
 
+import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headwater.gateway.providers import installed_providers
+from headwater.processors.epochs import epoch_after
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, decode_row, encode
+from headwater.schemas.epochs import is_claim
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
-from headwater.schemas.topics import OUTCOMES, TOPICS, WEBHOOKS, Cleanup
+from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.stage import phases
+from headwater.streams.pipeline.tenure import (
+    FENCED,
+    Fold,
+    Gap,
+    Hidden,
+    Superseded,
+    Tenure,
+    claim,
+    last_of,
+)
 
 # Subjects, users and what they replace lie in different ones.
 PARTITIONS = 5
@@ -28,33 +42,73 @@ PARK_FOR_MS = 60_000
 _COMPACTED = {topic.name for topic in TOPICS if topic.cleanup is Cleanup.COMPACT}
 
 
+class Trusting(Fold):
+    """A reader who believes everybody."""
+
+    def admit(self, record: Incoming) -> bool:
+        super().admit(record)
+        return not is_claim(record.headers)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What everybody keeps to; a world without one of these must be found out."""
+
+    #: Readers pass over what a superseded owner wrote.
+    folds: bool = True
+    #: Owners write again what such records have hidden.
+    mends: bool = True
+
+    def fold(self) -> Fold:
+        return Fold() if self.folds else Trusting()
+
+
+@dataclass
+class Worker:
+    """A process: the partitions that it believes to own, and how far it has read."""
+
+    stage: Intake
+    tenures: dict[int, Tenure] = field(default_factory=dict)
+    position: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
 @dataclass
 class Log:
-    """Topics in memory; an offset is an index."""
+    """Topics in memory; an offset is an index, and None a hole that compaction has left."""
 
-    records: dict[tuple[str, int], list[Outgoing]] = field(
+    records: dict[tuple[str, int], list[Outgoing | None]] = field(
         default_factory=lambda: defaultdict(list)
     )
 
-    def append(self, record: Outgoing) -> None:
-        self.records[record.topic, record.partition].append(record)
+    def append(self, record: Outgoing) -> int:
+        found = self.records[record.topic, record.partition]
+        found.append(record)
+        return len(found) - 1
 
-    def read(self, topic: str, partition: int, start: int, count: int) -> list[Incoming]:
-        found = self.records[topic, partition][start : start + count]
-        return [_incoming(record, start + number) for number, record in enumerate(found)]
+    def end(self, topic: str, partition: int) -> int:
+        return len(self.records[topic, partition])
 
-    def compacted(self, topic: str, partition: int) -> list[Incoming]:
-        """What a compaction would leave: the last record of each key, in order."""
-        records = self.read(topic, partition, 0, len(self.records[topic, partition]))
-        last = {record.key: record.offset for record in records}
-        return [record for record in records if last[record.key] == record.offset]
+    def read(self, topic: str, partition: int, start: int, end: int) -> list[Incoming]:
+        found = self.records[topic, partition][start:end]
+        return [_incoming(record, start + at) for at, record in enumerate(found) if record]
 
-    def latest(self, topic: str) -> dict[bytes, bytes]:
-        """The last value of every key of a topic."""
+    def compact(self, topic: str, partition: int, end: int) -> None:
+        """Leaves of what lies before an offset the last record of each key."""
+        records = self.records[topic, partition]
+        last = {record.key: at for at, record in enumerate(records[:end]) if record}
+        for at, record in enumerate(records[:end]):
+            if record and last[record.key] != at:
+                records[at] = None
+
+    def latest(self, topic: str, rules: Rules) -> dict[bytes, bytes]:
+        """The last value of every key of a topic, as a reader sees it."""
         found: dict[bytes, bytes] = {}
         homes: dict[bytes, int] = {}
         for partition in range(PARTITIONS):
-            for record in self.records[topic, partition]:
+            fold = rules.fold()
+            for record in self.read(topic, partition, 0, self.end(topic, partition)):
+                if not fold.admit(record):
+                    continue
                 home = homes.setdefault(record.key, partition)
                 assert home == partition, f"{record.key} is in {topic}/{home} and /{partition}"
                 if record.value is None:
@@ -75,14 +129,18 @@ def _incoming(record: Outgoing, offset: int) -> Incoming:
 class World:
     """A gateway that appended some deliveries, and workers that come and go."""
 
-    def __init__(self, seed: int, deliveries: Iterable[WebhookReceived]) -> None:
+    def __init__(
+        self, seed: int, deliveries: Iterable[WebhookReceived], rules: Rules | None = None
+    ) -> None:
         self.random = random.Random(seed)
+        self.rules = rules or Rules()
         self.log = Log()
         self.now_ms = 1_783_000_000_000
         self.trace: list[str] = []
         self.committed: dict[tuple[str, int], int] = defaultdict(int)
-        self.position: dict[tuple[str, int], int] = {}
-        self.restored: set[int] = set()
+        #: How far owners have looked at their topics: compaction is not as fast as they are.
+        self.looked: dict[tuple[str, int], int] = defaultdict(int)
+        self.zombies: list[Worker] = []
         # Gateways of another release may place a delivery elsewhere; its copies with it.
         elsewhere = self.random.random() < 0.3
         for delivery in deliveries:
@@ -90,106 +148,197 @@ class World:
             owner = key if elsewhere else PLACEMENT.owner_of(delivery).encode()
             partition = partition_of(owner, PARTITIONS)
             self.log.append(Outgoing(WEBHOOKS, partition, key, encode(delivery)))
-        self._start()
+        self.worker = self._worker()
 
-    def _start(self) -> None:
-        self.stage = Intake(placement=PLACEMENT, partitions=PARTITIONS, park_for_ms=PARK_FOR_MS)
-        self.position = {}
-        self.restored = set()
+    def _worker(self) -> Worker:
+        stage = Intake(placement=PLACEMENT, partitions=PARTITIONS, park_for_ms=PARK_FOR_MS)
+        return Worker(stage)
 
     def crash(self) -> None:
-        """All workers die at once; what was not committed is read again."""
+        """All partitions get another owner; what was not committed is read again.
+
+        Their old one is dead, or stands still and will go on: it knows of nothing.
+        """
         self.trace.append("crash")
-        self._start()
+        if self.random.random() < 0.5:
+            self.zombies.append(self.worker)
+        self.worker = self._worker()
 
     def rebalance(self) -> None:
         """One partition moves to another worker, which restores it."""
         partition = self.random.randrange(PARTITIONS)
         self.trace.append(f"rebalance {partition}")
-        self.stage.forget(partition)
-        self.restored.discard(partition)
-        for topic in self.stage.sources:
-            self.position.pop((topic, partition), None)
+        self.worker.stage.forget(partition)
+        self.worker.tenures.pop(partition, None)
+        for topic in Intake.sources:
+            self.worker.position.pop((topic, partition), None)
 
     def step(self, *, faults: bool) -> bool:
         """One batch of one topic; tells whether there was any work."""
+        if faults and self.zombies and self.random.random() < 0.2:
+            self._late(self.zombies.pop(self.random.randrange(len(self.zombies))))
+        if faults and self.random.random() < 0.3:
+            self._compact()
         busy = [
             (topic, partition)
-            for topic in self.stage.sources
+            for topic in Intake.sources
             for partition in range(PARTITIONS)
-            if self._where(topic, partition) < len(self.log.records[topic, partition])
+            if self._where(self.worker, topic, partition) < self.log.end(topic, partition)
         ]
         if not busy:
             return False
         topic, partition = self.random.choice(busy)
-        self._restore(partition)
-        start = self._where(topic, partition)
-        batch = self.log.read(topic, partition, start, self.random.randint(1, 5))
-        self.now_ms += 1
-        emitted = self.stage.step(topic, partition, batch, self.now_ms)
-        self.trace.append(f"{topic}/{partition} {start}+{len(batch)} -> {len(emitted)}")
+        tenure = self._tenure(self.worker, partition)
+        emitted, end = self._decide(self.worker, topic, partition)
         if faults and self.random.random() < 0.1:
             self._append_some(emitted)
             self.crash()
             return True
-        self._append(emitted)
-        self.position[topic, partition] = start + len(batch)
+        self._append(self.worker, tenure, emitted)
+        self.worker.position[topic, partition] = end
         if not faults or self.random.random() < 0.5:
-            self.committed[topic, partition] = start + len(batch)
+            self.committed[topic, partition] = end
         if faults and self.random.random() < 0.05:
             self.rebalance()
         return True
 
+    def _decide(self, worker: Worker, topic: str, partition: int) -> tuple[list[Outgoing], int]:
+        start = self._where(worker, topic, partition)
+        batch = self.log.read(topic, partition, start, start + self.random.randint(1, 5))
+        self.now_ms += 1
+        emitted = worker.stage.step(topic, partition, batch, self.now_ms)
+        self.trace.append(f"{topic}/{partition} {start}+{len(batch)} -> {len(emitted)}")
+        return emitted, start + len(batch)
+
+    def _late(self, worker: Worker) -> None:
+        """Somebody goes on who may have lost his partitions, until he finds out."""
+        for partition, tenure in list(worker.tenures.items()):
+            topic = self.random.choice(Intake.sources)
+            self.trace.append(f"epoch {tenure.epoch} of {partition} goes on")
+            emitted, _ = self._decide(worker, topic, partition)
+            with contextlib.suppress(Superseded):
+                self._append(worker, tenure, emitted)
+
     def tick(self) -> None:
         """The stage does what is due in every partition."""
         for partition in range(PARTITIONS):
-            self._restore(partition)
-            self._append(self.stage.tick(partition, self.now_ms))
+            tenure = self._tenure(self.worker, partition)
+            self._append(self.worker, tenure, self.worker.stage.tick(partition, self.now_ms))
 
     def drain(self) -> None:
-        """Works without faults until nothing is left."""
+        """Works without faults until nothing is left, and until all has been looked at."""
+        while self.zombies:
+            self._late(self.zombies.pop())
         while self.step(faults=False):
             pass
+        for partition in range(PARTITIONS):
+            self._look(self.worker, self._tenure(self.worker, partition))
+        self._compact(all_of_it=True)
 
-    def _where(self, topic: str, partition: int) -> int:
+    def _compact(self, *, all_of_it: bool = False) -> None:
+        for topic in sorted(_COMPACTED):
+            for partition in range(PARTITIONS):
+                if all_of_it or self.random.random() < 0.3:
+                    self.log.compact(topic, partition, self.looked[topic, partition])
+
+    def _where(self, worker: Worker, topic: str, partition: int) -> int:
         where = (topic, partition)
-        return self.position.get(where, self.committed[where])
+        return worker.position.get(where, self.committed[where])
 
-    def _restore(self, partition: int) -> None:
-        if partition not in self.restored:
-            for topic in self.stage.memory:
-                for record in self._memory(topic, partition):
-                    self.stage.restored(record)
-            self.restored.add(partition)
+    # -- owning partitions, as the agent does
 
-    def _memory(self, topic: str, partition: int) -> list[Incoming]:
-        if topic in _COMPACTED and self.random.random() < 0.5:
-            return self.log.compacted(topic, partition)
-        return self.log.read(topic, partition, 0, len(self.log.records[topic, partition]))
+    def _tenure(self, worker: Worker, partition: int) -> Tenure:
+        if partition not in worker.tenures:
+            self._take(worker, partition)
+        return worker.tenures[partition]
 
-    def _append(self, emitted: Iterable[Outgoing]) -> None:
+    def _take(self, worker: Worker, partition: int) -> None:
+        fold = self.rules.fold()
+        offset = self.log.append(claim(ADMISSIONS, partition, "somebody"))
+        self._restore(worker, partition, fold, Intake.memory)
+        if self.zombies and self.random.random() < 0.2:
+            self._late(self.zombies.pop())
+        epoch = epoch_after(offset, fold.epoch)
+        claims = {
+            topic: self.log.append(claim(topic, partition, "somebody", epoch, fold.unseen))
+            for topic in FENCED
+        }
+        fold.begin(OUTCOMES, *fold.unseen)
+        self._restore(worker, partition, fold, (*Intake.memory, OUTCOMES))
+        tenure = worker.tenures[partition] = Tenure(partition, epoch, claims)
+        worker.stage.owned(partition, tenure.headers)
+        self._show(worker, tenure, fold.hidden)
+        self._say_seen(worker, tenure)
+
+    def _say_seen(self, worker: Worker, tenure: Tenure) -> None:
+        again = claim(WAITING, tenure.partition, "somebody", tenure.epoch, tenure.unseen)
+        self._append(worker, tenure, [again])
+
+    def _restore(self, worker: Worker, partition: int, fold: Fold, topics: Sequence[str]) -> None:
+        for topic in topics:
+            start, end = fold.positions.get(topic, 0), self.log.end(topic, partition)
+            for record in self.log.read(topic, partition, start, end):
+                if fold.admit(record) and topic != OUTCOMES:
+                    worker.stage.restored(record)
+
+    def _append(self, worker: Worker, tenure: Tenure, emitted: Iterable[Outgoing]) -> None:
         for phase in phases(list(emitted)):
             for record in phase:
-                self.log.append(record)
+                first = self.log.append(record)
+                gap = tenure.appended(record.topic, record.partition, first, 1)
+                if gap is not None:
+                    self._mend(worker, tenure, gap)
+                if record.partition == tenure.partition:
+                    self.looked[record.topic, record.partition] = first + 1
+
+    def _look(self, worker: Worker, tenure: Tenure) -> None:
+        for topic in FENCED:
+            gap = tenure.ended(topic, self.log.end(topic, tenure.partition))
+            if gap is not None:
+                self._mend(worker, tenure, gap)
+            self.looked[topic, tenure.partition] = self.log.end(topic, tenure.partition)
+        self._say_seen(worker, tenure)
+
+    def _mend(self, worker: Worker, tenure: Tenure, gap: Gap) -> None:
+        _, hidden = tenure.strangers(self.log.read(gap.topic, tenure.partition, gap.start, gap.end))
+        self._show(worker, tenure, hidden)
+
+    def _show(self, worker: Worker, tenure: Tenure, hidden: Hidden) -> None:
+        partition = tenure.partition
+        for topic, records in hidden.items():
+            self.trace.append(f"{topic}/{partition}: {len(records)} were hidden")
+            if not self.rules.mends:
+                continue
+            if topic == OUTCOMES:
+                known = self.log.read(topic, partition, 0, self.log.end(topic, partition))
+                again = [
+                    Outgoing(OUTCOMES, partition, key, value, tenure.headers)
+                    for key, value in last_of(Fold(), known, records).items()
+                ]
+            else:
+                again = worker.stage.again(partition, topic, records)
+            self._append(worker, tenure, again)
 
     def _append_some(self, emitted: list[Outgoing]) -> None:
         """What is left of an append that broke off: a beginning of every partition's records."""
         first, then = phases(emitted)
         broken = self.random.choice([first, then])
         if broken is then:
-            self._append(first)
+            for record in first:
+                self.log.append(record)
         by_partition: dict[tuple[str, int], list[Outgoing]] = defaultdict(list)
         for record in broken:
             by_partition[record.topic, record.partition].append(record)
         for records in by_partition.values():
-            self._append(records[: self.random.randint(0, len(records))])
+            for record in records[: self.random.randint(0, len(records))]:
+                self.log.append(record)
 
     def rows(self) -> dict[str, dict[tuple[str, ...], Row]]:
         """The projection tables as their topics hold them."""
         return {
             table.name: {
                 row.key: row
-                for value in self.log.latest(table.topic).values()
+                for value in self.log.latest(table.topic, self.rules).values()
                 for row in [decode_row(table, value)]
             }
             for table in TABLES
@@ -197,7 +346,8 @@ class World:
 
     def outcomes(self) -> dict[str, tuple[str, str]]:
         """The last outcome of every delivery."""
-        found = (decode(value, OutcomeRecorded) for value in self.log.latest(OUTCOMES).values())
+        latest = self.log.latest(OUTCOMES, self.rules)
+        found = (decode(value, OutcomeRecorded) for value in latest.values())
         return {outcome.event_id: (outcome.status, outcome.reason) for outcome in found}
 
     def raw(self) -> list[tuple[int, int, WebhookReceived]]:
@@ -206,4 +356,5 @@ class World:
             (partition, offset, decode(record.value, WebhookReceived))
             for partition in range(PARTITIONS)
             for offset, record in enumerate(self.log.records[WEBHOOKS, partition])
+            if record is not None
         ]

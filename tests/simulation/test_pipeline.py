@@ -12,7 +12,7 @@ import pytest
 from headwater.processors.providers.envelope import event_id
 from headwater.schemas.records import WebhookReceived
 from tests.oracle import fold
-from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, USER_PREFIX, World
+from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, USER_PREFIX, Rules, World
 
 SEEDS = range(1_000)
 
@@ -63,9 +63,9 @@ def _deliveries(draw: random.Random) -> list[WebhookReceived]:
     return made
 
 
-def _run(seed: int) -> World:
+def _run(seed: int, rules: Rules | None = None) -> World:
     draw = random.Random(seed)
-    world = World(seed, _deliveries(draw))
+    world = World(seed, _deliveries(draw), rules)
     for _ in range(draw.randint(0, 80)):
         world.step(faults=True)
     world.drain()
@@ -80,6 +80,16 @@ def test_rows_and_outcomes_are_those_of_the_fold(block: int):
         told = f"seed {seed}\n" + "\n".join(world.trace)
         assert world.rows() == expected.rows, told
         assert world.outcomes() == expected.outcomes, told
+
+
+@pytest.mark.parametrize("rules", [Rules(folds=False), Rules(mends=False)], ids=str)
+def test_a_world_without_one_of_the_rules_is_found_out(rules: Rules):
+    def differs(seed: int) -> bool:
+        world = _run(seed, rules)
+        expected = fold(world.raw(), user_prefix=USER_PREFIX)
+        return (world.rows(), world.outcomes()) != (expected.rows, expected.outcomes)
+
+    assert any(differs(seed) for seed in SEEDS)
 
 
 def test_waiting_ends_in_a_dead_letter_and_nowhere_else():

@@ -1,0 +1,36 @@
+"""How records name their writer: the epoch of the owner of the partition, in a header."""
+
+from collections.abc import Sequence
+from typing import Final
+
+#: The writer's epoch, in decimal digits.
+EPOCH: Final = "headwater.epoch"
+#: On a record that says nothing but that its writer owns the partition from now on: who that is.
+CLAIM: Final = "headwater.claim"
+#: On a claim of the topic `waiting`: from which offset of `webhook-outcomes` on nobody has looked
+#: yet for void records, and the newest epoch there, as offset@epoch.
+UNSEEN: Final = "headwater.unseen"
+#: The key of such a record, whose value is empty. No other key of ours begins like that.
+CLAIM_KEY: Final = b"\x00claim"
+
+
+def epoch_of(headers: Sequence[tuple[str, bytes]]) -> int | None:
+    """The epoch of a record's writer; None for one that no owner has written."""
+    for name, value in headers:
+        if name == EPOCH:
+            return int(value)
+    return None
+
+
+def unseen_of(headers: Sequence[tuple[str, bytes]]) -> tuple[int, int] | None:
+    """Where to begin to look for void outcomes, and the epoch there; None if it is not said."""
+    for name, value in headers:
+        if name == UNSEEN:
+            offset, _, epoch = value.partition(b"@")
+            return int(offset), int(epoch)
+    return None
+
+
+def is_claim(headers: Sequence[tuple[str, bytes]]) -> bool:
+    """Whether a record is a claim."""
+    return any(name == CLAIM for name, _ in headers)

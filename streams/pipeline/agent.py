@@ -1,0 +1,308 @@
+"""The agent: runs a stage over the partitions that this worker owns.
+
+The loop: take a partition and restore its memory before its first batch, let the stage decide,
+append what it emits, and only when the broker has acknowledged all of it say that the batch is
+done. What somebody else wrote in between is found by the offsets, and mended (`tenure`).
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Final, Protocol
+
+from headwater.processors.epochs import epoch_after
+from headwater.schemas.codec import written_forms
+from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
+from headwater.schemas.newer import Waiting, readable, why_waits
+from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.partition_reader import partition_ends, read_partition
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline._faust import TP, Batch
+from headwater.streams.pipeline.stage import Stage, phases
+from headwater.streams.pipeline.tenure import FENCED, Fold, Gap, Hidden, Tenure, claim, last_of
+
+log = logging.getLogger(__name__)
+
+#: How often the ends of topics are looked at: far more often than compaction may come by.
+_LOOK_EVERY_MS: Final = 10_000
+
+
+class FormsChanged(HeadwaterError):
+    """What was not to be written may be written now, and its partitions are to be read again."""
+
+    disposition = Disposition.HALT
+    code = "forms_changed"
+
+
+class Check(Protocol):
+    """Something to be passed before each append."""
+
+    def check(self) -> None: ...  # noqa: D102
+
+
+class Agent:
+    """Runs a stage over the partitions that this worker owns.
+
+    Shape:  owner is who claims them, for people.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        cluster: Cluster,
+        appender: Appender,
+        lease: Check,
+        clock: Callable[[], int],
+        owner: str,
+    ) -> None:
+        self.stage = stage
+        self._cluster = cluster
+        self._appender = appender
+        self._lease = lease
+        self._clock = clock
+        self._owner = owner
+        self._waiting = Waiting()
+        #: The forms that stopped a partition, if any did.
+        self._forms: object = None
+        self._owned: set[int] = set()
+        #: Of those partitions that are ready.
+        self._tenures: dict[int, Tenure] = {}
+        self._looked_ms = 0
+        # Batches of a partition, whichever topic they are of, and its ticks never overlap: all of
+        # them change its memory.
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def assigned(self, partitions: set[TP]) -> None:
+        """Takes note of the partitions that this worker owns from now on.
+
+        Whoever gave them out may not have known all topics yet, and does so again once it does.
+        """
+        topics_of: defaultdict[int, set[str]] = defaultdict(set)
+        for tp in partitions:
+            topics_of[tp.partition].add(tp.topic)
+        wanted = set(self.stage.sources)
+        self._owned = {number for number, topics in topics_of.items() if topics >= wanted}
+
+    def revoked(self) -> None:
+        """Forgets all partitions: another worker may write their tables from now on."""
+        for partition in self._tenures:
+            self.stage.forget(partition)
+        self._owned = set()
+        self._tenures.clear()
+        self._waiting.clear()
+        self._forms = None
+
+    async def process(self, batch: Batch) -> None:
+        """Processes a batch; when it returns, everything that it led to is durable.
+
+        From a record on that a newer release wrote, a partition's batches are dropped and never
+        done: whoever is assigned the partition next fetches them again.
+        """
+        async with self._turns[batch.partition]:
+            tenure = await self._tenure(batch.partition)
+            if tenure is None:
+                return
+            known, newer = readable(batch.records)
+            if newer is not None:
+                self._waiting.begin(batch.partition, why_waits(newer))
+                before = sum(record.offset < newer.offset for record in batch.records)
+                if not before:
+                    return
+                batch = batch.first(before)
+            with self._writable(batch.partition):
+                emitted = self.stage.step(batch.topic, batch.partition, known, self._clock())
+                await self._append(tenure, emitted)
+                batch.done()
+
+    async def tick(self) -> None:
+        """Does what is due in the partitions of this worker."""
+        now_ms = self._clock()
+        looks = now_ms - self._looked_ms >= _LOOK_EVERY_MS
+        for partition in sorted(self._owned):
+            async with self._turns[partition]:
+                tenure = await self._tenure(partition)
+                if tenure is not None:
+                    with self._writable(partition):
+                        await self._append(tenure, self.stage.tick(partition, now_ms))
+                        if looks:
+                            await self._look(tenure)
+        self._looked_ms = now_ms if looks else self._looked_ms
+        self._check_forms()
+        for line in self._waiting.due(self._clock()):
+            log.warning("%s: %s", self.stage.name, line)
+
+    @contextmanager
+    def _writable(self, partition: int) -> Iterator[None]:
+        """Stops a partition whose memory says what may not be written yet."""
+        forms = written_forms()
+        try:
+            yield
+        except NotYetReadable as error:
+            # Those of before, and of the first that stopped: a change since then counts.
+            if self._forms is None:
+                self._forms = forms
+            self._waiting.begin(partition, f"partition {partition} waits: {error}")
+
+    def _check_forms(self) -> None:
+        """Ends the worker when what partitions stopped for may have changed.
+
+        Errors: FormsChanged.
+        """
+        if self._forms is not None and self._forms is not written_forms():
+            raise FormsChanged("expected the forms that some partitions wait for, found others")
+
+    # -- writing
+
+    async def _append(self, tenure: Tenure, emitted: Sequence[Outgoing]) -> None:
+        """Appends what a stage emitted; mends what others wrote meanwhile.
+
+        Errors: Superseded.
+        """
+        for phase in phases(emitted):
+            self._lease.check()
+            sent = await self._appender.send(phase)
+            offsets = await self._appender.acknowledged(sent)
+            found = [
+                tenure.appended(batch.topic, batch.partition, first, batch.records)
+                for batch, first in zip(sent, offsets, strict=True)
+            ]
+            for gap in filter(None, found):
+                await self._mend(tenure, gap)
+
+    async def _look(self, tenure: Tenure) -> None:
+        """Looks whether others wrote where this owner has written nothing since."""
+        ends = await partition_ends(self._cluster, FENCED, tenure.partition)
+        for topic, end in ends.items():
+            gap = tenure.ended(topic, end)
+            if gap is not None:
+                await self._mend(tenure, gap)
+        await self._say_seen(tenure)
+
+    async def _say_seen(self, tenure: Tenure) -> None:
+        """Says up to where there are no void outcomes, for whoever takes the partition next."""
+        if tenure.unseen != tenure.said_unseen:
+            again = claim(WAITING, tenure.partition, self._owner, tenure.epoch, tenure.unseen)
+            tenure.said_unseen = tenure.unseen
+            await self._append(tenure, [again])
+
+    async def _mend(self, tenure: Tenure, gap: Gap) -> None:
+        """Takes in what operators wrote, and writes again what a superseded owner has hidden."""
+        partition = tenure.partition
+        records = [
+            record
+            async for records in self._read(gap.topic, partition, gap.start, gap.end)
+            for record in records
+        ]
+        counting, hidden = tenure.strangers(records)
+        for record in counting:
+            if gap.topic in self.stage.memory:
+                self.stage.restored(record)
+        await self._show(tenure, hidden)
+
+    async def _show(self, tenure: Tenure, hidden: Hidden) -> None:
+        """Appends what void records have hidden."""
+        for topic, records in hidden.items():
+            log.warning(
+                "%d records of %s/%d are written again: a worker wrote there that had lost the "
+                "partition",
+                len(records),
+                topic,
+                tenure.partition,
+            )
+            if topic == OUTCOMES:
+                again = await self._outcomes(tenure, records)
+            else:
+                again = self.stage.again(tenure.partition, topic, records)
+            await self._append(tenure, again)
+
+    async def _outcomes(self, tenure: Tenure, hidden: Container[bytes]) -> list[Outgoing]:
+        """Outcomes that were hidden; no memory has them, so the topic is read."""
+        fold, last = Fold(), dict[bytes, bytes | None]()
+        async for records in self._read(OUTCOMES, tenure.partition):
+            last.update(last_of(fold, records, hidden))
+        partition, headers = tenure.partition, tenure.headers
+        return [Outgoing(OUTCOMES, partition, key, value, headers) for key, value in last.items()]
+
+    # -- taking a partition
+
+    async def _tenure(self, partition: int) -> Tenure | None:
+        """The tenure of a partition, which begins now if need be; None while it has to wait."""
+        if partition not in self._owned or partition in self._waiting:
+            return None
+        tenure = self._tenures.get(partition)
+        return tenure or await self._take(partition)
+
+    async def _take(self, partition: int) -> Tenure | None:
+        """Restores a partition's memory, and claims it; None if it has to wait, or is gone."""
+        owned = self._owned
+        self.stage.forget(partition)
+        fold = Fold()
+        # Its offset is greater than that of any claim before, whoever comes to read it first.
+        (offset,) = (await self._claim([ADMISSIONS], partition)).values()
+        if not await self._restore(partition, fold, owned):
+            return None
+        epoch = epoch_after(offset, fold.epoch)
+        claims = await self._claim(FENCED, partition, epoch, fold.unseen)
+        # What came before the claim counts, also if it came while the rest was read.
+        fold.begin(OUTCOMES, *fold.unseen)
+        for topic in (*self.stage.memory, OUTCOMES):
+            start, end = fold.positions.get(topic, 0), claims.get(topic, 0)
+            if not await self._restore(partition, fold, owned, (topic, start, end)):
+                return None
+        tenure = Tenure(partition, epoch, claims)
+        self.stage.owned(partition, tenure.headers)
+        await self._show(tenure, fold.hidden)
+        await self._say_seen(tenure)
+        if owned is not self._owned:
+            return None
+        self._tenures[partition] = tenure
+        return tenure
+
+    async def _claim(
+        self,
+        topics: Sequence[str],
+        partition: int,
+        epoch: int | None = None,
+        unseen: tuple[int, int] | None = None,
+    ) -> dict[str, int]:
+        """Claims a partition of topics; returns the offset of each claim."""
+        claims = [claim(topic, partition, self._owner, epoch, unseen) for topic in topics]
+        self._lease.check()
+        sent = await self._appender.send(claims)
+        offsets = await self._appender.acknowledged(sent)
+        return {batch.topic: offset for batch, offset in zip(sent, offsets, strict=True)}
+
+    async def _restore(
+        self,
+        partition: int,
+        fold: Fold,
+        owned: set[int],
+        part: tuple[str, int, int] | None = None,
+    ) -> bool:
+        """Reads a partition's memory, all of it or a part; False if it is to be read no further."""
+        topics, start, end = (self.stage.memory, None, None)
+        if part is not None:
+            topics, start, end = (part[0],), part[1], part[2]
+        reading = read_partition(self._cluster, topics, partition, start=start, end=end)
+        async with aclosing(reading) as batches:
+            async for records in batches:
+                if owned is not self._owned:
+                    return False  # A rebalance: others may write on what was read so far.
+                known, newer = readable(records)
+                if newer is not None:
+                    self._waiting.begin(partition, why_waits(newer))
+                    return False
+                for record in known:
+                    if fold.admit(record) and record.topic != OUTCOMES:
+                        self.stage.restored(record)
+        return owned is self._owned
+
+    def _read(
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None
+    ) -> AsyncIterator[list[Incoming]]:
+        return read_partition(self._cluster, [topic], partition, start=start, end=end)
