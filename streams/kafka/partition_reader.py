@@ -81,25 +81,6 @@ async def read_partition(
         await consumer.stop()
 
 
-async def partition_ends(cluster: Cluster, topics: Sequence[str], partition: int) -> dict[str, int]:
-    """Where a partition of some topics ends now.
-
-    Errors: BrokerUnavailable.
-    """
-    consumer = AIOKafkaConsumer(**cluster.options(), enable_auto_commit=False)
-    try:
-        await consumer.start()
-        ends = await consumer.end_offsets([TopicPartition(topic, partition) for topic in topics])
-    except (KafkaError, OSError) as error:
-        raise BrokerUnavailable(
-            f"expected the ends of partition {partition} of {', '.join(topics)} at {cluster}, "
-            f"found: {error!r}"
-        ) from error
-    finally:
-        await consumer.stop()
-    return {where.topic: end for where, end in ends.items()}
-
-
 async def _starts(
     consumer: AIOKafkaConsumer, where: Sequence[TopicPartition], start: int | None
 ) -> Mapping[TopicPartition, int]:

@@ -14,7 +14,8 @@ Rules, each against a known fault of Faust 0.15:
 - Faust believes a failed commit. Here a failed commit is forgotten and tried again.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -118,6 +119,8 @@ class BatchConsumer(driver.Consumer):
         self._handed_out: dict[TP, int] = {}
         #: End of the last batch done, by partition: what may be committed.
         self._done: dict[TP, int] = {}
+        #: Assigned, and not to be fetched yet.
+        self._held: set[TP] = set()
 
     @override
     def _new_consumer_thread(self) -> _BatchThread:
@@ -130,6 +133,21 @@ class BatchConsumer(driver.Consumer):
     @override
     def on_buffer_drop(self, tp: TP) -> None:
         """Nothing was paused."""
+
+    def hold(self, tps: set[TP]) -> None:
+        """Fetches nothing of partitions until they are released."""
+        self._held |= tps
+        self.pause_partitions(tps)
+
+    def release(self, tps: set[TP]) -> None:
+        """Fetches partitions that were held, if they are still ours."""
+        self._held -= tps
+        self.resume_partitions(tps & self.assignment())
+
+    @override
+    def resume_partitions(self, tps: Iterable[TP]) -> None:
+        # Faust resumes all partitions once it believes to have recovered them.
+        super().resume_partitions(set(tps) - self._held)
 
     @override
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
@@ -322,18 +340,47 @@ def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]])
 def on_assignment(
     app: faust.App,
     *,
-    assigned: Callable[[set[TP]], None],
+    assigned: Callable[[set[TP]], set[int]],
     revoked: Callable[[], None],
+    prepare: Callable[[int], Awaitable[bool]],
 ) -> None:
-    """Tells when partitions come and, once no batch of theirs is in work any more, go."""
+    """Tells when partitions come and, once no batch of theirs is in work any more, go.
+
+    Shape:  assigned returns the numbers that are to be prepared before anything of them is fetched;
+            that happens side by side, and outside of any batch, because a rebalance waits for
+            those. prepare tells whether a number is ready.
+    """
+    preparing: set[asyncio.Task[None]] = set()
+
+    async def make_ready(number: int, tps: set[TP]) -> None:
+        if await prepare(number):
+            cast("BatchConsumer", app.consumer).release(tps)
 
     @app.on_partitions_assigned.connect(weak=False)
     async def _assigned(_: object, partitions: set[TP], **__: object) -> None:
-        assigned(partitions)
+        for number in assigned(partitions):
+            tps = {tp for tp in partitions if tp.partition == number}
+            cast("BatchConsumer", app.consumer).hold(tps)
+            task = asyncio.create_task(make_ready(number, tps), name=f"prepare {number}")
+            preparing.add(task)
+            task.add_done_callback(preparing.discard)
 
     @app.on_partitions_revoked.connect(weak=False)
     async def _revoked(_: object, __: set[TP], **___: object) -> None:
         revoked()
+
+
+def consumer_failure(app: faust.App) -> BaseException | None:
+    """The error that keeps the consumer from its group for good, if there is one.
+
+    Faust fetches beneath the methods of aiokafka's that would raise it.
+    """
+    thread = getattr(app.consumer, "_thread", None)
+    coordinator = getattr(getattr(thread, "_consumer", None), "_coordinator", None)
+    task = getattr(coordinator, "_coordination_task", None)
+    if task is not None and task.done() and not task.cancelled() and task.exception():
+        return cast("BaseException", task.exception())
+    return cast("BaseException | None", getattr(coordinator, "_pending_exception", None))
 
 
 def run(app: faust.App) -> bool:

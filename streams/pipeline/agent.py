@@ -14,16 +14,23 @@ from typing import Final, Protocol
 
 from headwater.processors.epochs import epoch_after
 from headwater.schemas.codec import written_forms
-from headwater.schemas.errors import Disposition, HeadwaterError, NotYetReadable
+from headwater.schemas.errors import (
+    BrokerUnavailable,
+    Disposition,
+    HeadwaterError,
+    NotYetReadable,
+)
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.partition_reader import partition_ends, read_partition
+from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch
 from headwater.streams.pipeline.stage import Stage, phases
 from headwater.streams.pipeline.tenure import FENCED, Fold, Gap, Hidden, Tenure, claim, last_of
+from headwater.streams.pipeline.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +54,27 @@ class Check(Protocol):
 class Agent:
     """Runs a stage over the partitions that this worker owns.
 
-    Shape:  owner is who claims them, for people.
+    Shape:  offsets are asked for the group that reads the sources; owner is who claims partitions,
+            for people.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that it joins)
         self,
         stage: Stage,
         *,
         cluster: Cluster,
         appender: Appender,
+        offsets: Offsets,
         lease: Check,
+        watchdog: Watchdog,
         clock: Callable[[], int],
         owner: str,
     ) -> None:
         self.stage = stage
         self._cluster = cluster
         self._appender = appender
+        self._offsets = offsets
+        self._watchdog = watchdog
         self._lease = lease
         self._clock = clock
         self._owner = owner
@@ -77,25 +89,45 @@ class Agent:
         # them change its memory.
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    def assigned(self, partitions: set[TP]) -> None:
-        """Takes note of the partitions that this worker owns from now on.
+    def assigned(self, partitions: set[TP]) -> set[int]:
+        """Takes note of the partitions that this worker owns from now on; forgets all others.
 
-        Whoever gave them out may not have known all topics yet, and does so again once it does.
+        Shape:  returns those that are to be prepared. Whoever gave partitions out may not have
+                known all topics yet, and does so again once it does.
         """
         topics_of: defaultdict[int, set[str]] = defaultdict(set)
         for tp in partitions:
             topics_of[tp.partition].add(tp.topic)
         wanted = set(self.stage.sources)
         self._owned = {number for number, topics in topics_of.items() if topics >= wanted}
+        for partition in self._tenures.keys() - self._owned:
+            self._forget(partition)
+        for partition in self._owned:
+            self._gets_on(partition, "it was assigned")
+        return self._owned - self._tenures.keys()
 
     def revoked(self) -> None:
-        """Forgets all partitions: another worker may write their tables from now on."""
-        for partition in self._tenures:
-            self.stage.forget(partition)
+        """Owns nothing until partitions are assigned anew.
+
+        What stays is kept: if it was somebody else's meanwhile, the next append finds that out. The
+        memory of what has to wait may be ahead of the log, and is read again.
+        """
+        for partition in self._owned:
+            self._watchdog.leave(_name(partition))
+            if partition in self._waiting:
+                self._forget(partition)
         self._owned = set()
-        self._tenures.clear()
         self._waiting.clear()
         self._forms = None
+
+    def _forget(self, partition: int) -> None:
+        self.stage.forget(partition)
+        self._tenures.pop(partition, None)
+
+    async def prepare(self, partition: int) -> bool:
+        """Takes a partition and restores its memory; tells whether it is ready."""
+        async with self._turns[partition]:
+            return await self._tenure(partition) is not None
 
     async def process(self, batch: Batch) -> None:
         """Processes a batch; when it returns, everything that it led to is durable.
@@ -118,23 +150,33 @@ class Agent:
                 emitted = self.stage.step(batch.topic, batch.partition, known, self._clock())
                 await self._append(tenure, emitted)
                 batch.done()
+            self._gets_on(batch.partition, f"{batch.topic} up to {batch.end}")
+
+    def _gets_on(self, partition: int, how: str) -> None:
+        self._watchdog.gets_on(_name(partition), how)
 
     async def tick(self) -> None:
         """Does what is due in the partitions of this worker."""
         now_ms = self._clock()
         looks = now_ms - self._looked_ms >= _LOOK_EVERY_MS
         for partition in sorted(self._owned):
-            async with self._turns[partition]:
-                tenure = await self._tenure(partition)
-                if tenure is not None:
-                    with self._writable(partition):
-                        await self._append(tenure, self.stage.tick(partition, now_ms))
-                        if looks:
-                            await self._look(tenure)
+            if partition in self._waiting:
+                self._gets_on(partition, "it waits for another release")
+            elif partition in self._tenures:  # else it is being restored, which may take long
+                async with self._turns[partition]:
+                    await self._tick(partition, now_ms, looks=looks)
         self._looked_ms = now_ms if looks else self._looked_ms
         self._check_forms()
         for line in self._waiting.due(self._clock()):
             log.warning("%s: %s", self.stage.name, line)
+
+    async def _tick(self, partition: int, now_ms: int, *, looks: bool) -> None:
+        tenure = self._tenures.get(partition) if partition in self._owned else None
+        if tenure is not None:
+            with self._writable(partition):
+                await self._append(tenure, self.stage.tick(partition, now_ms))
+                if looks:
+                    await self._look(tenure)
 
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
@@ -175,10 +217,22 @@ class Agent:
                 await self._mend(tenure, gap)
 
     async def _look(self, tenure: Tenure) -> None:
-        """Looks whether others wrote where this owner has written nothing since."""
-        ends = await partition_ends(self._cluster, FENCED, tenure.partition)
-        for topic, end in ends.items():
-            gap = tenure.ended(topic, end)
+        """Looks whether others wrote where this owner has written nothing since.
+
+        Without an answer it says nothing, and the watchdog does in time.
+        """
+        partition, sources = tenure.partition, self.stage.sources
+        try:
+            # In this order: what is committed may move meanwhile, and then it is not behind.
+            ends = await self._offsets.ends((*FENCED, *sources), partition)
+            committed = await self._offsets.committed(sources, partition)
+        except BrokerUnavailable as error:
+            log.warning("%s", error)
+            return
+        if all(committed[topic] >= ends[topic] for topic in sources):
+            self._gets_on(partition, "it was at the end of its topics")
+        for topic in FENCED:
+            gap = tenure.ended(topic, ends[topic])
             if gap is not None:
                 await self._mend(tenure, gap)
         await self._say_seen(tenure)
@@ -293,6 +347,7 @@ class Agent:
             async for records in batches:
                 if owned is not self._owned:
                     return False  # A rebalance: others may write on what was read so far.
+                self._gets_on(partition, f"restored {_place(records[-1])}")
                 known, newer = readable(records)
                 if newer is not None:
                     self._waiting.begin(partition, why_waits(newer))
@@ -306,3 +361,11 @@ class Agent:
         self, topic: str, partition: int, start: int | None = None, end: int | None = None
     ) -> AsyncIterator[list[Incoming]]:
         return read_partition(self._cluster, [topic], partition, start=start, end=end)
+
+
+def _name(partition: int) -> str:
+    return f"partition {partition}"
+
+
+def _place(record: Incoming) -> str:
+    return f"{record.topic}/{record.partition}@{record.offset}"

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, NoReturn, ParamSpec, TypeVar
 
 import uvloop
 
@@ -23,13 +23,14 @@ from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WE
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline._faust import (
     SESSION_TIMEOUT_S,
     App,
-    Batch,
     batch_app,
     consume,
+    consumer_failure,
     every,
     on_assignment,
     run,
@@ -37,6 +38,10 @@ from headwater.streams.pipeline._faust import (
 from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.stage import Stage
+from headwater.streams.pipeline.watchdog import Stalled, Watchdog, arm, dump
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +52,10 @@ _PULSE_S: Final = 1.0
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
 EXIT_CRASHED: Final = 70
 _GC_THRESHOLD: Final = 50_000
+#: A partition in which nothing is done for as long, though there is something to do, is stuck.
+_PATIENCE_S: Final = 60.0
+#: A process whose threads stand still for as long is ended from C.
+_LAST_RESORT_S: Final = 90.0
 
 
 class LeaseLost(HeadwaterError):
@@ -134,27 +143,33 @@ def _die() -> NoReturn:
     os._exit(EXIT_CRASHED)
 
 
-def _pulse(lease: Lease) -> NoReturn:
-    """Renews the lease for as long as the process lives.
+def _pulse(lease: Lease, watchdog: Watchdog) -> NoReturn:
+    """Renews the lease, and sees that all get on, for as long as the process lives.
 
     For a thread of its own: when a stopped process goes on, the event loop may call no timer for
-    a long time.
+    a long time; and it may stand still itself.
     """
     while True:
+        arm(_LAST_RESORT_S)
         try:
             lease.renew()
+            watchdog.check()
         except LeaseLost as error:
             log.critical("the worker ends, its partitions may have another owner: %s", error)
+            _die()
+        except Stalled as error:
+            log.critical("the worker ends, to start again from what is durable: %s", error)
+            dump()
             _die()
         time.sleep(_PULSE_S)
 
 
-def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _or_die(action: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     """Ends the process at the first error of an action; see the module's first lines."""
 
-    async def guarded(*args: Batch) -> None:
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            await action(*args)
+            return await action(*args, **kwargs)
         except Exception:
             log.critical("the worker ends, to start again from what is durable", exc_info=True)
             _die()
@@ -163,21 +178,38 @@ def _or_die(action: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
 
 
 def _build(
-    app: App, stage: Stage, lease: Lease, cluster: Cluster, clock: Callable[[], int]
+    app: App,
+    stage: Stage,
+    lease: Lease,
+    watchdog: Watchdog,
+    cluster: Cluster,
+    clock: Callable[[], int],
 ) -> None:
     appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
     agent = Agent(
         stage,
         cluster=cluster,
         appender=appender,
+        offsets=Offsets(cluster, app.conf.id),
         lease=lease,
+        watchdog=watchdog,
         clock=clock,
         owner=f"{socket.gethostname()}-{os.getpid()}",
     )
     for topic in stage.sources:
         consume(app, name=f"{stage.name}-{topic}", topic=topic, process=_or_die(agent.process))
     every(app, _TICK_S, _or_die(agent.tick))
-    on_assignment(app, assigned=agent.assigned, revoked=agent.revoked)
+    every(app, _TICK_S, _or_die(partial(_check_consumer, app)))
+    on_assignment(
+        app, assigned=agent.assigned, revoked=agent.revoked, prepare=_or_die(agent.prepare)
+    )
+
+
+async def _check_consumer(app: App) -> None:
+    """Ends the worker when its consumer has failed, which Faust does not notice."""
+    error = consumer_failure(app)
+    if error is not None:
+        raise error
 
 
 def run_worker(  # noqa: PLR0913 (all that it joins)
@@ -201,12 +233,13 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     app = batch_app(app_id=app_id, cluster=cluster, member=member)
     stage = Intake(placement=placement, partitions=partitions, park_for_ms=park_for_ms, rules=rules)
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
-    _build(app, stage, lease, cluster, clock)
+    watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
+    _build(app, stage, lease, watchdog, cluster, clock)
     # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
     # among what lives as long as the process.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    threading.Thread(target=_pulse, args=(lease,), name="lease", daemon=True).start()
+    threading.Thread(target=_pulse, args=(lease, watchdog), name="pulse", daemon=True).start()
     if not run(app):
         log.critical("the worker ends, to start again from what is durable: Faust failed")
         _die()

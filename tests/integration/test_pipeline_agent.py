@@ -14,11 +14,13 @@ from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
 from headwater.streams.pipeline.agent import Agent, FormsChanged
 from headwater.streams.pipeline.tenure import Fold, Superseded
+from headwater.streams.pipeline.watchdog import Watchdog
 from headwater.streams.pipeline.worker import Lease
 
 PARTITION = 0
@@ -94,12 +96,15 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
         appender = Appender(cluster=Cluster(bootstrap), client_id="watched")
         await appender.append([Outgoing(TRACES, PARTITION, b"k", b"memory")])
         stage = Watched()
+        offsets = Offsets(Cluster(bootstrap), "watched")
         lease = Lease(valid_for_s=60, monotonic=monotonic)
         agent = Agent(
             stage,
             cluster=Cluster(bootstrap),
             appender=appender,
+            offsets=offsets,
             lease=lease,
+            watchdog=Watchdog(patience_s=60, monotonic=monotonic),
             clock=now_ms,
             owner="test",
         )
@@ -109,6 +114,7 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
         try:
             await cast("asyncio.Future[None]", act(stage, agent, batch))
         finally:
+            await offsets.stop()
             await appender.stop()
 
     asyncio.run(whole())
@@ -165,12 +171,15 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
 
     async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
         appender = Appender(cluster=Cluster(topics), client_id="another")
+        offsets = Offsets(Cluster(topics), "watched")
         other = Watched()
         another = Agent(
             other,
             cluster=Cluster(topics),
             appender=appender,
+            offsets=offsets,
             lease=Lease(valid_for_s=60, monotonic=monotonic),
+            watchdog=Watchdog(patience_s=60, monotonic=monotonic),
             clock=now_ms,
             owner="another",
         )
@@ -187,6 +196,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             again = [Outgoing(ROWS, PARTITION, KEY, b"after all", other.headers)]
             await appender.append(again)
         finally:
+            await offsets.stop()
             await appender.stop()
         fold = Fold()
         async for records in read_partition(Cluster(topics), [ROWS], PARTITION):
@@ -208,3 +218,21 @@ def test_what_an_operator_deletes_is_deleted_in_memory_too(topics: str):
         assert stage.known == [None]
 
     play(topics, act)
+
+
+def test_what_stays_is_kept_by_a_rebalance_and_what_went_is_forgotten(topics: str):
+    async def act(stage: Watched, agent: Agent, batch: Batch) -> None:
+        assert await agent.prepare(PARTITION)
+        known = list(stage.known)
+        agent.revoked()
+        await agent.process(batch)
+        assert stage.stepped_with == []  # Nobody owns it just now.
+        assert agent.assigned(OWNED) == set()
+        await agent.process(batch)
+        assert stage.stepped_with == [known]
+        agent.revoked()
+        assert agent.assigned(set()) == set()
+        assert stage.known == []
+        assert agent.assigned(OWNED) == {PARTITION}
+
+    assert play(topics, act).batches == 1

@@ -1,0 +1,73 @@
+"""Where partitions end, and what a group has committed: asked beside those who read and write."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.streams.kafka.cluster import Cluster
+
+_ANSWER_S: Final = 10.0
+
+
+class Offsets:
+    """Asks for offsets; connects when first asked, and is no member of the group."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def ends(self, topics: Sequence[str], partition: int) -> dict[str, int]:
+        """Where a partition of some topics ends now.
+
+        Errors: BrokerUnavailable.
+        """
+        where = [TopicPartition(topic, partition) for topic in topics]
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                ends = await (await self._connected()).end_offsets(where)
+        except (KafkaError, OSError) as error:  # also TimeoutError
+            raise await self._away(error) from error
+        return {each.topic: end for each, end in ends.items()}
+
+    async def committed(self, topics: Sequence[str], partition: int) -> dict[str, int]:
+        """What the group has committed of a partition of some topics; 0 where it is nothing.
+
+        Errors: BrokerUnavailable.
+        """
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                consumer = await self._connected()
+                return {
+                    topic: await consumer.committed(TopicPartition(topic, partition)) or 0
+                    for topic in topics
+                }
+        except (KafkaError, OSError) as error:
+            raise await self._away(error) from error
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    async def _connected(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                **self._cluster.options(), group_id=self._group, enable_auto_commit=False
+            )
+            try:
+                await consumer.start()
+            except BaseException:
+                await consumer.stop()
+                raise
+            self._consumer = consumer
+        return self._consumer
+
+    async def _away(self, error: Exception) -> BrokerUnavailable:
+        await self.stop()
+        return BrokerUnavailable(f"expected offsets of {self._cluster}, found: {error!r}")
