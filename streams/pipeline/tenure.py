@@ -31,7 +31,7 @@ class Superseded(HeadwaterError):
     """Somebody else owns a partition that this process believed to be its own."""
 
     disposition = Disposition.HALT
-    code = "superseded"
+    code = "partition_lost"
 
 
 class Gap(NamedTuple):
