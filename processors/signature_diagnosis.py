@@ -7,6 +7,7 @@ its place, never by what it is.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from headwater.processors.signature_schemes import Encoding, HeaderForm, SignatureScheme
@@ -120,22 +121,25 @@ def _near(raw: bytes) -> Iterable[tuple[str, bytes]]:
     yield "this body without newlines", raw.replace(b"\r", b"").replace(b"\n", b"")
     yield "this body without its byte order mark", raw.removeprefix(b"\xef\xbb\xbf")
     yield "an empty body", b""
+    for name, text in _as_json(raw):
+        body = text.encode("utf-8", "surrogatepass")
+        yield name, body
+        yield f"{name}, with a newline at its end", body + b"\n"
+
+
+def _as_json(raw: bytes) -> Iterable[tuple[str, str]]:
+    """The same JSON, as other programs write it."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
         return
     for ascii_, letters in ((True, "escaped"), (False, "not escaped")):
+        dump = partial(json.dumps, value, ensure_ascii=ascii_)
         words = f"this JSON, letters beyond ASCII {letters},"
-        compact = json.dumps(value, separators=(",", ":"), ensure_ascii=ascii_)
-        yield f"{words} without spaces", _utf8(compact)
-        yield f"{words} with a space after , and :", _utf8(json.dumps(value, ensure_ascii=ascii_))
-        for indent in (2, 4):
-            pretty = json.dumps(value, indent=indent, ensure_ascii=ascii_)
-            yield f"{words} indented by {indent}", _utf8(pretty)
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+        yield f"{words} without spaces", dump(separators=(",", ":"))
+        yield f"{words} with a space after , and :", dump()
+        yield f"{words} indented by 2", dump(indent=2)
+        yield f"{words} indented by 4", dump(indent=4)
 
 
 def _signed(scheme: SignatureScheme, raw: bytes, claim: Claim | None) -> str:

@@ -190,6 +190,7 @@ def trace(request_id: str, url: str | None, admin_key: str | None, as_json: bool
     """Show the journey of a delivery: every stage, when, and what was decided there.
 
     A copy of a delivery that was admitted before has a journey of its own, which names the first.
+    So has a delivery that was refused, with the reason.
 
     REQUEST_ID is the request_id of the gateway's answer, also in its header x-request-id.
     """
@@ -197,12 +198,14 @@ def trace(request_id: str, url: str | None, admin_key: str | None, as_json: bool
     if not found:
         raise click.ClickException(
             f"no delivery with the request id {request_id} is known (yet); a journey can be seen "
-            "once the delivery was processed, skipped, parked, dead-lettered or dropped as a copy"
+            "once the delivery was processed, skipped, parked, dead-lettered, refused or dropped "
+            "as a copy"
         )
     if as_json:
         print_json(found[0])
         return
-    say(f"event {found[0]['event_id']}, user {found[0]['user_id'] or 'unknown'}")
+    if found[0]["event_id"]:
+        say(f"event {found[0]['event_id']}, user {found[0]['user_id'] or 'unknown'}")
     print_rows(_journey(found[0]["hops"]), ("at", "after_ms", "stage", "position", "detail"))
 
 

@@ -43,6 +43,13 @@ def test_a_body_that_was_reformatted_on_the_way_is_recognized(
     assert found.body == signed
 
 
+def test_a_file_that_ended_with_a_newline_is_recognized_however_it_was_written_anew():
+    headers = sign(SCHEMES["github"], b'{"a":1}\n', "s", NOW_S)
+    found = diagnose(SCHEMES["github"], headers, b'{ "a": 1 }', ["s"], NOW_S)
+    assert found.body is not None
+    assert found.body.endswith("without spaces, with a newline at its end")
+
+
 def test_of_a_stale_delivery_it_is_said_who_signed_it():
     headers = sign(SCHEMES["slack"], BODY, "s", NOW_S - 86_400)
     found = diagnose(SCHEMES["slack"], headers, BODY, ["s"], NOW_S)
