@@ -3,15 +3,19 @@
 import asyncio
 import gc
 import logging
+import os
 import resource  # of POSIX alone, as uvloop is
 import signal
 import socket
+import sys
 from collections.abc import Callable
 
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
+from granian.net import SocketSpec  # type: ignore[attr-defined]
 from granian.server.embed import Server
 from litestar.types import ASGIApp
+from typing_extensions import override
 
 from headwater.schemas.errors import PartUnavailable
 
@@ -25,6 +29,9 @@ _HEAD_TIMEOUT_MS = 10_000
 _CONNECTIONS_MAX = 8_192
 #: Connections that wait to be accepted; Linux holds no more than net.core.somaxconn.
 _BACKLOG = 1024
+#: Milliseconds that an answer may wait for a reader who takes nothing of it: the kernel then ends
+#: the connection. One who reads slowly, or follows a stream, takes a little now and then.
+_UNREAD_TIMEOUT_MS = 20_000
 #: Open files for everything else: Kafka, Postgres, logs.
 _OTHER_FILES = 256
 
@@ -51,11 +58,24 @@ async def serve(app: ASGIApp, *, host: str, port: int, end_streams: Callable[[],
     await server.serve()
 
 
+class _Server(Server):
+    """Granian's server, whose connections end when nobody reads what they have to say."""
+
+    @override
+    def _init_shared_socket(self) -> None:
+        # Granian has no such limit. Connections have the options of the socket that accepts them.
+        holder = SocketSpec(self.bind_addr, self.bind_port, self.backlog).build()
+        if sys.platform == "linux":
+            with socket.socket(fileno=os.dup(holder.get_fd())) as ours:
+                ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT_MS)
+        self._shd = holder  # type: ignore[assignment]
+
+
 def listener(app: ASGIApp, *, host: str, port: int) -> Server:
     """A server that serves until it is stopped."""
     # Granian announces that its embedded server is young; here it runs one worker, one protocol.
     logging.getLogger("_granian").setLevel(logging.ERROR)
-    return Server(
+    return _Server(
         app,
         address=host,
         port=port,

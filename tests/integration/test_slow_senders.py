@@ -4,10 +4,12 @@ Loopback has many addresses, so one machine can be several senders.
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
+import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
 from headwater.gateway.app import create_app, front_of
@@ -38,6 +40,11 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+
+    @property
+    def port(self) -> int:
+        """The server's."""
+        return int(self._writer.get_extra_info("peername")[1])
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -201,6 +208,31 @@ def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
                     await connection.rest()
 
     asyncio.run(whole())
+
+
+def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_UNREAD_TIMEOUT_MS", 500)
+    asked = b"GET /schema/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+    async def whole() -> None:
+        async with served() as connect:
+            port = (await connect("127.0.0.2")).port
+            with socket.socket() as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                deaf.connect(("127.0.0.1", port))
+                deaf.sendall(asked * 8)  # More than the kernel holds for a connection.
+                here = deaf.getsockname()
+                async with asyncio.timeout(SOON_S):
+                    for open_ in (True, False):
+                        while waits_for(here) != open_:  # noqa: ASYNC110 (the kernel tells nobody)
+                            await asyncio.sleep(0)
+
+    asyncio.run(whole())
+
+
+def waits_for(address: tuple[str, int]) -> bool:
+    """Whether a connection to an address is open here."""
+    return any(one.raddr == address for one in psutil.Process().net_connections("tcp"))
 
 
 def test_there_is_room_for_more_connections_than_can_be_read_at_once() -> None:
