@@ -334,18 +334,26 @@ comment on column dead_letters.expired_at is
 create function is_copy(d dead_letters) returns boolean
     language sql stable
 return exists (
-    select from dead_letters first
-    where first.event_id = d.event_id
-      and (first.stage, first.reason, first.rule)
+    select from dead_letters earlier
+    where earlier.event_id = d.event_id
+      and (earlier.stage, earlier.reason, earlier.rule)
           is not distinct from (d.stage, d.reason, d.rule)
-      and (first.dead_at, first.partition, first."offset") < (d.dead_at, d.partition, d."offset")
-      and (first.replayed_at is null or first.replayed_at > d.dead_at)
-      and first.expired_at is null
+      and earlier.expired_at is null
+      and (earlier.dead_at, earlier.partition, earlier."offset")
+          < (d.dead_at, d.partition, d."offset")
+      and not exists (
+          select from dead_letters replayed
+          where replayed.event_id = d.event_id
+            and (replayed.stage, replayed.reason, replayed.rule)
+                is not distinct from (d.stage, d.reason, d.rule)
+            and replayed.replayed_at > earlier.dead_at
+            and replayed.replayed_at <= d.dead_at
+      )
 );
 
 comment on function is_copy(dead_letters) is
     'Whether a worker that was killed and read a delivery again wrote its dead letter again: of a '
-    'delivery, stage, reason and rule every one but the first, until that is replayed. Copies are '
+    'delivery, stage, reason and rule every one but the first, until one is replayed. Copies are '
     'kept, but not listed.';
 
 -- A marker can arrive before the dead letter that it names: they may lie in different partitions.
