@@ -100,7 +100,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, settings.read_key.get_secret_value()),
-            admin_routes(reader, replays, settings.admin_key.get_secret_value()),
+            admin_routes(reader, log, replays, settings.admin_key.get_secret_value()),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),

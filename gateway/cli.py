@@ -373,6 +373,11 @@ topics.add_command(
 )
 for _command in (
     OnDemand(
+        "deliveries",
+        "headwater.gateway.commands.deliveries:deliveries",
+        "Look at deliveries: what became of them, and why.",
+    ),
+    OnDemand(
         "dlq",
         "headwater.gateway.commands.operate:dlq",
         "Look at dead letters and put them back into their topics.",

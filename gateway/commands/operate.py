@@ -34,6 +34,9 @@ _LETTER_COLUMNS = (
     "message",
 )
 
+#: What a narrow terminal does without, the first one first.
+_LETTER_DROPS = ("original_topic", "replayed_at", "stage", "dead_at", "event_id")
+
 
 def _place(text: str) -> tuple[int, int]:
     """Reads a dead letter's place, PARTITION/OFFSET."""
@@ -76,7 +79,7 @@ def list_letters(
     if as_json:
         print_json(page)
         return
-    print_rows(page["rows"], _LETTER_COLUMNS)
+    print_rows(page["rows"], _LETTER_COLUMNS, drops=_LETTER_DROPS)
     if not page["rows"]:
         say("There are no dead letters.")
     if page["cursor"]:
@@ -206,10 +209,15 @@ def trace(request_id: str, url: str | None, admin_key: str | None, as_json: bool
         return
     if found[0]["event_id"]:
         say(f"event {found[0]['event_id']}, user {found[0]['user_id'] or 'unknown'}")
-    print_rows(_journey(found[0]["hops"]), ("at", "after_ms", "stage", "position", "detail"))
+    print_rows(
+        journey_rows(found[0]["hops"]),
+        ("at", "after_ms", "stage", "position", "detail"),
+        drops=("after_ms",),
+    )
 
 
-def _journey(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def journey_rows(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The stages of a journey as rows to print."""
     began_ms = hops[0]["at_ms"] if hops else 0
     return [
         {

@@ -45,10 +45,13 @@ def print_rows(
     as_json: bool = False,
     title: str | None = None,
     styles: "Styles | None" = None,
+    drops: Sequence[str] = (),
 ) -> None:
     """Prints rows.
 
-    Shape:  at a terminal a table of the given columns; in a pipe a header line and a line a row,
+    Shape:  at a terminal a table of the given columns; with `drops` no value but the last column's
+            is split, and where the terminal is too narrow, columns are left out in that order. In a
+            pipe a header line and a line a row,
             tab-separated, after a comment with the title if there is one; tabs and line ends
             within values are replaced by spaces; with `as_json` all
             rows as one JSON array, whole.
@@ -57,7 +60,7 @@ def print_rows(
     if as_json:
         print_json(list(rows))
     elif at_terminal():
-        _show(rows, names, title, styles or {})
+        _show(rows, names, title, styles or {}, drops)
     else:
         lines = [f"# {title}"] if title else []
         lines.append("\t".join(names))
@@ -107,13 +110,19 @@ def print_json(value: object) -> None:
 
 
 def _show(
-    rows: Sequence[Mapping[str, Any]], names: list[str], title: str | None, styles: "Styles"
+    rows: Sequence[Mapping[str, Any]],
+    names: list[str],
+    title: str | None,
+    styles: "Styles",
+    drops: Sequence[str],
 ) -> None:
     from headwater.gateway.commands.terminal import show_rows  # noqa: PLC0415 (see above)
 
     cells = [{name: _text(row.get(name)) for name in names} for row in rows]
     columns = {name: _numeric([row.get(name) for row in rows]) for name in names}
-    show_rows(cells, columns, title=title, styles=styles)
+    left_out = show_rows(cells, columns, title=title, styles=styles, drops=drops)
+    if left_out:
+        say(f"Left out for want of width: {', '.join(left_out)}. With --json all is there.")
 
 
 def _numeric(values: Sequence[object]) -> bool:

@@ -7,7 +7,7 @@ takes longer to load than many a command takes to run.
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from rich import box
 from rich.console import Console
@@ -17,6 +17,11 @@ from typing_extensions import override
 
 #: By column and value, how rich shows a cell.
 Styles: TypeAlias = Mapping[str, Mapping[str, str]]
+
+
+#: What a column of text is given at least, and what stands around each column.
+_LEAST_TEXT: Final = 24
+_PADDING: Final = 2
 
 
 class _Progress(Console):
@@ -39,20 +44,47 @@ def show_rows(
     *,
     title: str | None,
     styles: Styles,
-) -> None:
-    """Shows rows as a table; `columns` says which are of numbers."""
+    drops: Sequence[str] = (),
+) -> list[str]:
+    """Shows rows as a table; `columns` says which are of numbers. Gives those that were left out.
+
+    Shape:  `drops` as `output.print_rows` has it.
+    """
+    console = Console()
+    left_out = columns_to_leave_out(rows, list(columns), drops, console.width)
+    shown = [name for name in columns if name not in left_out]
     table = _empty_table(title)
-    for index, (name, numeric) in enumerate(columns.items()):
+    for index, name in enumerate(shown):
         table.add_column(
             name,
-            justify="right" if numeric else "left",
+            justify="right" if columns[name] else "left",
             overflow="fold",
-            no_wrap=index == 0,  # what a row is called stays in one piece
+            # What a row is called stays in one piece, and so do ids.
+            no_wrap=index == 0 or (bool(drops) and index < len(shown) - 1),
         )
     for row in rows:
         # Text, not markup: a value may hold square brackets of its own.
-        table.add_row(*(Text(cell, style=_style(styles, name, cell)) for name, cell in row.items()))
-    Console().print(table)
+        table.add_row(*(Text(row[name], style=_style(styles, name, row[name])) for name in shown))
+    console.print(table)
+    return left_out
+
+
+def columns_to_leave_out(
+    rows: Sequence[Mapping[str, str]], columns: Sequence[str], drops: Sequence[str], width: int
+) -> list[str]:
+    """Which columns a table does without, so that it fits: the first of `drops` first.
+
+    Shape:  the last column may be split, but keeps some width.
+    """
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in columns}
+    widths[columns[-1]] = min(widths[columns[-1]], _LEAST_TEXT)
+    left_out: list[str] = []
+    for name in drops:
+        if sum(wide + _PADDING for wide in widths.values()) <= width:
+            break
+        if widths.pop(name, None) is not None:
+            left_out.append(name)
+    return left_out
 
 
 def show_sideways(headings: Sequence[str], lines: Mapping[str, Sequence[str]], title: str) -> None:

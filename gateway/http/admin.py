@@ -7,10 +7,11 @@ from litestar import Router, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
+from headwater.gateway.http.deliveries import delivery_routes
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
-from headwater.gateway.http.ports import Replays
+from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import (
@@ -94,9 +95,13 @@ class Projections(msgspec.Struct, frozen=True):
     errors: list[ProjectionError]
 
 
-def admin_routes(reader: Reader, replays: Replays, key: str) -> Router:
+def admin_routes(reader: Reader, log: DeliveryLog, replays: Replays, key: str) -> Router:
     """The routes under /admin."""
-    handlers = [*_dead_letter_routes(reader, replays), *_journey_routes(reader)]
+    handlers = [
+        *_dead_letter_routes(reader, replays),
+        *_journey_routes(reader),
+        *delivery_routes(reader, log),
+    ]
     return Router(
         "/admin",
         route_handlers=handlers,

@@ -13,7 +13,7 @@ from headwater.streams.pipeline.webhook_log import Appended, Replayed
 
 
 class DeliveryLog(Protocol):
-    """The topic `webhooks`, for appending.
+    """The topic `webhooks`.
 
     Contract: `append` returns only after every in-sync replica has the delivery, and raises
     BrokerUnavailable if that was not so in time, or Overloaded, at once, if too much waits for
@@ -32,6 +32,9 @@ class DeliveryLog(Protocol):
 
     async def append(self, delivery: WebhookReceived) -> Appended:
         """Appends a delivery, unless it is known already."""
+
+    async def read(self, partition: int, offset: int) -> WebhookReceived | None:
+        """A delivery as it lies in the log; None where there is none (any more)."""
 
 
 class AnswerLog(Protocol):

@@ -18,15 +18,17 @@ from headwater.projections.projector.records import (
     base64_text,
     refusal,
 )
-from headwater.schemas.codec import record_name
+from headwater.schemas.codec import decode, record_name
+from headwater.schemas.history import SendEvent
 from headwater.schemas.installed_tables import TABLE_BY_TOPIC
+from headwater.schemas.records import EffectDecided
 from headwater.schemas.tables import Table
-from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, TRACES
+from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES
 
 __all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]
 
 #: The topics that this projection reads.
-TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, TRACES, DEAD_LETTERS)
+TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, EFFECTS, TRACES, DEAD_LETTERS)
 
 #: The largest number that Postgres's bigint, and orjson, can hold.
 _NUMBER_MAX: Final = 2**63 - 1
@@ -147,6 +149,25 @@ def _read_traces(group: list[LogRecord], rows: Rows) -> None:
     _read_duplicates([each for each in group if record_name(each.value) != _ANSWERED], rows)
 
 
+def _read_effects(group: list[LogRecord], rows: Rows) -> None:
+    for record in group:
+        try:
+            effect = decode(record.value, EffectDecided)
+        except UNREADABLE as error:
+            rows.refuse(record, str(error))
+            continue
+        command = effect.command
+        row = {
+            "event_id": effect.event_id,
+            "name": effect.name,
+            "workflow": effect.workflow,
+            "instance_id": effect.instance_id,
+            "event_type": command.type if isinstance(command, SendEvent) else None,
+            "at_ms": record.timestamp,
+        }
+        rows.upsert("effects", (effect.event_id, effect.name), row)
+
+
 # --- dead letters: original bytes, the story in headers ---------------------------------------
 
 
@@ -233,6 +254,7 @@ def refuse_unknown(group: list[LogRecord], rows: Rows) -> None:
 READERS: Final[dict[str, Callable[[list[LogRecord], Rows], None]]] = {
     **{topic: _reader(table.name, _table_key(table)) for topic, table in TABLE_BY_TOPIC.items()},
     OUTCOMES: _read_outcomes,
+    EFFECTS: _read_effects,
     TRACES: _read_traces,
     DEAD_LETTERS: _read_dead_letters,
 }

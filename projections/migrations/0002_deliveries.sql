@@ -368,3 +368,65 @@ comment on table dead_letter_replays is 'Which dead letters were put back into t
 comment on column dead_letter_replays.partition is 'Partition of the dead letter.';
 comment on column dead_letter_replays."offset" is 'Offset of the dead letter.';
 comment on column dead_letter_replays.replayed_at is 'When, the last time.';
+
+-- What is asked of deliveries: those that were taken, and requests that were refused, in one order.
+create view deliveries as
+select
+    received_at,
+    request_id,
+    event_id,
+    source,
+    type,
+    subject,
+    user_id,
+    status,
+    reason,
+    rows,
+    rejected
+from webhook_outcomes
+union all
+select
+    at,
+    request_id,
+    event_id,
+    source,
+    '',
+    '',
+    null,
+    'refused',
+    case when reason = '' then code else format('%s:%s', code, reason) end,
+    0,
+    0
+from request_answers
+where code not in ('duplicate', 'handshake');
+
+comment on view deliveries is 'Deliveries and what became of them; requests that were refused, too.';
+comment on column deliveries.received_at is 'When the gateway verified or refused it.';
+comment on column deliveries.request_id is 'Id of the HTTP request.';
+comment on column deliveries.event_id is 'The delivery; empty where it was refused.';
+comment on column deliveries.source is 'Producer, or whose path it came to.';
+comment on column deliveries.type is 'The producer''s event type; empty where it was refused.';
+comment on column deliveries.subject is 'Whom it is about; empty where it was refused.';
+comment on column deliveries.user_id is 'Whose it is, when known.';
+comment on column deliveries.status is 'processed, skipped, parked, dead or refused.';
+comment on column deliveries.reason is 'Why, for all but processed; else empty.';
+comment on column deliveries.rows is 'How many rows the delivery touched.';
+comment on column deliveries.rejected is 'How many records of the delivery were not taken.';
+
+create table effects (
+    event_id text,
+    name text,
+    workflow text not null,
+    instance_id text not null,
+    event_type text,
+    at timestamptz not null,
+    primary key (event_id, name)
+);
+
+comment on table effects is 'What deliveries did to workflows. Topic effects.';
+comment on column effects.event_id is 'The delivery.';
+comment on column effects.name is 'The rule that matched, or what the normalizer calls it.';
+comment on column effects.workflow is 'The workflow.';
+comment on column effects.instance_id is 'The instance that was started, or sent an event.';
+comment on column effects.event_type is 'The type of the event; null where it was started.';
+comment on column effects.at is 'When that was decided.';

@@ -164,6 +164,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "webhook_outcomes": statement("upsert_webhook_outcomes"),
     "duplicates": statement("insert_duplicates"),
     "request_answers": statement("insert_request_answers"),
+    "effects": statement("insert_effects"),
     "dead_letters": statement("upsert_dead_letters"),
     "dead_letter_replays": statement("upsert_dead_letter_replays"),
     "dead_letter_expiries": statement("expire_dead_letters"),

@@ -205,6 +205,34 @@ class WebhookLog:
                 else:
                     waiter.set_exception(error)
 
+    async def read(self, partition: int, offset: int) -> WebhookReceived | None:
+        """A delivery as it lies in the log; None where there is none (any more).
+
+        Errors: BrokerUnavailable.
+        """
+        consumer = AIOKafkaConsumer(WEBHOOKS, **self._cluster.options())
+        where = TopicPartition(WEBHOOKS, partition)
+        try:
+            await consumer.start()
+            if where not in consumer.assignment():
+                return None
+            if offset >= (await consumer.end_offsets([where]))[where]:
+                return None
+            consumer.seek(where, offset)
+            async with asyncio.timeout(self._timeout_s):
+                record = await consumer.getone(where)
+        except (KafkaError, OSError) as error:  # a time-out is an OSError
+            raise BrokerUnavailable(
+                f"expected Kafka at {self._cluster}, found: {error!r}"
+            ) from error
+        finally:
+            # aiokafka cancels a task of its own here and lets that through when it just started.
+            with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
+                await consumer.stop()
+        if record.offset != offset or record.value is None:
+            return None
+        return decode(record.value, WebhookReceived)
+
     async def _watch_admissions(self) -> None:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")
         while True:

@@ -1,5 +1,6 @@
 """The flow from a signed webhook to a row, through every part, as its users see it."""
 
+import base64
 import random
 import re
 import subprocess
@@ -165,6 +166,15 @@ def test_a_wait_ends_as_a_dead_letter_and_replaying_it_gives_the_row(house: Hous
     expect(house, "select steps from daily_summary where user_id = 'user_104'", (66,))
     replayed = 'select replayed_at is not null from dead_letters where partition=%s and "offset"=%s'
     expect(house, replayed, (True,), found["partition"], found["offset"])
+    whole = httpx.get(
+        f"{house.url()}/admin/deliveries/{event['raw_event_id']}",
+        params={"body": "true"},
+        headers=ADMIN,
+        timeout=20,
+    ).json()
+    assert [one["status"] for one in whole["delivery"]["journeys"]] == ["dead", "processed"]
+    assert [one["table"] for one in whole["delivery"]["rows"]] == ["daily_summary"]
+    assert base64.b64decode(whole["body"]) == raw
 
 
 def house_dead_letter(house: House, event: dict[str, object]) -> dict[str, object]:

@@ -36,6 +36,10 @@ class MemoryLog:
         self.deliveries.append(delivery)
         return Appended(duplicate=False)
 
+    async def read(self, partition: int, offset: int) -> WebhookReceived | None:
+        del partition
+        return self.deliveries[offset] if offset < len(self.deliveries) else None
+
 
 class MemoryAnswers:
     """Keeps what was answered in a list."""

@@ -41,11 +41,11 @@ Write = Callable[..., None]
 
 
 @contextmanager
-def gateway_on(dsn: str) -> Iterator[Client]:
+def gateway_on(dsn: str, log: MemoryLog | None = None) -> Iterator[Client]:
     app = create_app(
         Settings(),
         sources=sources_with_secrets(Settings(), {}),
-        log=MemoryLog(),
+        log=log or MemoryLog(),
         reader=Reader(dsn),
         answers=MemoryAnswers(),
         replays=MemoryReplays(),

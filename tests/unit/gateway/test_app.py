@@ -20,6 +20,8 @@ ADMIN_PATHS = [
     "/admin/outcomes",
     "/admin/outcomes/abc",
     "/admin/projections",
+    "/admin/deliveries",
+    "/admin/deliveries/abc",
 ]
 
 
@@ -170,6 +172,8 @@ def test_the_description_is_openapi_3_1_and_names_every_route(client: TestClient
         "/admin/outcomes",
         "/admin/outcomes/{event_id}",
         "/admin/projections",
+        "/admin/deliveries",
+        "/admin/deliveries/{named}",
         "/health/live",
         "/health/ready",
         "/metrics",

@@ -1,0 +1,129 @@
+"""What operators ask of deliveries: which there were, and all that is known of one."""
+
+import re
+from base64 import b64encode
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery, QueryParameter
+
+from headwater.gateway.http.ports import DeliveryLog
+from headwater.gateway.http.problems import Problem
+from headwater.projections.deliveries.finding import (
+    Deliveries,
+    DeliveryWhole,
+    Refusal,
+    Wanted,
+    deliveries,
+    delivery,
+    refusal,
+)
+from headwater.projections.postgres.reader import PAGE_MAX, PooledReader
+from headwater.schemas.errors import UndecodableRecord, UnknownSchema
+
+_PAGE_DEFAULT: Final = 50
+#: A place in the topic webhooks.
+_POSITION: Final = re.compile(r"([0-9]{1,9})@([0-9]{1,18})")
+
+Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
+Moment = Annotated[str | None, QueryParameter(description="RFC 3339.")]
+
+
+class DeliveryAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A delivery, or a request that was refused; with its body if that was asked for.
+
+    Shape:  body is that of the delivery as it was signed, in base64; absent where the log does not
+            have it any more.
+    """
+
+    delivery: DeliveryWhole | None = None
+    refusal: Refusal | None = None
+    body: str | None = None
+
+
+def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHandler]:
+    """The routes under /admin/deliveries."""
+
+    @get(
+        "/deliveries",
+        summary="Deliveries and what became of them, newest first",
+        description="Requests that were refused are among them, with the status `refused`.",
+    )
+    async def listing(  # noqa: PLR0913, PLR0917 (one parameter a filter; Litestar names them)
+        source: FromQuery[str | None] = None,
+        type: FromQuery[str | None] = None,  # noqa: A002 (the parameter's name)
+        user_id: FromQuery[str | None] = None,
+        status: FromQuery[str | None] = None,
+        reason: FromQuery[str | None] = None,
+        since: Moment = None,
+        until: Moment = None,
+        limit: Limit = _PAGE_DEFAULT,
+        after: Annotated[
+            str | None, QueryParameter(description="The cursor of the previous page.")
+        ] = None,
+    ) -> Deliveries:
+        wanted = Wanted(
+            source=source,
+            type=type,
+            user_id=user_id,
+            status=status,
+            reason=reason,
+            since=_moment("since", since),
+            until=_moment("until", until),
+        )
+        return await deliveries(reader, wanted, limit=limit, after=after)
+
+    @get(
+        "/deliveries/{named:str}",
+        summary="All that is known of one delivery",
+        description="By its event id, the id of a request that brought it, or its place in the "
+        "topic webhooks, as `3@17`: every journey with its stages, the rows that have its values, "
+        "what it did to workflows, its dead letters.",
+    )
+    async def one(
+        named: FromPath[str],
+        with_body: Annotated[
+            bool, QueryParameter(name="body", description="Give its body, too.")
+        ] = False,
+    ) -> DeliveryAnswer:
+        at = _POSITION.fullmatch(named)
+        if at is not None:
+            received = await log.read(int(at[1]), int(at[2]))
+            named = named if received is None else received.event_id
+        found = await delivery(reader, named)
+        if found is None:
+            refused = await refusal(reader, named)
+            if refused is None:
+                raise Problem("not_found", f"No delivery {named[:64]} is known (yet).")
+            return DeliveryAnswer(refusal=refused)
+        return DeliveryAnswer(delivery=found, body=await _body(log, found) if with_body else None)
+
+    return [listing, one]
+
+
+async def _body(log: DeliveryLog, found: DeliveryWhole) -> str | None:
+    try:
+        received = await log.read(found.outcome.partition, found.outcome.offset)
+    except (UndecodableRecord, UnknownSchema):
+        return None
+    return None if received is None else b64encode(received.body).decode()
+
+
+def _moment(field: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        # A plus sign that was not escaped arrives as a space.
+        moment = datetime.fromisoformat(text.strip().replace(" ", "+"))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        detail = (
+            f"{field}: expected RFC 3339 with an offset, for example 2026-07-01T00:00:00Z, found "
+            f"{text[:60]!r}"
+        )
+        raise Problem("invalid_parameter", detail, field=field)
+    return moment

@@ -1,0 +1,131 @@
+"""Goal: what is printed of deliveries is whole in a pipe, and fits a terminal without a split id.
+
+Method: the command speaks to a real server on loopback, which gives what a gateway would.
+"""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from typing_extensions import override
+
+from headwater.gateway.commands.deliveries import deliveries
+from headwater.gateway.commands.terminal import columns_to_leave_out, show_rows
+
+EVENT = "5f1d7a84b2c9e03f6a1b8d7c4e2f9a60"
+ROW = {
+    "received_at": "2026-07-01T22:10:00.123Z", "request_id": "01JZ2Y0W8M3V9Q6T5R4E3W2Q1A",
+    "event_id": EVENT, "source": "terra", "type": "daily", "subject": "s", "user_id": "user_amara",
+    "status": "dead", "reason": "no_connection_for_terra_user", "rows": 0, "rejected": 0,
+}  # fmt: skip
+REFUSED = {**ROW, "event_id": "", "status": "refused", "reason": "invalid_signature:stale"}
+HOP = {"stage": "dead", "at_ms": 1_782_900_000_000, "position": "webhooks/3@17", "detail": "why"}
+WHOLE = {
+    "outcome": ROW,
+    "journeys": [{"hops": [HOP]}, {"hops": [HOP, {**HOP, "stage": "normalized"}]}],
+    "copies": [],
+    "effects": [
+        {"name": "nightly", "workflow": "report", "instance_id": "i-1", "event_type": None,
+         "at": "2026-07-01T22:10:00Z"},
+        {"name": "tell", "workflow": "report", "instance_id": "i-1", "event_type": "told",
+         "at": "2026-07-01T22:10:00Z"},
+    ],
+    "rows": [{"table": "daily_summary", "key": {"user_id": "u", "source": "garmin"},
+              "columns": ["steps", "strain"]}],
+    "dead_letters": [],
+}  # fmt: skip
+
+
+@contextmanager
+def answering(answer: object) -> Iterator[tuple[str, list[str]]]:
+    """A server that gives one answer to everything, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        @override
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def run(answer: object, *arguments: str) -> tuple[Result, str]:
+    with answering(answer) as (url, asked):
+        result = CliRunner().invoke(deliveries, [*arguments, "--url", url])
+    assert result.exit_code == 0, result.output
+    return result, asked[0]
+
+
+def test_a_listing_asks_for_what_is_named_and_is_whole_in_a_pipe() -> None:
+    flags = ("--user", "u", "--type", "daily", "--refused", "--since", "2026-07-01T00:00:00Z")
+    result, asked = run({"rows": [ROW, REFUSED], "cursor": "next"}, "list", *flags)
+    for part in ("user_id=u", "type=daily", "status=refused", "since=2026-07-01", "limit=50"):
+        assert part in asked
+    header, first, second = result.stdout.splitlines()
+    assert header.split("\t")[:3] == ["received_at", "id", "status"]
+    assert first.split("\t")[1] == EVENT
+    assert second.split("\t")[1] == REFUSED["request_id"]
+    assert ROW["reason"] in first
+    assert "--after next" in result.stderr
+
+
+def test_a_delivery_is_shown_with_all_that_came_of_it() -> None:
+    result, asked = run({"delivery": WHOLE}, "show", "webhooks/3@17")
+    assert asked == "/admin/deliveries/3@17"
+    for part in ("journey 1 of 2", "journey 2 of 2", "report/i-1", "starts it", "sends told"):
+        assert part in result.stdout
+    assert "daily_summary\tu/garmin\tsteps, strain" in result.stdout
+    assert "# copies" not in result.stdout
+
+
+def test_a_body_is_printed_byte_for_byte() -> None:
+    body = b'{"a":  1}\n\xff'
+    answer = {"delivery": WHOLE, "body": base64.b64encode(body).decode()}
+    result, asked = run(answer, "show", EVENT, "--body")
+    assert asked.endswith("?body=true")
+    assert result.stdout_bytes == body
+
+
+def test_a_refused_request_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    result, _ = run({"refusal": {"code": "invalid_signature", "reason": "stale"}}, "show", "r")
+    assert "# refused" in result.stdout
+    assert "reason\tstale" in result.stdout
+
+
+def test_columns_drop_out_by_rank_and_ids_are_never_split(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["id", "user", "message"]
+    rows = [{"id": EVENT, "user": "user_amara", "message": "why " * 30}]
+    assert columns_to_leave_out(rows, columns, ("user",), 80) == []
+    assert columns_to_leave_out(rows, columns, ("user",), 60) == ["user"]
+    assert columns_to_leave_out(rows, columns, (), 20) == []
+    for width in (60, 80, 140):
+        monkeypatch.setenv("COLUMNS", str(width))
+        left_out = show_rows(
+            rows, dict.fromkeys(columns, False), title=None, styles={}, drops=("user",)
+        )
+        shown = capsys.readouterr().out
+        assert EVENT in shown
+        assert ("user_amara" in shown) is (not left_out)
+        assert max(map(len, shown.splitlines())) <= width
