@@ -10,6 +10,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
 
+from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.ports import DeliveryLog
 from headwater.gateway.http.problems import Problem
 from headwater.projections.deliveries.finding import (
@@ -51,6 +52,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
         "/deliveries",
         summary="Deliveries and what became of them, newest first",
         description="Requests that were refused are among them, with the status `refused`.",
+        responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
     )
     async def listing(  # noqa: PLR0913, PLR0917 (one parameter a filter; Litestar names them)
         source: FromQuery[str | None] = None,
@@ -82,6 +84,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
         description="By its event id, the id of a request that brought it, or its place in the "
         "topic webhooks, as `3@17`: every journey with its stages, the rows that have its values, "
         "what it did to workflows, its dead letters.",
+        responses=problem_responses("not_found", "broker_unavailable", "store_unavailable"),
     )
     async def one(
         named: FromPath[str],

@@ -95,7 +95,7 @@ def test_named_dead_letters_are_replayed_without_postgres(client: TestClient[Any
         "dry_run": False,
         "replayed": 2,
         "failed": 0,
-        "more": False,
+        "next": None,
         "results": [
             {"partition": 0, "offset": 3, "topic": "webhooks", "ok": True, "detail": ""},
             {"partition": 2, "offset": 5, "topic": "webhooks", "ok": True, "detail": ""},
