@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 _WRITE_SHARE: Final = 4
 #: What one store gathers before it is written out: a log of that size is read when it is opened.
 _WRITE_BUFFER_MAX: Final = 32 * 1024 * 1024
+#: Buffers of a store, of which all but one are being written out.
+_WRITE_BUFFERS: Final = 4
+#: Files that wait to be merged; a reader has to look into the filter of each.
+_NEW_FILES_MAX: Final = 60
 #: Twice a row, so that the cache is not filled with the neighbours of what is read.
 _BLOCK_BYTES: Final = 8 * 1024
 #: Bits a key, by which one lookup in a hundred goes to a file that does not have the key.
@@ -67,17 +71,15 @@ class StateStores:
     def __init__(self, folder: Path, memory_bytes: int, clock: Callable[[], int]) -> None:
         self._folder = folder
         self._clock = clock
-        self._cache = Cache(memory_bytes)
         gathered = memory_bytes // _WRITE_SHARE
-        # It takes its memory from the cache, and never makes a writer wait.
-        buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
-            gathered, allow_stall=False, cache=self._cache
-        )
-        self._options = _options(self._cache, buffers, min(gathered, _WRITE_BUFFER_MAX))
+        # Apart from each other: taken from a small cache, buffers would fill some shards of it.
+        self._cache = Cache(memory_bytes - gathered)
+        self._buffers = WriteBufferManager(gathered, allow_stall=False)
+        self._options = _options(self._cache, self._buffers, min(gathered, _WRITE_BUFFER_MAX))
 
     def memory_used(self) -> int:
         """Bytes of the limit that are in use."""
-        return self._cache.get_usage()
+        return self._cache.get_usage() + self._buffers.get_usage()
 
     def open(self, identity: Identity, *, written_since_ms: int = 0) -> StateStore:
         """Opens the store of a partition, or makes an empty one.
@@ -159,6 +161,11 @@ def _options(cache: Cache, buffers: WriteBufferManager, buffer_bytes: int) -> Op
     options.set_write_buffer_manager(buffers)
     options.set_write_buffer_size(buffer_bytes)
     options.set_max_open_files(_OPEN_FILES)
+    # A writer that RocksDB makes wait keeps Python's lock, and with it all of the process: rather
+    # more memory and slower reads for as long as the background is behind.
+    options.set_max_write_buffer_number(_WRITE_BUFFERS)
+    options.set_level_zero_slowdown_writes_trigger(_NEW_FILES_MAX)
+    options.set_level_zero_stop_writes_trigger(2 * _NEW_FILES_MAX)
     # What is soon written again is not worth it.
     lz4, none = DBCompressionType.lz4(), DBCompressionType.none()
     options.set_compression_per_level([none, none, lz4, lz4, lz4, lz4, lz4])
