@@ -63,7 +63,7 @@ def announced(data: bytes) -> Announcement:
         return Announcement(member="a member that announces nothing")
 
 
-def told(data: bytes) -> Mapping[str, Form] | None:
+def read_forms(data: bytes) -> Mapping[str, Form] | None:
     """Reads what is common; None if it cannot be read."""
     try:
         return msgspec.json.decode(data, type=dict[str, Form])

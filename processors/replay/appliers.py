@@ -52,7 +52,7 @@ _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 
 
 def begin(before: CodeRun | None, record: HistoryAppended) -> CodeRun:
-    """The state of a new run; of the run before it the outbox remains, and what was heard.
+    """The state of a new run; of the run before it the outbox remains, and what was received.
 
     If the new run retries that one, what it keeps remains too, and the time that the code sees.
     """
@@ -73,7 +73,7 @@ def begin(before: CodeRun | None, record: HistoryAppended) -> CodeRun:
         updated_at_ms=at_ms,
         unsent=before.unsent if before else [],
         posted=before.posted if before else 0,
-        heard=before.heard if before else {},
+        received=before.received if before else {},
         kind=event.kind,
         definition=event.definition,
         deployment=event.deployment,

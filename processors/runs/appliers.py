@@ -37,7 +37,7 @@ def apply_event_received(run: Run, event: EventReceived) -> None:
     run.mailbox.append(Received(event.event_id, event.type, event.payload, event.sent_at_ms))
     sender, _, number = event.event_id.rpartition("#")
     if sender:
-        run.heard[sender] = int(number)
+        run.received[sender] = int(number)
 
 
 def apply_posts_queued(run: Run, event: PostsQueued) -> None:

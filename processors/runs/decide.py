@@ -147,7 +147,7 @@ def signal(
 def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
     """Puts an event into the mailbox; a copy of one that was there is known for ever."""
     sender = command.sender
-    if sender and run.heard.get(f"{sender.workflow}/{sender.instance_id}", -1) >= sender.number:
+    if sender and run.received.get(f"{sender.workflow}/{sender.instance_id}", -1) >= sender.number:
         return Rejection(EVENT_ALREADY_RECEIVED, f"{command.event_id} was received before")
     received = _received(command, sent_at_ms)
     if isinstance(received, Rejection):

@@ -27,7 +27,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     """An instance in its current run.
 
     Shape:  kind names its engine; sequence is the number of the next event, `posted` that of the
-            next post; `unsent` is the outbox; `heard` the highest post number taken from each
+            next post; `unsent` is the outbox; `received` the highest post number taken from each
             instance that sends events here.
     """
 
@@ -47,7 +47,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     mailbox: list[Received] = []
     unsent: list[Post] = []
     posted: int = 0
-    heard: dict[str, int] = {}
+    received: dict[str, int] = {}
     kind: str = ""
     definition: Artifact | None = None
     deployment: Artifact | None = None

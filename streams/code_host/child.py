@@ -113,7 +113,7 @@ class Child:
                 elif message.activation in self._forgotten:
                     continue
                 box.set_turn(message.activation)
-                host.hear((message,))
+                host.handle((message,))
         except BaseException:  # noqa: BLE001, the host lets no error of an author's through
             traceback.print_exc()
             _die(EXIT_BROKEN)

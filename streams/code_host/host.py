@@ -57,7 +57,7 @@ class Host:
 
     # -- messages of owners
 
-    def hear(self, messages: Iterable[ToHost]) -> None:
+    def handle(self, messages: Iterable[ToHost]) -> None:
         """Does what owners ask for."""
         # Looked up here, because while a run has its turn the running loop is the run's own.
         self._services.loop = asyncio.get_running_loop()
@@ -142,5 +142,5 @@ class Host:
         return any(each.counts() for each in self._services.fresh)
 
     def starting(self) -> list[Started]:
-        """What `still_running` would give now: before the first turn of what `hear` has started."""
+        """What `still_running` would give now: before the first turn of what has started."""
         return [each.started() for each in self._services.fresh if each.counts()]

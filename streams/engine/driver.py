@@ -182,7 +182,7 @@ class Driver:
         gone, self._gone = self._gone, []
         for host, reason, turn, sent in gone:
             for number, partition in self.partitions.items():
-                self._hear(partition, sent.get(number, []), now_ms)
+                self._handle(partition, sent.get(number, []), now_ms)
                 partition.owner.host_gone(reason, now_ms, host=host, turn=turn)
 
     def _serve(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
@@ -191,7 +191,7 @@ class Driver:
         for offset, command in commands:
             self._receive(partition, offset, command, now_ms)
         messages, partition.messages = partition.messages, []
-        self._hear(partition, messages, now_ms)
+        self._handle(partition, messages, now_ms)
         self._wake(partition, now_ms, complete=complete)
 
     def _receive(self, partition: Partition, offset: int, sent: CommandSent, now_ms: int) -> None:
@@ -202,7 +202,7 @@ class Driver:
             # Its outcome was recorded before we came; whether anybody heard of it, nobody knows.
             self._released.answers.append(_answered_again(partition, offset, sent, known, now_ms))
 
-    def _hear(self, partition: Partition, messages: list[HostMessage], now_ms: int) -> None:
+    def _handle(self, partition: Partition, messages: list[HostMessage], now_ms: int) -> None:
         """Gives an owner what its host sends, but for SQL of steps, which takes effect first."""
         owner = partition.owner
         ready: list[HostMessage] = []
@@ -213,14 +213,14 @@ class Driver:
                 continue
             self._attempts_ended += 1
             if isinstance(request, StepReturned) and request.statements:
-                owner.hear(ready, now_ms)
+                owner.handle(ready, now_ms)
                 ready = []
                 commit = owner.begin_commit(message.activation, request)
                 if commit is not None:
                     self._steps.append(StepTransaction(partition, message.activation, commit))
             else:
                 ready.append(message)
-        owner.hear(ready, now_ms)
+        owner.handle(ready, now_ms)
 
     def _wake(self, partition: Partition, now_ms: int, *, complete: bool) -> None:
         """Has done what is due, as far as all commands that were sent before are known."""

@@ -168,7 +168,7 @@ class Owner:
         if live is not None:
             self._request(live, request, now_ms)
 
-    def hear(self, messages: Iterable[HostMessage], now_ms: int) -> None:
+    def handle(self, messages: Iterable[HostMessage], now_ms: int) -> None:
         """Decides what hosts send, in order, but for activations that are over."""
         for message in messages:
             live = self._activations.find(message.activation)

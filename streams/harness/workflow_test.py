@@ -400,7 +400,7 @@ class WorkflowTest:
             self._send_posts(queued)
         for number, messages in released.to_hosts.items():
             encoder, decoder = _TO_HOST
-            self._hosts[number].hear(decoder.decode(encoder.encode(messages)))
+            self._hosts[number].handle(decoder.decode(encoder.encode(messages)))
 
     def _send_posts(self, queued: Queued) -> None:
         for post in queued.posts:

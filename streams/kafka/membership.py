@@ -38,7 +38,7 @@ from headwater.schemas.forms import (
     Form,
     announced,
     common,
-    told,
+    read_forms,
 )
 from headwater.schemas.topics import WORKFLOW_REPLIES
 from headwater.streams.kafka.cluster import Cluster
@@ -87,7 +87,7 @@ class _Assignor(AbstractPartitionAssignor):
     def on_assignment(  # type: ignore[override]
         self, assignment: ConsumerProtocolMemberAssignment
     ) -> None:
-        forms = told(assignment.user_data or b"")
+        forms = read_forms(assignment.user_data or b"")
         if forms is not None:
             self._learnt(forms)
 

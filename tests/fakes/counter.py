@@ -151,7 +151,7 @@ class CounterEngine:
             updated_at_ms=at_ms,
             unsent=before.unsent if before else [],
             posted=before.posted if before else 0,
-            heard=before.heard if before else {},
+            received=before.received if before else {},
             kind=event.kind,
             ends_at_ms=None if within_ms is None else at_ms + within_ms,
         )

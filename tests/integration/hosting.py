@@ -117,7 +117,7 @@ class World:
         """Decides what came, appends, and lets what follows happen."""
         owner, now = self.owner, self.now_ms()
         said, self._said = self._said, []
-        owner.hear(said, now)
+        owner.handle(said, now)
         owner.wake(now)
         owner.dispatch(now)
         batch = owner.take()
@@ -139,7 +139,7 @@ class World:
             self._stirred.clear()
             self.turn()
             for gone in self._unmourned:
-                self.owner.hear(self._said, self.now_ms())
+                self.owner.handle(self._said, self.now_ms())
                 self._said = []
                 self.owner.host_gone(gone.reason, self.now_ms(), turn=gone.turn)
                 await self._begin_host()

@@ -66,7 +66,7 @@ def run(
         _compare(world)
     except Exception as error:
         names = ", ".join(f"{root.shape.name} {root.variant}" for root in world.roots)
-        error.add_note(f"seed {seed}: {names}\n{world.told()}")
+        error.add_note(f"seed {seed}: {names}\n{world.traced()}")
         raise
     finally:
         world.close()

@@ -66,7 +66,7 @@ def undelivered(world: "World") -> None:
                 event_id = post.command.event_id
                 if event_id != f"{key}#{number}":
                     raise Violation(f"expected the event {key}#{number}, found {event_id}")
-                if (there, event_id) not in to.heard and not to.states[there].ended:
+                if (there, event_id) not in to.received and not to.states[there].ended:
                     raise Violation(f"{there} has not received {event_id}")
 
 
@@ -149,7 +149,7 @@ class _Dry:
         outside = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
         try:
-            self._host.hear([_TO_HOST.decode(_ENCODE(activate(1, self._run, ENTRIES_MAX)))])
+            self._host.handle([_TO_HOST.decode(_ENCODE(activate(1, self._run, ENTRIES_MAX)))])
             loop.run_ready()
             said = [*self._said, *self._host.still_running()]
             self._host.stop()

@@ -59,7 +59,7 @@ class Reader:
     counted: dict[str, list[HistoryAppended]] = field(default_factory=dict)
     posts: dict[tuple[str, int], Post] = field(default_factory=dict)
     outcomes: dict[int, str] = field(default_factory=dict)
-    heard: set[tuple[str, str]] = field(default_factory=set)
+    received: set[tuple[str, str]] = field(default_factory=set)
     #: Entries that can never be done, opened or rolled back again.
     done: set[Place] = field(default_factory=set)
     opened: set[Place] = field(default_factory=set)
@@ -141,9 +141,9 @@ class Reader:
             case EntryRolledBack():
                 self._once(self.undone, Place(*where, event.key), "rolled back")
             case EventReceived() if "#" in event.event_id:
-                if (key, event.event_id) in self.heard:
+                if (key, event.event_id) in self.received:
                     raise Violation(f"{key} has received {event.event_id} twice")
-                self.heard.add((key, event.event_id))
+                self.received.add((key, event.event_id))
             case PostsQueued():
                 self._queued(key, event)
             case _:

@@ -188,22 +188,22 @@ class Process:
             self.driven.commands.append((offset, sent))
         if self.read == len(self.partition.commands):
             self.driven.reached_ms = now_ms
-        heard = []
+        received = []
         for host in self.hosts:
             count = min(frames, len(host.sent))
-            heard += [_FROM_HOST.decode(host.sent.popleft()) for _ in range(count)]
-        self.driver.host_sent(heard)
+            received += [_FROM_HOST.decode(host.sent.popleft()) for _ in range(count)]
+        self.driver.host_sent(received)
         turn = self.driver.turn(now_ms, limit)
         if turn.flight is not None:
             self._begin_append(turn.flight)
         self._take_released()
-        self._check_seen(heard, now_ms)
-        shown = ", ".join(_shown(each) for each in heard)
+        self._check_seen(received, now_ms)
+        shown = ", ".join(_shown(each) for each in received)
         return f"turn to command {self.read}, {shown}"
 
-    def _check_seen(self, heard: list[FromHost], now_ms: int) -> None:
+    def _check_seen(self, received: list[FromHost], now_ms: int) -> None:
         """A first attempt that has been under way for a second is in the history."""
-        begun = {each: now_ms for each in heard if isinstance(each, Started)}
+        begun = {each: now_ms for each in received if isinstance(each, Started)}
         self.begun = begun | self.begun
         for started, at_ms in list(self.begun.items()):
             live = self.owner._activations.find(started.activation)
@@ -358,16 +358,16 @@ class Process:
     def tell(self, host: SimulatedHost, draw: Random) -> str:
         """A host hears some of what was released."""
         count = draw.randint(1, 5)
-        heard = [host.to_host.popleft() for _ in range(min(count, len(host.to_host)))]
+        received = [host.to_host.popleft() for _ in range(min(count, len(host.to_host)))]
         loop = self.world.loop
         outside = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
         try:
-            host.host.hear(heard)
+            host.host.handle(received)
         finally:
             asyncio._set_running_loop(outside)
         self.settle()
-        return ", ".join(_shown(each) for each in heard)
+        return ", ".join(_shown(each) for each in received)
 
     def settle(self) -> None:
         """Lets callbacks go on, and gathers what hosts have to say."""

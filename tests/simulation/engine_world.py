@@ -442,7 +442,7 @@ class World:
     def runs(self) -> dict[str, Run]:
         return {key: run for each in self.partitions for key, run in each.reader.states.items()}
 
-    def told(self) -> str:
+    def traced(self) -> str:
         return "\n".join(" ".join(map(str, line)) for line in self.trace)
 
 

@@ -68,7 +68,7 @@ def test_without_faults_a_shape_ends_the_same_in_every_order_of_events(name: str
 
 
 def test_a_seed_gives_the_same_world_again():
-    assert run(3).told() == run(3).told()
+    assert run(3).traced() == run(3).traced()
 
 
 def test_the_worlds_are_as_bad_as_they_should_be():
@@ -233,7 +233,7 @@ class LeftOut(NamedTuple):
     rules: Rules | None
     found: int
     shapes: Sequence[str]
-    told: str
+    message: str
     rates: Mapping[str, float] = {}
 
 
@@ -243,7 +243,7 @@ ENOUGH: Final = 3
 
 def shown(left_out: LeftOut) -> list[str]:
     """What the worlds say that fail, with what they print; no more than are enough."""
-    told: list[str] = []
+    messages: list[str] = []
     for seed in range(SHOWN):
         try:
             run(seed, left_out.rules, left_out.shapes, left_out.rates)
@@ -251,10 +251,10 @@ def shown(left_out: LeftOut) -> list[str]:
             notes = "".join(violation.__notes__)
             assert notes.startswith(f"seed {seed}: "), notes
             assert len(notes.splitlines()) > 3, "a trace that can be read"
-            told.append(str(violation))
-        if len(told) == ENOUGH:
-            return told
-    pytest.fail(f"expected {ENOUGH} of {SHOWN} worlds to fail, found {len(told)}: {told}")
+            messages.append(str(violation))
+        if len(messages) == ENOUGH:
+            return messages
+    pytest.fail(f"expected {ENOUGH} of {SHOWN} worlds to fail, found {len(messages)}: {messages}")
 
 
 _CRASHES: Final = {"crash": 0.1, "torn": 0}
@@ -304,7 +304,7 @@ _HURRIES: Final = {"haste": 0.05, "script": 0, "skew": 0}
     ids=lambda left_out: _name(left_out.rules),
 )
 def test_no_rule_can_be_left_out(left_out: LeftOut):
-    assert any(re.search(left_out.told, told) for told in shown(left_out))
+    assert any(re.search(left_out.message, message) for message in shown(left_out))
 
 
 def _name(rules: Rules) -> str:
@@ -329,5 +329,5 @@ def test_an_engine_that_suspends_a_run_whose_step_is_tried_again_is_found_out(
         return deciding.STALE if late else [RunSuspended()]
 
     monkeypatch.setitem(deciding._DECIDERS, Suspend, suspend)
-    told = shown(LeftOut(None, 33, ["family", "mended", "children"], ""))
-    assert any("is under way" in each for each in told)
+    messages = shown(LeftOut(None, 33, ["family", "mended", "children"], ""))
+    assert any("is under way" in each for each in messages)

@@ -17,7 +17,7 @@ from headwater.schemas.forms import (
     Form,
     announced,
     common,
-    told,
+    read_forms,
 )
 from headwater.schemas.history import HistoryAppended, HostLost, PartitionClaimed
 from headwater.schemas.records import OutcomeRecorded, Stamp, WebhooksClaimed
@@ -49,8 +49,8 @@ def test_a_schema_that_a_member_does_not_name_is_one_that_it_cannot_read():
 def test_an_announcement_of_another_release_is_read_as_far_as_it_goes():
     assert announced(b'{"member":"m","reads":{"x":7},"writes":[1]}') == Announcement("m", {"x": 7})
     assert announced(b"\xff").reads == {}
-    assert told(b'{"x":{"version":7,"since":1}}') == {"x": Form(7)}
-    assert told(b"[]") is None
+    assert read_forms(b'{"x":{"version":7,"since":1}}') == {"x": Form(7)}
+    assert read_forms(b"[]") is None
 
 
 def test_the_newest_is_written_if_nothing_else_is_said():

@@ -12,7 +12,7 @@ from tests.unit.processors.replay.states import a_run, an_entry, copy_of, mail
 
 def _run(status: RunStatus) -> CodeRun:
     done = an_entry(status=EntryStatus.COMPLETED, sequence=3, result="1")
-    return a_run(status, entries={"a": done}, mailbox=[mail(1)], heard={"other/x": 4})
+    return a_run(status, entries={"a": done}, mailbox=[mail(1)], received={"other/x": 4})
 
 
 def _stored(run: CodeRun) -> bytes:
@@ -22,7 +22,7 @@ def _stored(run: CodeRun) -> bytes:
 @pytest.mark.parametrize("status", [RunStatus.COMPLETE, RunStatus.TERMINATED])
 def test_of_a_run_that_is_over_what_a_restart_needs_is_kept(status: RunStatus):
     kept = msgspec.msgpack.decode(_stored(_run(status)), type=CodeRun)
-    assert (kept.entries, kept.mailbox, kept.heard) == ({}, [], {"other/x": 4})
+    assert (kept.entries, kept.mailbox, kept.received) == ({}, [], {"other/x": 4})
 
 
 @pytest.mark.parametrize("status", [RunStatus.ERRORED, RunStatus.WAITING, RunStatus.PAUSED])

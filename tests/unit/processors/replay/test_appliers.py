@@ -212,7 +212,7 @@ def test_events_that_workflows_send_are_remembered_by_sender():
         EventReceived("evt-1", "line", "1", 5),
         EventReceived("order/a#b#7", "line", "2", 6),
     )
-    assert run.heard == {"order/a#b": 7}
+    assert run.received == {"order/a#b": 7}
     assert [each.event_id for each in run.mailbox] == ["evt-1", "order/a#b#7"]
 
 
@@ -264,12 +264,12 @@ def test_a_run_begins_with_its_start():
 
 def test_a_restart_keeps_the_outbox_what_was_heard_and_the_time_of_creation():
     before = a_run(
-        entries={"a": an_entry()}, mailbox=[mail(1)], posted=3, heard={"x/y": 1},
+        entries={"a": an_entry()}, mailbox=[mail(1)], posted=3, received={"x/y": 1},
         unsent=[Post(2)], output="5", failure=FAILURE, resolved=6,
     )  # fmt: skip
     run = fold(before, _record(RunStarted("1", "other"), run_number=1))
     assert run is not None
-    assert (run.unsent, run.posted, run.heard) == ([Post(2)], 3, {"x/y": 1})
+    assert (run.unsent, run.posted, run.received) == ([Post(2)], 3, {"x/y": 1})
     assert (run.created_at_ms, run.started_at_ms) == (NOW_MS, _AT_MS)
     assert (run.entries, run.open, run.mailbox, run.output, run.failure) == ({}, {}, [], None, None)
 
@@ -336,7 +336,7 @@ def test_an_event_that_creates_its_instance_is_remembered():
     event = EventReceived("~hooks/webhooks-3#7", "line", "1", NOW_MS)
     run = fold(None, _record(RunStarted("1", "seed"), event))
     assert run is not None
-    assert (run.heard, run.sequence) == ({"~hooks/webhooks-3": 7}, 2)
+    assert (run.received, run.sequence) == ({"~hooks/webhooks-3": 7}, 2)
 
 
 def test_posts_of_a_run_that_has_ended_are_still_sent():

@@ -81,7 +81,7 @@ def test_of_what_has_ended_it_is_said_what_may_be_done_instead_of_a_resumption()
     assert refused.message == "o-1 is not paused but complete; restart begins a new run of it"
 
 
-def _heard(number: int) -> SendEvent:
+def _an_event(number: int) -> SendEvent:
     return SendEvent(f"other/x#{number}", "line", "1", Sender("other", "x", 0, number))
 
 
@@ -90,13 +90,13 @@ def _child(status: EntryStatus = EntryStatus.WAITING, **more: object) -> CodeRun
     return a_run(_WAITING, entries=entries, **more)
 
 
-def _told(number: int) -> SendEvent:
+def _a_signal(number: int) -> SendEvent:
     """A program that is no workflow says it, and may be the first to do so."""
     sender = Sender("~hooks", "webhooks-3", 0, number)
     return SendEvent(f"~hooks/webhooks-3#{number}", "line", "1", sender, '{"a":1}')
 
 
-_TOLD = EventReceived("~hooks/webhooks-3#7", "line", "1", NOW_MS)
+_SIGNALLED = EventReceived("~hooks/webhooks-3#7", "line", "1", NOW_MS)
 _RETRIED = LogWritten(
     "info",
     "system",
@@ -236,13 +236,15 @@ ACCEPTED = {
         [EventReceived("evt-1", "line", "1", NOW_MS), EntryCompleted("w", _SHOWN, ("evt-1",))],
     ),
     "an event of a workflow": (
-        a_run(heard={"other/x": 3}), _heard(4), [EventReceived("other/x#4", "line", "1", NOW_MS)],
+        a_run(received={"other/x": 3}),
+        _an_event(4),
+        [EventReceived("other/x#4", "line", "1", NOW_MS)],
     ),
     "an event that creates its instance": (
-        None, _told(7), [_started('{"a":1}', "seed"), _TOLD],
+        None, _a_signal(7), [_started('{"a":1}', "seed"), _SIGNALLED],
     ),
     "an event that would create its instance, which is there": (
-        a_run(heard={"~hooks/webhooks-3": 6}), _told(7), [_TOLD],
+        a_run(received={"~hooks/webhooks-3": 6}), _a_signal(7), [_SIGNALLED],
     ),
     "a retry": (
         a_run(RunStatus.ERRORED, parent=PARENT), RetryRun(),
@@ -291,18 +293,18 @@ REFUSED = {
         a_run(), SendEvent("e", "line", "x" * 2**21), "INVALID_EVENT_PAYLOAD",
     ),
     "an event of a workflow once more": (
-        a_run(heard={"other/x": 4}), _heard(4), "EVENT_ALREADY_RECEIVED",
+        a_run(received={"other/x": 4}), _an_event(4), "EVENT_ALREADY_RECEIVED",
     ),
     "an event of a workflow once more, after the end": (
-        a_run(_COMPLETE, heard={"other/x": 4}), _heard(4), "EVENT_ALREADY_RECEIVED",
+        a_run(_COMPLETE, received={"other/x": 4}), _an_event(4), "EVENT_ALREADY_RECEIVED",
     ),
     "an event of a program once more": (
-        a_run(heard={"~hooks/webhooks-3": 7}), _told(7), "EVENT_ALREADY_RECEIVED",
+        a_run(received={"~hooks/webhooks-3": 7}), _a_signal(7), "EVENT_ALREADY_RECEIVED",
     ),
     "an event of a program once more, after the end": (
-        a_run(_COMPLETE, heard={"~hooks/webhooks-3": 7}), _told(7), "EVENT_ALREADY_RECEIVED",
+        a_run(_COMPLETE, received={"~hooks/webhooks-3": 7}), _a_signal(7), "EVENT_ALREADY_RECEIVED",
     ),
-    "an event of a program to what is over": (a_run(_COMPLETE), _told(7), "INSTANCE_TERMINAL"),
+    "an event of a program to what is over": (a_run(_COMPLETE), _a_signal(7), "INSTANCE_TERMINAL"),
     "an event to what is not there": (None, _EVENT, "INSTANCE_NOT_FOUND"),
     "an event without a type that would create its instance": (
         None, SendEvent("e", "", "1", start="1"), "INVALID_EVENT_TYPE",
@@ -364,7 +366,7 @@ def test_an_event_that_was_sent_too_late_is_kept_and_ends_no_wait():
 
 @pytest.mark.parametrize("instance_id", ["", "-a", "a b", "é", "x" * 101])
 def test_an_instance_id_that_breaks_the_rules_is_refused(instance_id: str):
-    for command in (StartRun("1"), _told(7)):
+    for command in (StartRun("1"), _a_signal(7)):
         decision = _decide(None, command, instance_id)
         assert isinstance(decision, Rejection)
         assert decision.code == "INVALID_INSTANCE_ID"

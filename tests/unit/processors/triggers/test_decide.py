@@ -278,7 +278,7 @@ class Mailbox:
             created_at_ms=0,
             started_at_ms=0,
             updated_at_ms=0,
-            heard={},
+            received={},
         )
     )
     received: list[str] = field(default_factory=list)
@@ -287,7 +287,7 @@ class Mailbox:
         found = send_event(self.run, command, 0)
         if isinstance(found, EventReceived):
             sender, _, number = found.event_id.rpartition("#")
-            self.run.heard[sender] = int(number)
+            self.run.received[sender] = int(number)
             self.received.append(found.payload)
 
 
