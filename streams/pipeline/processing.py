@@ -188,7 +188,7 @@ class Processing:
             known = ", ".join(self._providers)
             raise UnknownSource(
                 f"expected a delivery of {known}, found one of {event.source}; usual cause: its "
-                "package is not installed beside this worker"
+                "package is not installed beside this worker, or HEADWATER_SOURCES is another file"
             )
         return provider
 

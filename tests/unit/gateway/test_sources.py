@@ -19,10 +19,11 @@ from headwater.processors.providers.placement import Placement
 from headwater.processors.signature_schemes import SCHEMES
 from headwater.processors.signatures import sign
 from headwater.processors.sources import SourcesInvalid, providers_of
+from headwater.processors.triggers.rules import read_rules
 from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, encode
-from headwater.schemas.records import OutcomeRecorded
-from headwater.schemas.topics import OUTCOMES
+from headwater.schemas.records import EffectDecided, OutcomeRecorded
+from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
@@ -158,19 +159,38 @@ def test_every_scheme_is_reachable(
     assert_problem(client.post(f"/webhooks/{name}", content=body), 401, "invalid_signature")
 
 
-def test_a_delivery_without_a_provider_is_skipped_by_name(
+PUSHED = """
+[[rule]]
+name = "pushed"
+source = "github"
+type = "push"
+workflow = "build"
+mode = "start"
+id = '"build-" + event.body.after'
+"""
+
+
+def test_a_delivery_without_a_provider_is_skipped_by_name_and_starts_workflows(
     client: TestClient[Any], development: Settings, log: MemoryLog
 ) -> None:
-    answer = post(client, development, "github", b'{"a":1}', x_github_event="push")
+    answer = post(client, development, "github", b'{"after":"c0ffee"}', x_github_event="push")
     assert answer.json()["type"] == "push"
     providers = providers_of(sources_of(development))
-    intake = Intake(placement=Placement(providers, "user_"), partitions=1, park_for_ms=1)
+    intake = Intake(
+        placement=Placement(providers, "user_"),
+        partitions=1,
+        park_for_ms=1,
+        rules=read_rules(PUSHED),
+    )
     (delivery,) = log.deliveries
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
     emitted = intake.step("webhooks", 0, [_read(raw)], NOW_MS)
     (outcome,) = [one for one in emitted if one.topic == OUTCOMES]
     found = decode(outcome.value, OutcomeRecorded)
     assert (found.status, found.reason, found.type) == ("skipped", "no_normalizer", "push")
+    (effect,) = [one for one in emitted if one.topic == EFFECTS]
+    started = decode(effect.value, EffectDecided)
+    assert (started.workflow, started.instance_id) == ("build", "build-c0ffee")
 
 
 def _read(record: Outgoing) -> Incoming:
