@@ -20,10 +20,11 @@ than that; what was lost is read from Kafka again, and so is later, too. A curso
 epoch goes back to where the next one began: whatever it had seen and was lost, it sees again.
 """
 
+import inspect
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import date, datetime
-from typing import Final, Literal, cast
+from typing import Annotated, Final, Literal, cast
 
 import msgspec
 from psycopg import AsyncConnection, sql
@@ -64,6 +65,12 @@ _KEY_LENGTHS: Final = {_DELETIONS: 2} | {table.name: len(table.key) for table in
 PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
 
 
+def _described(table: Table) -> str:
+    """A table in a line: its key, its columns, and what it is."""
+    what = (inspect.getdoc(table.kind) or "").partition("\n")[0]
+    return f"`{table.name}` ({', '.join((*table.key_names, *table.column_names))}): {what}"
+
+
 class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that changed, by table, oldest change first; before them those that were deleted.
 
@@ -71,7 +78,10 @@ class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
             at once while has_more, else whenever you like, within 30 days.
     """
 
-    tables: dict[str, list[Row]]
+    tables: Annotated[
+        dict[str, list[Row]],
+        msgspec.Meta(description=" ".join(["Rows by table.", *map(_described, ALL_TABLES)])),
+    ]
     cursor: str
     has_more: bool
 
