@@ -38,6 +38,11 @@ class Cleanup(StrEnum):
     DELETE = "delete"
 
 
+#: A reader that was away for longer may keep what was deleted meanwhile. As long as a part may be
+#: down without losing what is deleted by age.
+_TOMBSTONES_KEPT_MS: Final = 7 * _DAY_MS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic; `retention_ms` None keeps for ever what compaction does not remove."""
@@ -68,6 +73,7 @@ class Topic:
         }
         if self.cleanup is Cleanup.COMPACT:
             config["min.compaction.lag.ms"] = str(self.compaction_lag_ms)
+            config["delete.retention.ms"] = str(_TOMBSTONES_KEPT_MS)
         if self.cleanup is Cleanup.COMPACT or self.retention_ms is not None:
             # How old a record is says the broker's clock: that of its writer may be wrong.
             config["message.timestamp.type"] = "LogAppendTime"

@@ -10,7 +10,7 @@ from headwater.projections.deliveries.rows import READERS, TOPICS, Rows, refuse_
 from headwater.projections.projector.plan import Plan, works
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.records import LogRecord
-from headwater.schemas.epochs import epoch_of, is_claim
+from headwater.schemas.epochs import CLAIM_KEY, epoch_of
 
 __all__ = ["DELIVERIES", "plan"]
 
@@ -45,12 +45,17 @@ def _counting(records: Sequence[LogRecord], claims: Claims) -> Sequence[LogRecor
     """The records that count, without claims; moves the newest epoch."""
     newest = Newest(claims.epoch)
     counting = [
-        record
-        for record in records
-        if newest.admit(epoch_of(record.headers)) and not is_claim(record.headers)
+        record for record in records if newest.admit(_epoch_of(record)) and record.key != CLAIM_KEY
     ]
     claims.epoch = newest.epoch
     return counting
+
+
+def _epoch_of(record: LogRecord) -> int | None:
+    try:
+        return epoch_of(record.headers)
+    except ValueError:
+        return None  # Nothing that an owner wrote: what it is, its bytes say.
 
 
 #: The projection tables, outcomes, duplicates and dead letters.

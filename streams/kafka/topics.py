@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _OF_TOPIC: Final = 1
 #: Where more than the catalogue asks for is as good.
 _MORE_IS_FINE: Final = frozenset(
-    {"max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms"}
+    {"max.message.bytes", "min.insync.replicas", "min.compaction.lag.ms", "delete.retention.ms"}
 )
 
 

@@ -1,15 +1,17 @@
 """What a batch does to Postgres, without Postgres: records in, rows and offsets out."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
 
-from headwater.projections.deliveries.plan import plan
+from headwater.processors.runs.claims import Claims
+from headwater.projections.deliveries.plan import DELIVERIES, plan
 from headwater.projections.deliveries.row_readers import ROW_TYPES
 from headwater.projections.projector.plan import Batch, Plan, Span, admit, payload
 from headwater.schemas.codec import encode, encode_row
+from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH
 from headwater.schemas.records import DuplicateDropped, OutcomeRecorded, Stamp
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS, Row, Table, Value
 from tests.fakes.binary_rows import read_row
@@ -217,6 +219,15 @@ def test_whatever_a_record_holds_planning_goes_on(record: Written):
     planned = plan([record, day(4)])
     assert planned.unreadable == 1
     assert len(rows(planned, "daily_summary")) == 1
+
+
+def test_a_header_that_names_no_epoch_stops_nobody():
+    foreign = replace(day(1), headers=((EPOCH, b"soon"),))
+    claim = Written("daily-summary", CLAIM_KEY, b"", 1, headers=((EPOCH, b"7"), (CLAIM, b"me")))
+    stale = replace(day(2, 2), headers=((EPOCH, b"6"),))
+    claims = Claims()
+    assert DELIVERIES.read([foreign, claim, stale], claims) == [foreign]
+    assert claims.epoch == 7
 
 
 def test_a_moment_that_no_calendar_has_makes_a_row_unreadable():

@@ -17,6 +17,7 @@ def test_a_topic_is_configured_in_kafkas_own_names():
         "compression.type": "zstd",
         "min.insync.replicas": "2",
         "min.compaction.lag.ms": "3600000",
+        "delete.retention.ms": "604800000",
         "message.timestamp.type": "LogAppendTime",
     }
     gone = Topic(name="t", key="k", value=None, cleanup=Cleanup.DELETE, retention_ms=5, purpose="p")
