@@ -12,6 +12,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import Ownership
 from tests.fakes.engines import ENGINES
@@ -45,13 +46,19 @@ async def cancelled_from_within() -> None:
     await own
 
 
-def test_a_takeover_that_is_cancelled_from_within_is_tried_again(topics: str):
+async def torn() -> None:
+    """As a store does that cannot be made, because the disk is full."""
+    raise StoreTorn("expected to make a store, found no space")
+
+
+@pytest.mark.parametrize("fails", [cancelled_from_within, torn])
+def test_a_takeover_that_fails_is_tried_again(topics: str, fails: Callable[[], Awaitable[None]]):
     attempts: list[int] = []
 
     async def take_over(number: int, replied: int) -> Partition:
         attempts.append(number)
         if attempts == [number]:
-            await cancelled_from_within()
+            await fails()
         return cast("Partition", SimpleNamespace(number=number, replied=replied))
 
     async def scenario() -> None:

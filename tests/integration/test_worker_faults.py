@@ -2,13 +2,17 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
 from headwater.schemas.history import StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.state_store import StoreTorn
+from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.instance_stores import DiskStore
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.e2e.workflow_house import Sender
 from tests.fakes.engines import ENGINES
@@ -107,5 +111,53 @@ def test_what_waits_for_appends_does_not_wait_for_those_that_follow():
             assert worker._turning.locked()
         assert not worker._turning.locked()
         second.set()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_is_torn_ends_the_worker_and_the_next_one_fills_it(
+    topics: str, tmp_path: Path
+):
+    def a_worker() -> WorkflowWorker:
+        return WorkflowWorker(
+            cluster=Cluster(topics),
+            apps=["tests.e2e.workflow_app"],
+            engines=ENGINES,
+            clock=now_ms,
+            draw_seed=lambda: "seed",
+            name="tests",
+            stores=StateStores(tmp_path, 8 * 1024 * 1024, now_ms),
+        )
+
+    client = WorkflowClient(
+        cluster=Cluster(topics),
+        client_id="tests",
+        timeout_s=20,
+        clock=now_ms,
+        new_id=lambda: os.urandom(8).hex(),
+    )
+
+    async def scenario() -> None:
+        worker = a_worker()
+        working = asyncio.create_task(worker.run())
+        await client.start()
+        try:
+            await Sender(client).ready()
+            async with asyncio.timeout(30):
+                while len(worker._driver.partitions) < worker._driver.count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            for partition in worker._driver.partitions.values():
+                store = partition.owner.instances.store
+                assert isinstance(store, DiskStore)
+                store._store._db.close()  # Whatever is asked of it from now on fails.
+            asked = asyncio.create_task(client.send("echo", "torn", StartRun('"1"')))
+            with pytest.raises(StoreTorn, match="deleted it"):
+                await asyncio.wait_for(working, 30)
+            working = asyncio.create_task(a_worker().run())
+            assert not (await asked).code
+        finally:
+            await client.stop()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
     asyncio.run(scenario())
