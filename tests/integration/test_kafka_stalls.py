@@ -125,15 +125,15 @@ def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
         await client.start()
         await ready(client)
         with broker.suspended():
-            for number in range(5):
+            for _ in range(5):
                 with pytest.raises((OutcomeUnknown, BrokerUnavailable)):
-                    await client.send("stalled", str(number), PauseRun())
+                    await client.send("stalled", "one", PauseRun())
         # Whoever waits for this one does so with a worker that answers; here there is none.
         with pytest.raises((OutcomeUnknown, BrokerUnavailable)):
-            await client.send("stalled", "last", PauseRun())
+            await client.send("stalled", "one", PauseRun())
         await client.stop()
         found = await copies(broker.bootstrap, "workflow-commands")
-        # Two groups are with the producer at most; the others were taken back.
+        # Two groups of a partition are with the producer at most; the others were taken back.
         assert sum(found.values()) <= 3
 
     asyncio.run(whole())
