@@ -373,9 +373,10 @@ def on_assignment(
 def consumer_failure(app: faust.App) -> BaseException | None:
     """The error that keeps the consumer from its group for good, if there is one.
 
-    Faust fetches beneath the methods of aiokafka's that would raise it.
+    Faust fetches beneath the methods of aiokafka's that would raise it. May be asked from any
+    thread, also before there is a consumer.
     """
-    thread = getattr(app.consumer, "_thread", None)
+    thread = getattr(app._consumer, "_thread", None)  # noqa: SLF001 (`consumer` would make one)
     coordinator = getattr(getattr(thread, "_consumer", None), "_coordinator", None)
     task = getattr(coordinator, "_coordination_task", None)
     if task is not None and task.done() and not task.cancelled() and task.exception():

@@ -143,7 +143,7 @@ def _die() -> NoReturn:
     os._exit(EXIT_CRASHED)
 
 
-def _pulse(lease: Lease, watchdog: Watchdog) -> NoReturn:
+def _pulse(app: App, lease: Lease, watchdog: Watchdog) -> NoReturn:
     """Renews the lease, and sees that all get on, for as long as the process lives.
 
     For a thread of its own: when a stopped process goes on, the event loop may call no timer for
@@ -160,6 +160,10 @@ def _pulse(lease: Lease, watchdog: Watchdog) -> NoReturn:
         except Stalled as error:
             log.critical("the worker ends, to start again from what is durable: %s", error)
             dump()
+            _die()
+        # Faust does not notice, and calls no timer before the first assignment.
+        if (failure := consumer_failure(app)) is not None:
+            log.critical("the worker ends, to join its group anew: %r", failure)
             _die()
         time.sleep(_PULSE_S)
 
@@ -199,17 +203,9 @@ def _build(
     for topic in stage.sources:
         consume(app, name=f"{stage.name}-{topic}", topic=topic, process=_or_die(agent.process))
     every(app, _TICK_S, _or_die(agent.tick))
-    every(app, _TICK_S, _or_die(partial(_check_consumer, app)))
     on_assignment(
         app, assigned=agent.assigned, revoked=agent.revoked, prepare=_or_die(agent.prepare)
     )
-
-
-async def _check_consumer(app: App) -> None:
-    """Ends the worker when its consumer has failed, which Faust does not notice."""
-    error = consumer_failure(app)
-    if error is not None:
-        raise error
 
 
 def run_worker(  # noqa: PLR0913 (all that it joins)
@@ -239,7 +235,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     # among what lives as long as the process.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    threading.Thread(target=_pulse, args=(lease, watchdog), name="pulse", daemon=True).start()
+    threading.Thread(target=_pulse, args=(app, lease, watchdog), name="pulse", daemon=True).start()
     if not run(app):
         log.critical("the worker ends, to start again from what is durable: Faust failed")
         _die()

@@ -3,37 +3,54 @@
 import subprocess
 import sys
 
+import pytest
+
 from headwater.streams.pipeline.worker import EXIT_CRASHED
 
 PATIENCE_S = 60
 
 WORKER = """
 import logging, sys
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import UnknownError
 from headwater.gateway.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.pipeline import _faust, worker
 
-async def fails(_):
-    raise RuntimeError("could not seek")
-
 logging.basicConfig(level="CRITICAL")
-_faust.BatchConsumer.perform_seek = fails
+{failing}
 worker.run_worker(
     cluster=Cluster(sys.argv[1]), app_id="crash", placement=Placement(installed_providers(), "hw_"),
     park_for_ms=1_000,
 )
 """
+SEEKING = """
+async def fails(_):
+    raise RuntimeError("could not seek")
+
+_faust.BatchConsumer.perform_seek = fails
+"""
+#: Of what it did not expect, aiokafka tells whoever asks it for records; Faust does not ask.
+JOINING = """
+async def fails(*_):
+    raise UnknownError("could not join")
+
+GroupCoordinator.ensure_active_group = fails
+"""
 
 
-def test_a_failure_of_faust_ends_the_worker_as_a_crash(topics: str):
+@pytest.mark.parametrize(
+    ("failing", "said"), [(SEEKING, "could not seek"), (JOINING, "could not join")]
+)
+def test_a_failure_of_faust_ends_the_worker_as_a_crash(topics: str, failing: str, said: str):
     worker = subprocess.run(
-        [sys.executable, "-c", WORKER, topics],
+        [sys.executable, "-c", WORKER.format(failing=failing), topics],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
     assert worker.returncode == EXIT_CRASHED, worker.stderr
-    assert "could not seek" in worker.stderr
-    assert "to start again from what is durable" in worker.stderr
+    assert said in worker.stderr
+    assert "the worker ends, to " in worker.stderr
