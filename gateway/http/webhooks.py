@@ -36,6 +36,8 @@ from headwater.schemas.records import RequestAnswered, WebhookReceived
 _LOG: Final = logging.getLogger("headwater.gateway")
 
 _ACCEPTED: Final = "accepted"
+#: The largest size that is told: some senders announce more than any record could hold.
+_SIZE_MAX: Final = 2**53
 #: Refusals that are nobody's fault but ours, or no delivery's: nothing is told of them here.
 _OF_OURS: Final = frozenset(
     {"internal_error", "broker_unavailable", "not_yet_readable", "method_not_allowed"}
@@ -119,7 +121,7 @@ class Receiver:
             _LOG.exception("request %s failed", request_id)
             answer = Refusal("internal_error", "The failure is logged under this request's id.")
         finally:
-            size = head.length or hold.size
+            size = min(head.length or hold.size, _SIZE_MAX)
             hold.release()
         self._tell(answer, request_id, peer, size)
         if isinstance(answer, Accepted):

@@ -69,7 +69,7 @@ class AnswerLog:
         partition = partition_of(key, self._commit.partitions)
         try:
             self._add([_Answer(Outgoing(TRACES, partition, key, encode(answer)))])
-        except NotYetReadable:
+        except (NotYetReadable, ValueError):
             self._lose(1)
 
     def _add(self, answers: Sequence[_Answer]) -> None:

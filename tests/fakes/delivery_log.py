@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.gateway.http.ports import DeliveryLog
+from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.webhook_log import Appended, Replayed
@@ -52,7 +53,7 @@ class MemoryAnswers:
     async def stop(self) -> None: ...
 
     def record(self, answer: RequestAnswered) -> None:
-        self.recorded.append(answer)
+        self.recorded.append(decode(encode(answer), RequestAnswered))
 
 
 class MemoryReplays:

@@ -195,6 +195,18 @@ def test_a_signature_that_cannot_be_right_is_refused_without_its_body() -> None:
     asyncio.run(whole())
 
 
+def test_a_length_that_no_record_could_hold_is_refused_like_any_other() -> None:
+    async def whole() -> None:
+        async with served() as connect:
+            for length in (2**63, 2**63 - 1, 2**62):
+                connection = await connect("127.0.0.2")
+                await connection.send(head("/webhooks/terra", length))
+                async with asyncio.timeout(SOON_S):
+                    assert await connection.status() == 413
+
+    asyncio.run(whole())
+
+
 def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_HEAD_TIMEOUT_MS", 300)
 
