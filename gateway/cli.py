@@ -233,7 +233,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
     import asyncio  # noqa: PLC0415 (see above)
 
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.commands.starting import rules_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.commands.starting import pipeline_rules  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
     from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
     from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
@@ -243,7 +243,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
     from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
 
     cluster = cluster_of(settings)
-    rules = rules_of(settings)
+    rules = pipeline_rules(settings)
     asyncio.run(check_topics(cluster))
     asyncio.run(pass_over_skipped(cluster))
     with member_of_house(cluster, _member("pipeline")) as membership:

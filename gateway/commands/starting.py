@@ -9,7 +9,14 @@ import click
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.settings import PREFIX, Settings
-from headwater.processors.triggers.rules import Rule, RulesInvalid, check_workflows, read_rules
+from headwater.gateway.sources import sources_of
+from headwater.processors.triggers.rules import (
+    Rule,
+    RulesInvalid,
+    check_sources,
+    check_workflows,
+    read_rules,
+)
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.starters.effects import Starter
@@ -39,6 +46,19 @@ def rules_of(settings: Settings) -> tuple[Rule, ...]:
         raise _wrong(settings, f"expected a file of rules, found: {error}") from error
     except RulesInvalid as error:
         raise _wrong(settings, error.message) from error
+
+
+def pipeline_rules(settings: Settings) -> tuple[Rule, ...]:
+    """The rules as the pipeline follows them: it knows the sources, workflow workers need not.
+
+    Errors: RulesWrong, SourcesInvalid, ProviderInvalid.
+    """
+    rules = rules_of(settings)
+    try:
+        check_sources(rules, {source.name for source in sources_of(settings)})
+    except RulesInvalid as error:
+        raise _wrong(settings, error.message) from error
+    return rules
 
 
 def check_rules(settings: Settings, rules: Sequence[Rule], declared: Declarations) -> None:

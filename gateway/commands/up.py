@@ -20,7 +20,7 @@ from headwater.gateway.commands.options import SettingsWrong, url_of
 from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.show_day import DayFailed, DayShow
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
-from headwater.gateway.commands.starting import check_rules, rules_of
+from headwater.gateway.commands.starting import check_rules, pipeline_rules
 from headwater.gateway.commands.work import declared_by
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.supervisor import Part, Supervisor
@@ -77,7 +77,7 @@ def run_up(
 
 def _tell_of_app(settings: Settings) -> None:
     """Says what the apps declare, so that a mistake in them is seen before anything is started."""
-    rules = rules_of(settings)
+    rules = pipeline_rules(settings)
     if rules and not settings.app:
         raise SettingsWrong(
             "HEADWATER_APP: expected the app whose workflows rules start, found none"

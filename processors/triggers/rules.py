@@ -14,7 +14,7 @@ For a signal `event` is its type (without it, the delivery's), `payload` is CEL 
 """
 
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -112,11 +112,23 @@ def check_workflows(rules: Iterable[Rule], workflows: Collection[str]) -> None:
 
     Errors: RulesInvalid.
     """
-    known = ", ".join(sorted(workflows))
+    _check("workflow", {rule.name: rule.workflow for rule in rules}, workflows)
+
+
+def check_sources(rules: Iterable[Rule], sources: Collection[str]) -> None:
+    """Sees that the sources that rules name are there: no delivery would ever be of another.
+
+    Errors: RulesInvalid.
+    """
+    _check("source", {rule.name: rule.source for rule in rules}, sources)
+
+
+def _check(field: str, named: Mapping[str, str], names: Collection[str]) -> None:
+    known = ", ".join(sorted(names))
     problems = [
-        f"rule {rule.name}: expected workflow to be one of {known}; found {rule.workflow!r}"
-        for rule in rules
-        if rule.workflow not in workflows
+        f"rule {rule}: expected {field} to be one of {known}; found {name!r}"
+        for rule, name in named.items()
+        if name not in names
     ]
     if problems:
         raise RulesInvalid("\n".join(problems))

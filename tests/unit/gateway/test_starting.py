@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.commands.starting import RulesWrong, check_rules, rules_of, together
+from headwater.gateway.commands.starting import (
+    RulesWrong,
+    check_rules,
+    pipeline_rules,
+    rules_of,
+    together,
+)
 from headwater.gateway.commands.up import parts_of
 from headwater.gateway.settings import Settings
 from headwater.streams.code_host.apps import Declarations
@@ -65,11 +71,19 @@ def test_a_workflow_that_the_app_does_not_have(tmp_path: Path):
         check_rules(settings, rules_of(settings), Declarations(("order",)))
 
 
-def test_only_the_workflow_worker_of_a_house_gets_the_rules():
+def test_a_source_that_nobody_posts_as(tmp_path: Path):
+    settings = written(tmp_path, RULE.replace('"terra"', '"tera"'))
+    assert rules_of(settings)  # workers of workflows need not know the sources
+    with pytest.raises(
+        RulesWrong, match="review: expected source to be one of terra; found 'tera'"
+    ):
+        pipeline_rules(settings)
+
+
+def test_the_pipeline_of_a_house_gets_the_rules_and_so_does_its_worker_of_workflows():
     parts = parts_of(Settings(app="mine.workflows", rules="rules.toml"))
     rules = {part.name: part.env["HEADWATER_RULES"] for part in parts}
-    assert rules.pop("workflows") == "rules.toml"
-    assert set(rules.values()) == {""}
+    assert rules["workflows"] == rules["pipeline"] == "rules.toml"
 
 
 def test_the_first_error_ends_all_of_them():
