@@ -195,12 +195,19 @@ class GroupCommit(Generic[E]):
     async def _append_until_broken(self) -> None:
         """Appends what is queued, each partition for itself, until an append fails."""
         appending = [asyncio.create_task(self._append(each)) for each in self._queues.values()]
+        for task in appending:
+            task.add_done_callback(self._appending_ended)
         try:
             await self._broken.wait()
         finally:
             for task in appending:
                 task.cancel()
             await asyncio.wait(appending)
+
+    def _appending_ended(self, appending: asyncio.Task[None]) -> None:
+        if not appending.cancelled() and (error := appending.exception()):
+            log.critical("expected to go on appending to %s", self._topic, exc_info=error)
+            self._broken.set()
 
     async def _append(self, queue: _Queue[E]) -> None:
         while True:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn
 
@@ -43,6 +43,9 @@ log = logging.getLogger(__name__)
 
 #: Event ids remembered for answering duplicates: about 200 bytes each.
 _REMEMBERED: Final = 250_000
+#: Records of admissions that a start looks back in each partition, each of one event id or of some
+#: hundreds. What lies before them only intake knows, and drops.
+_LOOK_BACK: Final = 1_000
 _GIVE_UP_EVERY_S: Final = 0.25
 #: How long following admissions may take to end.
 _STOP_S: Final = 5.0
@@ -123,8 +126,8 @@ class WebhookLog:
         """Starts in the background; Kafka may be down, now or later."""
         await self._commit.start()
         self._background = [
-            asyncio.create_task(self._give_up(), name="give up on the late"),
-            asyncio.create_task(self._watch_admissions(), name="watch admissions"),
+            asyncio.create_task(_kept_up(each), name=each.__name__)
+            for each in (self._give_up, self._watch_admissions)
         ]
 
     async def stop(self) -> None:
@@ -237,10 +240,15 @@ class WebhookLog:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")
         while True:
             consumer = AIOKafkaConsumer(  # without a group: all partitions are its own
-                ADMISSIONS, **self._cluster.options(), auto_offset_reset="earliest"
+                ADMISSIONS, **self._cluster.options(), auto_offset_reset="latest"
             )
             try:
                 await consumer.start()
+                ends = await consumer.end_offsets(list(consumer.assignment()))
+                for where, end in ends.items():
+                    # Before the first record there is, a consumer goes on from the end.
+                    (first,) = (await consumer.beginning_offsets([where])).values()
+                    consumer.seek(where, max(first, end - _LOOK_BACK))
                 retrying.succeeded()
                 await self._follow(consumer)
             except (KafkaError, OSError) as error:
@@ -257,6 +265,17 @@ class WebhookLog:
                     with contextlib.suppress(HeadwaterError):
                         for event_id in decode(record.value, WebhooksClaimed).event_ids:
                             self._known.add(event_id)
+
+
+async def _kept_up(work: Callable[[], Awaitable[None]]) -> NoReturn:
+    """Does work that never ends again and again, should it end all the same."""
+    retrying = Retrying(log, "work in the background failed")
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            log.exception("expected work that goes on, found its end")
+            await retrying.failed(error)
 
 
 def _cloud(delivery: WebhookReceived) -> list[tuple[str, bytes]]:

@@ -1,5 +1,6 @@
 """The compose file describes a cluster that survives the loss of a broker, and has no secrets."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from headwater.streams.kafka.jars import KAFKA_VERSION
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.kafka.yml"
 SECRETS = ("TERRA_SECRETS", "ADMIN_KEY", "READ_KEY", "WORKFLOW_KEY", "POSTGRES_PASSWORD")
-OURS = ("topics", "migrate", "gateway", "worker", "projector")
+OURS = ("topics", "migrate", "gateway", "worker", "workflows", "projector")
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 
 
@@ -95,16 +96,27 @@ def test_brokers_differ_in_their_number_address_and_data(services: dict[str, Any
 
 def test_parts_start_after_the_topics_and_tables_are_there(services: dict[str, Any]):
     done = {"condition": "service_completed_successfully"}
-    for name in ("gateway", "worker", "projector"):
+    for name in ("gateway", "worker", "workflows", "projector"):
         assert services[name]["depends_on"] == {"topics": done, "migrate": done}
     for name in ("topics", "migrate"):
         assert services[name]["restart"] == "no"
     assert services["worker"]["deploy"]["replicas"] == 2
 
 
+def test_workflows_have_a_worker_whose_app_the_image_has(services: dict[str, Any]):
+    command, _, app = services["workflows"]["command"]
+    assert command == "worker"
+    assert importlib.util.find_spec(app) is not None
+
+
+def test_images_of_others_have_exact_tags(services: dict[str, Any]):
+    images = {service["image"] for service in services.values()} - {"headwater"}
+    assert all(re.search(r":v?\d+(\.\d+)+$", image) for image in images), images
+
+
 def test_the_cluster_is_of_the_embedded_versions(services: dict[str, Any]):
     assert services["kafka-1"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
-    assert services["postgres"]["image"] == "postgres:18"
+    assert services["postgres"]["image"] == "postgres:18.4"
 
 
 def test_the_image_holds_every_package_and_is_not_roots():

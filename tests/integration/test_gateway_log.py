@@ -17,10 +17,10 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.processors.providers.placement import Placement
 from headwater.projections.deliveries.queries import Reader
-from headwater.schemas.codec import decode, record_name
+from headwater.schemas.codec import decode, encode, record_name
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.schemas.topics import DEAD_LETTERS, TRACES, WEBHOOKS
+from headwater.schemas.records import RequestAnswered, WebhookReceived, WebhooksClaimed
+from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, TRACES, WEBHOOKS
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
@@ -280,3 +280,29 @@ def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None
     assert (answer["replayed"], answer["failed"]) == (0, 1)
     assert answer["results"][0]["detail"].startswith("expired: the topic has")
     assert f"{partition}@{gone}" in asyncio.run(marks())
+
+
+def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):
+    """More of them would only be read: what is older, intake knows."""
+    partition = 3
+    claims = [
+        Outgoing(ADMISSIONS, partition, None, encode(WebhooksClaimed([f"{number:032x}"], [0], 0)))
+        for number in range(1_500)
+    ]
+
+    async def whole() -> None:
+        appender = Appender(cluster=Cluster(topics), client_id="claims")
+        await appender.append(claims)
+        await appender.stop()
+        log = real_log(topics)
+        await log.start()
+        try:
+            async with asyncio.timeout(60):
+                while f"{1_499:032x}" not in log._known:  # noqa: ASYNC110 (nobody tells)
+                    await asyncio.sleep(0.01)
+            assert f"{500:032x}" in log._known
+            assert f"{499:032x}" not in log._known
+        finally:
+            await log.stop()
+
+    asyncio.run(whole())
