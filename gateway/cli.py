@@ -234,6 +234,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
 
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
     from headwater.gateway.commands.starting import pipeline_rules  # noqa: PLC0415 (see above)
+    from headwater.gateway.commands.state import stores_of  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
     from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
     from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
@@ -254,6 +255,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
             placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
             rules=rules,
             park_for_ms=settings.park_for_s * 1000,
+            stores=stores_of(settings, now_ms),
             member=settings.member or None,
         )
 

@@ -33,17 +33,18 @@ async def read_partition(
     topics: Sequence[str],
     partition: int,
     *,
-    start: int | None = None,
+    start: int | Mapping[str, int] | None = None,
     end: int | None = None,
     stall_s: float = STALL_S,
 ) -> AsyncGenerator[list[Incoming]]:
     """Yields the records of a partition of some topics, some at a time, those of a topic in order.
 
-    Shape:  from `start` on, else from the first; up to, without, `end`, which the log must have
-            reached, else up to the end as of now. Compaction leaves holes among the offsets.
+    Shape:  from `start` on, which may be one for each of some topics, else from the first; up to,
+            without, `end`, which the log must have reached, else up to the end as of now.
+            Compaction leaves holes among the offsets.
     Errors: BrokerUnavailable.
     """
-    if start is not None and end is not None and start >= end:
+    if isinstance(start, int) and end is not None and start >= end:
         return
     where = [TopicPartition(topic, partition) for topic in topics]
     consumer = AIOKafkaConsumer(
@@ -82,12 +83,15 @@ async def read_partition(
 
 
 async def _starts(
-    consumer: AIOKafkaConsumer, where: Sequence[TopicPartition], start: int | None
+    consumer: AIOKafkaConsumer,
+    where: Sequence[TopicPartition],
+    start: int | Mapping[str, int] | None,
 ) -> Mapping[TopicPartition, int]:
-    if start is not None:
+    if isinstance(start, int):
         return dict.fromkeys(where, start)
     first: Mapping[TopicPartition, int] = await consumer.beginning_offsets(where)
-    return first
+    wanted = start or {}
+    return {each: max(offset, wanted.get(each.topic, 0)) for each, offset in first.items()}
 
 
 class _Progress:

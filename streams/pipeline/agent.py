@@ -8,7 +8,15 @@ done. What somebody else wrote in between is found by the offsets, and mended (`
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager
 from typing import Final, Protocol
 
@@ -29,6 +37,7 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch
 from headwater.streams.pipeline.stage import Stage, phases
+from headwater.streams.pipeline.staged import Mark, Store
 from headwater.streams.pipeline.tenure import FENCED, Fold, Gap, Hidden, Tenure, claim, last_of
 from headwater.streams.pipeline.watchdog import Watchdog
 
@@ -67,6 +76,7 @@ class Agent:
         offsets: Offsets,
         lease: Check,
         watchdog: Watchdog,
+        open_store: Callable[[int], Awaitable[Store]],
         clock: Callable[[], int],
         owner: str,
     ) -> None:
@@ -75,6 +85,7 @@ class Agent:
         self._appender = appender
         self._offsets = offsets
         self._watchdog = watchdog
+        self._open_store = open_store
         self._lease = lease
         self._clock = clock
         self._owner = owner
@@ -149,11 +160,13 @@ class Agent:
             with self._writable(batch.partition):
                 emitted = self.stage.step(batch.topic, batch.partition, known, self._clock())
                 await self._append(tenure, emitted)
+                self.stage.write(batch.partition, tenure.mark(self.stage.memory))
                 batch.done()
             self._gets_on(batch.partition, f"{batch.topic} up to {batch.end}")
 
     def _gets_on(self, partition: int, how: str) -> None:
-        self._watchdog.gets_on(_name(partition), how)
+        if partition in self._owned:  # else nobody would ever say that it has left
+            self._watchdog.gets_on(_name(partition), how)
 
     async def tick(self) -> None:
         """Does what is due in the partitions of this worker."""
@@ -177,6 +190,7 @@ class Agent:
                 await self._append(tenure, self.stage.tick(partition, now_ms))
                 if looks:
                     await self._look(tenure)
+                self.stage.write(partition, tenure.mark(self.stage.memory))
 
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
@@ -203,7 +217,7 @@ class Agent:
     async def _append(self, tenure: Tenure, emitted: Sequence[Outgoing]) -> None:
         """Appends what a stage emitted; mends what others wrote meanwhile.
 
-        Errors: Superseded.
+        Errors: PartitionLost.
         """
         for phase in phases(emitted):
             self._lease.check()
@@ -295,9 +309,10 @@ class Agent:
         """Restores a partition's memory, and claims it; None if it has to wait, or is gone."""
         owned = self._owned
         self.stage.forget(partition)
-        fold = Fold()
+        fold = Fold(await self._open(partition))
         # Its offset is greater than that of any claim before, whoever comes to read it first.
-        (offset,) = (await self._claim([ADMISSIONS], partition)).values()
+        admissions = await self._claim([ADMISSIONS], partition)
+        offset = admissions[ADMISSIONS]
         if not await self._restore(partition, fold, owned):
             return None
         epoch = epoch_after(offset, fold.epoch)
@@ -308,14 +323,27 @@ class Agent:
             start, end = fold.positions.get(topic, 0), claims.get(topic, 0)
             if not await self._restore(partition, fold, owned, (topic, start, end)):
                 return None
-        tenure = Tenure(partition, epoch, claims)
+        tenure = Tenure(partition, epoch, admissions | claims)
         self.stage.owned(partition, tenure.headers)
         await self._show(tenure, fold.hidden)
         await self._say_seen(tenure)
+        self.stage.write(partition, tenure.mark(self.stage.memory))
         if owned is not self._owned:
             return None
         self._tenures[partition] = tenure
         return tenure
+
+    async def _open(self, partition: int) -> Mark:
+        """Opens a partition's store; one that is ahead of the topics is of others, and emptied."""
+        store = await self._open_store(partition)
+        mark = self.stage.opened(partition, store)
+        ends = await self._offsets.ends(self.stage.memory, partition)
+        ahead = [topic for topic, offset in mark.positions.items() if offset > ends[topic]]
+        if not ahead:
+            return mark
+        log.warning("partition %d is read anew: its store is ahead of %s", partition, ahead)
+        store.clear()
+        return self.stage.opened(partition, store)
 
     async def _claim(
         self,
@@ -339,7 +367,9 @@ class Agent:
         part: tuple[str, int, int] | None = None,
     ) -> bool:
         """Reads a partition's memory, all of it or a part; False if it is to be read no further."""
-        topics, start, end = (self.stage.memory, None, None)
+        topics: Sequence[str] = self.stage.memory
+        start: int | Mapping[str, int] = dict(fold.positions)
+        end: int | None = None
         if part is not None:
             topics, start, end = (part[0],), part[1], part[2]
         reading = read_partition(self._cluster, topics, partition, start=start, end=end)
@@ -355,6 +385,9 @@ class Agent:
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:
                         self.stage.restored(record)
+                mark = fold.mark(self.stage.memory)
+                if mark is not None:  # else it is written once what hides there is mended
+                    self.stage.write(partition, mark)
         return owned is self._owned
 
     def _read(

@@ -24,6 +24,7 @@ from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
+from headwater.streams.pipeline.staged import Mark, Store
 
 
 class Intake:
@@ -56,29 +57,42 @@ class Intake:
             UNRESOLVED: self._take_unresolved,
         }
 
+    def opened(self, partition: int, store: Store) -> Mark:
+        """Takes the store of a partition."""
+        state = self._states[partition] = PartitionState(partition, store)
+        return state.mark()
+
     def restored(self, record: Incoming) -> None:
         """Takes in a record of a partition's memory."""
-        self._state(record.partition).restored(record)
+        self._states[record.partition].restored(record)
+
+    def write(self, partition: int, mark: Mark) -> None:
+        """Writes what is durable to the store of a partition."""
+        self._states[partition].write(mark)
 
     def forget(self, partition: int) -> None:
-        """Drops what is known of a partition."""
-        self._states.pop(partition, None)
+        """Closes the store of a partition."""
+        state = self._states.pop(partition, None)
+        if state is not None:
+            state.close()
 
     def owned(self, partition: int, headers: Headers) -> None:
         """Says with which headers the records of a partition are written from now on."""
-        self._state(partition).headers[:] = headers
+        self._states[partition].headers[:] = headers
 
     def again(self, partition: int, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
         """The records that say what is known of some keys, which were hidden by others."""
-        return self._state(partition).again(topic, keys)
+        return self._states[partition].again(topic, keys)
 
     def step(
         self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
         """Processes a batch of one topic."""
-        state = self._state(partition)
+        state = self._states[partition]
         processing = self._processing(partition, state, now_ms)
         take = self._take[topic]
+        if topic == WEBHOOKS:
+            state.claims.load(record.key for record in records if record.key)
         for record in records:
             try:
                 take(state, processing, record)
@@ -90,17 +104,11 @@ class Intake:
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
         """Ends the waits that lasted too long, and forgets what senders retry no more."""
-        state = self._state(partition)
+        state = self._states[partition]
         state.claims.expire(now_ms)
         processing = self._processing(partition, state, now_ms)
         processing.give_up(self._park_for_ms)
         return processing.emission.records
-
-    def _state(self, partition: int) -> PartitionState:
-        state = self._states.get(partition)
-        if state is None:
-            state = self._states[partition] = PartitionState(partition)
-        return state
 
     def _processing(self, partition: int, state: PartitionState, now_ms: int) -> Processing:
         emission = Emission(

@@ -1,12 +1,12 @@
 """What the owner of a partition knows: rows, the deliveries that wait, and claims of event ids.
 
 All of it comes from compacted topics, record by record, and all of one partition number: the rows
-of its users and of its subjects, whichever topic brought the delivery that changes them.
+of its users and of its subjects, whichever topic brought the delivery that changes them. It lies in
+a store on disk, as the bytes that the topics have, and those of its rows that were used lately are
+at hand.
 """
 
-from collections import deque
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -19,8 +19,27 @@ from headwater.schemas.records import WebhookAdmitted, WebhooksClaimed
 from headwater.schemas.tables import Row, Table
 from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.kafka.state_store import Family
+from headwater.streams.pipeline.staged import Mark, Staged, Store
+
+#: Version of what is kept under which key.
+FORM: Final = "1"
 
 _HORIZON_MS: Final = next(t.retention_ms for t in TOPICS if t.name == ADMISSIONS) or 0
+#: Claims of as long lie together, and are dropped together: a delivery is looked for in each of
+#: them, so few are good.
+_BUCKET_MS: Final = _HORIZON_MS // 2
+_BUCKET: Final = "c"
+_ROWS: Final = Family("r")
+_WAITS: Final = Family("w")
+#: When each wait began, and its key.
+_BEGUN: Final = Family("b")
+_MARK: Final = Family("m")
+_TIME_BYTES: Final = 8
+#: Rows that are kept decoded; one that is not costs some 20 µs more.
+_ROWS_KEPT: Final = 2_000
+
+_mark: Final = msgspec.msgpack.Decoder(Mark).decode
 
 
 class Wanted(NamedTuple):
@@ -30,18 +49,22 @@ class Wanted(NamedTuple):
     subject: str
 
 
-_RowKey: TypeAlias = tuple[str, tuple[str, ...]]
+_RowKey: TypeAlias = tuple[str, bytes]
 
 
 class PartitionState:
-    """What is known of one partition."""
+    """What is known of one partition.
 
-    def __init__(self, partition: int) -> None:
+    Errors: StoreTorn, from everything.
+    """
+
+    def __init__(self, partition: int, store: Store) -> None:
         #: What its records have that carry their writer's epoch; filled once there is one.
         self.headers: Headers = []
-        self.claims = Claims(partition)
-        self.rows = Rows(partition, self.headers)
-        self.waits = Waits(partition, self.headers)
+        self._staged = Staged(store)
+        self.claims = Claims(partition, self._staged)
+        self.rows = Rows(partition, self.headers, self._staged)
+        self.waits = Waits(partition, self.headers, self._staged)
 
     def restored(self, record: Incoming) -> None:
         """Takes in a record of its memory."""
@@ -62,14 +85,32 @@ class PartitionState:
         row = self.rows.get(lookup.table, (subject,))
         return None if row is None else lookup.user_in(row.values)
 
+    # -- the store
+
+    def mark(self) -> Mark:
+        """How far the topics are in the store."""
+        data = self._staged.get(_MARK, b"")
+        return Mark() if data is None else _mark(data)
+
+    def write(self, mark: Mark) -> None:
+        """Writes what was changed to the store: all of it is in the topics, up to this mark."""
+        self._staged.put(_MARK, b"", msgspec.msgpack.encode(mark))
+        self._staged.write(mark.positions)
+
+    def close(self) -> None:
+        """Lets others have the store."""
+        self._staged.store.close()
+
 
 class Claims:
     """The first offset of every event id of a partition, for as long as senders retry."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, staged: Staged) -> None:
         self._partition = partition
-        self._offset_of: dict[str, int] = {}
-        self._batches: deque[tuple[int, list[str]]] = deque()
+        self._staged = staged
+        self._buckets = {each for each in staged.store.families() if each.startswith(_BUCKET)}
+        #: Of the batch at hand.
+        self._known: dict[str, int] = {}
         self._fresh: dict[str, int] = {}
 
     def restored(self, record: Incoming) -> None:
@@ -77,144 +118,195 @@ class Claims:
         if record.value is None:
             return
         claimed = decode(record.value, WebhooksClaimed)
+        bucket = self._bucket(claimed.admitted_at_ms)
         for event_id, offset in zip(claimed.event_ids, claimed.offsets, strict=True):
-            self._offset_of[event_id] = min(offset, self._offset_of.get(event_id, offset))
-        self._batches.append((claimed.admitted_at_ms, claimed.event_ids))
+            held = self._held(event_id)
+            if held is None or offset < held:
+                self._staged.put(bucket, event_id.encode(), _number(offset))
+
+    def load(self, event_ids: Iterable[bytes]) -> None:
+        """Looks for the event ids of a batch, all at once, because that is cheaper."""
+        keys = list(event_ids)
+        self._known.clear()
+        for bucket in self._buckets:
+            found = self._staged.store.multi_get(bucket, keys)
+            for key, value in zip(keys, found, strict=True):
+                if value is not None:
+                    offset, event_id = int.from_bytes(value, "big"), key.decode()
+                    self._known[event_id] = min(offset, self._known.get(event_id, offset))
 
     def first(self, event_id: str, offset: int) -> int:
-        """The first offset of an event id; where none is known, this one claims it."""
-        known = self._offset_of.get(event_id)
+        """The first offset of an event id that was loaded; where none is known, this claims it."""
+        known = self._known.get(event_id)
         if known is None:
-            self._offset_of[event_id] = self._fresh[event_id] = known = offset
+            self._known[event_id] = self._fresh[event_id] = known = offset
         return known
 
     def changed(self, now_ms: int) -> list[Outgoing]:
         """The claims since the last call, as one record."""
         if not self._fresh:
             return []
-        event_ids, offsets = list(self._fresh), list(self._fresh.values())
+        bucket = self._bucket(now_ms)
+        for event_id, offset in self._fresh.items():
+            self._staged.put(bucket, event_id.encode(), _number(offset))
+        claimed = WebhooksClaimed(list(self._fresh), list(self._fresh.values()), now_ms)
         self._fresh.clear()
-        self._batches.append((now_ms, event_ids))
-        claimed = WebhooksClaimed(event_ids, offsets, now_ms)
         return [Outgoing(ADMISSIONS, self._partition, None, encode(claimed))]
 
     def expire(self, now_ms: int) -> None:
         """Forgets claims that are older than any sender retries."""
-        while self._batches and self._batches[0][0] < now_ms - _HORIZON_MS:
-            for event_id in self._batches.popleft()[1]:
-                self._offset_of.pop(event_id, None)
+        for bucket in list(self._buckets):
+            if (int(bucket[1:]) + 1) * _BUCKET_MS <= now_ms - _HORIZON_MS:
+                self._staged.store.drop(bucket)
+                self._buckets.discard(bucket)
+
+    def _held(self, event_id: str) -> int | None:
+        found = [self._staged.get(bucket, event_id.encode()) for bucket in self._buckets]
+        return min((int.from_bytes(value, "big") for value in found if value), default=None)
+
+    def _bucket(self, at_ms: int) -> Family:
+        bucket = Family(f"{_BUCKET}{at_ms // _BUCKET_MS}")
+        self._buckets.add(bucket)
+        return bucket
 
 
 class Rows:
     """The rows of a partition, and which of them a batch changed."""
 
-    def __init__(self, partition: int, headers: Headers) -> None:
+    def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
         self._partition = partition
         self._headers = headers
-        self._rows: dict[_RowKey, Row] = {}
-        self._changed: dict[_RowKey, Table] = {}
+        self._staged = staged
+        #: The rows used last, in the order of their use.
+        self._kept: dict[_RowKey, Row | None] = {}
+        self._changed: dict[_RowKey, tuple[Table, Row]] = {}
 
     def restored(self, record: Incoming) -> None:
         """Takes in a row as it is in the log, or that it was deleted."""
-        table = TABLE_BY_TOPIC[record.topic]
-        if record.value is None:
-            self._rows.pop(_row_key(table, record.key or b""), None)
-        else:
-            row = decode_row(table, record.value)
-            self._rows[table.name, row.key] = row
+        table, key = TABLE_BY_TOPIC[record.topic], record.key or b""
+        self._kept.pop((table.name, key), None)
+        self._staged.put(_ROWS, _place(table, key), record.value)
 
     def record_of(self, topic: str, key: bytes) -> Outgoing:
         """The record that says what a row is, or that there is none."""
-        table = TABLE_BY_TOPIC[topic]
-        row = self._rows.get(_row_key(table, key))
-        value = None if row is None else encode_row(table, row)
+        value = self._staged.get(_ROWS, _place(TABLE_BY_TOPIC[topic], key))
         return Outgoing(topic, self._partition, key, value, self._headers)
 
     def get(self, table: Table, key: tuple[str, ...]) -> Row | None:
         """A row, None when there is none."""
-        return self._rows.get((table.name, key))
+        return self._row(table, table.row_key(key))
 
     def merge(self, update: RowUpdate) -> None:
         """Merges an update into its row."""
-        key = (update.table.name, update.key)
-        held = self._rows.get(key)
+        table = update.table
+        name = table.row_key(update.key)
+        held = self._row(table, name)
         row = merge(held, update)
         if row is not held:
-            self._rows[key] = row
-            self._changed[key] = update.table
+            key = (table.name, name)
+            self._kept[key] = row
+            self._changed[key] = (table, row)
 
     def changed(self) -> list[Outgoing]:
         """The rows that changed since the last call: each once, however often it was set."""
         out = []
-        for key, table in self._changed.items():
-            row = self._rows[key]
-            name, value = table.row_key(row.key), encode_row(table, row)
+        for (_, name), (table, row) in self._changed.items():
+            value = encode_row(table, row)
+            self._staged.put(_ROWS, _place(table, name), value)
             out.append(Outgoing(table.topic, self._partition, name, value, self._headers))
         self._changed.clear()
+        while len(self._kept) > _ROWS_KEPT:
+            del self._kept[next(iter(self._kept))]
         return out
+
+    def _row(self, table: Table, name: bytes) -> Row | None:
+        key = (table.name, name)
+        if key in self._kept:
+            row = self._kept.pop(key)
+        else:
+            value = self._staged.get(_ROWS, _place(table, name))
+            row = None if value is None else decode_row(table, value)
+        self._kept[key] = row
+        return row
 
 
 class Waits:
     """The deliveries that wait for the user of their subject, and since when."""
 
-    def __init__(self, partition: int, headers: Headers) -> None:
+    def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
         self._partition = partition
         self._headers = headers
-        self._waiting: dict[Wanted, dict[str, WebhookAdmitted]] = {}
-        #: When each began; those that have ended since are passed over.
-        self._begun: list[tuple[int, Wanted, str]] = []
+        self._staged = staged
 
     def restored(self, record: Incoming) -> None:
         """Takes in a wait, or the end of one."""
-        wanted, event_id = _wait_key(record.key or b"")
+        key = record.key or b""
         if record.value is None:
-            self._waiting.get(wanted, {}).pop(event_id, None)
+            self._end(key)
         else:
-            self.put(wanted, decode(record.value, WebhookAdmitted))
+            self._begin(key, decode(record.value, WebhookAdmitted), record.value)
 
     def get(self, wanted: Wanted, event_id: str) -> WebhookAdmitted | None:
         """A delivery that waits."""
-        return self._waiting.get(wanted, {}).get(event_id)
+        return self._get(_wait_key(wanted, event_id))
 
     def put(self, wanted: Wanted, event: WebhookAdmitted) -> None:
         """Lets a delivery wait, from the moment that it says."""
-        self._waiting.setdefault(wanted, {})[event.event_id] = event
-        heappush(self._begun, (event.parked_at_ms, wanted, event.event_id))
+        self._begin(_wait_key(wanted, event.event_id), event, encode(event))
 
     def take(self, wanted: Wanted) -> list[WebhookAdmitted]:
         """Ends all waits for a row; returns who waited."""
-        return list(self._waiting.pop(wanted, {}).values())
+        # What all keys of the row begin with: a JSON array without its end.
+        prefix = msgspec.json.encode(wanted)[:-1] + b","
+        found = list(self._staged.scan(_WAITS, prefix))
+        for key, _ in found:
+            self._end(key)
+        return [decode(value, WebhookAdmitted) for _, value in found]
 
     def take_begun_before(self, at_ms: int) -> list[tuple[Wanted, WebhookAdmitted]]:
         """Ends the waits that began at a moment or before it; returns who waited, and for what."""
+        begun = sorted(key for key, _ in self._staged.scan(_BEGUN, until=_number(at_ms + 1)))
         found = []
-        while self._begun and self._begun[0][0] <= at_ms:
-            begun_ms, wanted, event_id = heappop(self._begun)
-            waiting = self._waiting.get(wanted, {})
-            event = waiting.get(event_id)
-            if event is not None and event.parked_at_ms == begun_ms:
-                del waiting[event_id]
-                found.append((wanted, event))
-            if not waiting:
-                self._waiting.pop(wanted, None)
+        for key in (each[_TIME_BYTES:] for each in begun):
+            event = self._get(key)
+            if event is not None:
+                table, subject, _ = msgspec.json.decode(key, type=tuple[str, str, str])
+                found.append((Wanted(table, subject), event))
+                self._end(key)
         return found
 
     def record(self, wanted: Wanted, event_id: str, value: bytes | None) -> Outgoing:
         """The record of a wait in the topic `waiting`, or of its end."""
-        key = msgspec.json.encode((*wanted, event_id))
+        key = _wait_key(wanted, event_id)
         return Outgoing(WAITING, self._partition, key, value, self._headers)
 
     def record_of(self, topic: str, key: bytes) -> Outgoing:
         """The record that says whether somebody waits."""
-        event = self.get(*_wait_key(key))
-        value = None if event is None else encode(event)
-        return Outgoing(topic, self._partition, key, value, self._headers)
+        return Outgoing(topic, self._partition, key, self._staged.get(_WAITS, key), self._headers)
+
+    def _get(self, key: bytes) -> WebhookAdmitted | None:
+        value = self._staged.get(_WAITS, key)
+        return None if value is None else decode(value, WebhookAdmitted)
+
+    def _begin(self, key: bytes, event: WebhookAdmitted, value: bytes) -> None:
+        self._end(key)
+        self._staged.put(_WAITS, key, value)
+        self._staged.put(_BEGUN, _number(event.parked_at_ms) + key, b"")
+
+    def _end(self, key: bytes) -> None:
+        event = self._get(key)
+        if event is not None:
+            self._staged.put(_WAITS, key, None)
+            self._staged.put(_BEGUN, _number(event.parked_at_ms) + key, None)
 
 
-def _row_key(table: Table, key: bytes) -> _RowKey:
-    return table.name, msgspec.json.decode(key, type=tuple[str, ...])
+def _place(table: Table, key: bytes) -> bytes:
+    return b"%b\0%b" % (table.name.encode(), key)
 
 
-def _wait_key(key: bytes) -> tuple[Wanted, str]:
-    table, subject, event_id = msgspec.json.decode(key, type=tuple[str, str, str])
-    return Wanted(table, subject), event_id
+def _wait_key(wanted: Wanted, event_id: str) -> bytes:
+    return msgspec.json.encode((*wanted, event_id))
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(_TIME_BYTES, "big")

@@ -1,8 +1,9 @@
 """What an agent runs: a stage takes a batch and says what to append.
 
-A stage does no I/O, so it is tested as plain code; `worker.py` gives it batches, appends what it
-returns, and only then lets the batch be committed. Its memory of a partition comes from compacted
-topics, record by record, before the first batch. An error in `step` ends the worker: memory that
+A stage does no I/O but for its store on disk, so it is tested as plain code; the agent gives it
+batches, appends what it returns, and only then writes the store and lets the batch be committed.
+Its memory of a partition comes from compacted topics, record by record, before the first batch. An
+error in `step` ends the worker: memory that
 may be ahead of the log is thrown away with the process and restored from what is durable. What may
 not be written yet, because members of an older release could not read it, stops one partition until
 all read it; then the worker starts again in the same way.
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Protocol
 
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.pipeline.staged import Mark, Store
 
 
 class Stage(Protocol):
@@ -24,11 +26,17 @@ class Stage(Protocol):
     #: The topics, partitioned like the sources, that hold its memory.
     memory: ClassVar[tuple[str, ...]]
 
+    def opened(self, partition: int, store: Store) -> Mark:
+        """Takes the store that its memory of a partition lies in; says how far that is."""
+
     def restored(self, record: Incoming) -> None:
         """Takes in one record of its memory."""
 
+    def write(self, partition: int, mark: Mark) -> None:
+        """Writes what it knows of a partition to the store: all of it is in the topics by now."""
+
     def forget(self, partition: int) -> None:
-        """Drops its memory of a partition that another worker may own from now on."""
+        """Closes the store of a partition that another worker may own from now on."""
 
     def owned(self, partition: int, headers: Headers) -> None:
         """Says with which headers the records of a partition are written from now on."""

@@ -15,19 +15,20 @@ from typing import Final, NamedTuple, TypeAlias
 from headwater.processors.epochs import UNCLAIMED, Newest
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH, UNSEEN, epoch_of, is_claim, unseen_of
 from headwater.schemas.errors import Disposition, HeadwaterError
-from headwater.schemas.tables import TABLES
+from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.topics import OUTCOMES, WAITING
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.pipeline.staged import Mark
 
 #: The topics whose records carry their writer's epoch. Claims of event ids are true whoever writes
 #: them; hops, effects, traces and dead letters do not mind being there twice.
-FENCED: Final = (*(table.topic for table in TABLES), WAITING, OUTCOMES)
+FENCED: Final = (*(table.topic for table in ALL_TABLES), WAITING, OUTCOMES)
 
 #: Records of one topic, by key, the last of each.
 Hidden: TypeAlias = Mapping[str, Mapping[bytes, Incoming]]
 
 
-class Superseded(HeadwaterError):
+class PartitionLost(HeadwaterError):
     """Somebody else owns a partition that this process believed to be its own."""
 
     disposition = Disposition.HALT
@@ -45,14 +46,17 @@ class Gap(NamedTuple):
 class Fold:
     """What counts of the topics of one partition, read in order."""
 
-    def __init__(self) -> None:
-        self._newest: defaultdict[str, Newest] = defaultdict(Newest)
+    def __init__(self, mark: Mark | None = None) -> None:
+        mark = mark or Mark()
+        self._newest: defaultdict[str, Newest] = defaultdict(
+            Newest, {topic: Newest(epoch) for topic, epoch in mark.epochs.items()}
+        )
         #: The keys whose last record is void.
         self._hidden: defaultdict[str, dict[bytes, Incoming]] = defaultdict(dict)
         #: Where each topic goes on.
-        self.positions: dict[str, int] = {}
+        self.positions: dict[str, int] = dict(mark.positions)
         #: What the last claim said of outcomes: where to begin to look, and the epoch there.
-        self.unseen = (0, UNCLAIMED)
+        self.unseen = mark.unseen
 
     def admit(self, record: Incoming) -> bool:
         """Takes note of a record, and says whether it counts. Claims do not."""
@@ -79,6 +83,14 @@ class Fold:
     def epoch(self) -> int:
         """The greatest epoch of all."""
         return max((newest.epoch for newest in self._newest.values()), default=UNCLAIMED)
+
+    def mark(self, topics: Iterable[str]) -> Mark | None:
+        """How far some topics are folded; None while something hides there."""
+        if self.hidden:
+            return None
+        positions = {topic: self.positions[topic] for topic in topics if topic in self.positions}
+        epochs = {topic: newest.epoch for topic, newest in self._newest.items()}
+        return Mark(positions, epochs, self.unseen)
 
     @property
     def hidden(self) -> Hidden:
@@ -120,13 +132,13 @@ class Tenure:
     def appended(self, topic: str, partition: int, first: int, count: int) -> Gap | None:
         """Takes note of an acknowledged batch; returns what somebody else wrote before it.
 
-        Errors: Superseded, if it is not known where the batch lies.
+        Errors: PartitionLost, if it is not known where the batch lies.
         """
         expected = self._next.get(topic) if partition == self.partition else None
         if expected is None:
             return None
         if first < expected:
-            raise Superseded(
+            raise PartitionLost(
                 f"expected what was appended to {topic}/{partition} at {expected} or later, found "
                 f"it at {first}; usual cause: the topic was made anew"
             )
@@ -139,6 +151,12 @@ class Tenure:
         self._next[topic] = max(expected, end)
         return Gap(topic, expected, end) if end > expected else None
 
+    def mark(self, topics: Iterable[str]) -> Mark:
+        """How far some topics are in its memory, when all that it appended is acknowledged."""
+        positions = {topic: self._next[topic] for topic in topics if topic in self._next}
+        unseen = self.said_unseen or (0, UNCLAIMED)
+        return Mark(positions, dict.fromkeys(FENCED, self.epoch), unseen)
+
     @property
     def unseen(self) -> tuple[int, int]:
         """Where a successor has to begin to look for void outcomes, and the epoch there.
@@ -150,14 +168,14 @@ class Tenure:
     def strangers(self, records: Iterable[Incoming]) -> tuple[list[Incoming], Hidden]:
         """Divides the records of a gap: those of no owner, which count, and void ones.
 
-        Errors: Superseded.
+        Errors: PartitionLost.
         """
         counting: list[Incoming] = []
         hidden: defaultdict[str, dict[bytes, Incoming]] = defaultdict(dict)
         for record in records:
             epoch = epoch_of(record.headers)
             if epoch is not None and epoch > self.epoch:
-                raise Superseded(
+                raise PartitionLost(
                     f"expected {record.topic}/{record.partition} to be ours, claimed as "
                     f"{self.epoch}, found epoch {epoch} at offset {record.offset}: somebody else "
                     "has taken the partition"

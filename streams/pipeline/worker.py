@@ -23,8 +23,11 @@ from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WE
 from headwater.streams.clock import monotonic, now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.cluster_id import cluster_id
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.kafka.state_store import Identity, StateStore
+from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline._faust import (
     SESSION_TIMEOUT_S,
     App,
@@ -37,6 +40,7 @@ from headwater.streams.pipeline._faust import (
 )
 from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.partition_state import FORM
 from headwater.streams.pipeline.stage import Stage
 from headwater.streams.pipeline.watchdog import Stalled, Watchdog, arm, dump
 
@@ -52,6 +56,8 @@ _PULSE_S: Final = 1.0
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
 EXIT_CRASHED: Final = 70
 _GC_THRESHOLD: Final = 50_000
+#: How long Kafka keeps tombstones: a store that is older may lack what they deleted.
+_TOMBSTONES_KEPT_MS: Final = 24 * 60 * 60 * 1_000
 #: A partition in which nothing is done for as long, though there is something to do, is stuck.
 _PATIENCE_S: Final = 60.0
 #: A process whose threads stand still for as long is ended from C.
@@ -181,11 +187,12 @@ def _or_die(action: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     return guarded
 
 
-def _build(
+def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     app: App,
     stage: Stage,
     lease: Lease,
     watchdog: Watchdog,
+    stores: StateStores,
     cluster: Cluster,
     clock: Callable[[], int],
 ) -> None:
@@ -197,6 +204,7 @@ def _build(
         offsets=Offsets(cluster, app.conf.id),
         lease=lease,
         watchdog=watchdog,
+        open_store=partial(_open_store, stores, cluster, app.conf.id, clock),
         clock=clock,
         owner=f"{socket.gethostname()}-{os.getpid()}",
     )
@@ -208,12 +216,30 @@ def _build(
     )
 
 
+async def _open_store(
+    stores: StateStores, cluster: Cluster, group: str, clock: Callable[[], int], partition: int
+) -> StateStore:
+    """Opens the store of a partition.
+
+    Errors: BrokerUnavailable; StoreLocked, StoreTorn.
+    """
+    identity = Identity(
+        cluster=await cluster_id(cluster),
+        group=f"pipeline-{group}",
+        topics=Intake.memory,
+        partition=partition,
+        form=FORM,
+    )
+    return stores.open(identity, written_since_ms=clock() - _TOMBSTONES_KEPT_MS)
+
+
 def run_worker(  # noqa: PLR0913 (all that it joins)
     *,
     cluster: Cluster,
     app_id: str,
     placement: Placement,
     park_for_ms: int,
+    stores: StateStores,
     rules: Sequence[Rule] = (),
     member: str | None = None,
     clock: Callable[[], int] = now_ms,
@@ -230,7 +256,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     stage = Intake(placement=placement, partitions=partitions, park_for_ms=park_for_ms, rules=rules)
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
-    _build(app, stage, lease, watchdog, cluster, clock)
+    _build(app, stage, lease, watchdog, stores, cluster, clock)
     # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
     # among what lives as long as the process.
     gc.freeze()

@@ -19,15 +19,22 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch, BatchConsumer
 from headwater.streams.pipeline.agent import Agent, FormsChanged
-from headwater.streams.pipeline.tenure import Fold, Superseded
+from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.tenure import Fold, PartitionLost
 from headwater.streams.pipeline.watchdog import Watchdog
 from headwater.streams.pipeline.worker import Lease
+from tests.fakes.memory_store import MemoryStore
 
 PARTITION = 0
 OWNED = {TP(EVENTS, PARTITION), TP(UNRESOLVED, PARTITION)}
 
 ROWS = DAILY_SUMMARY.topic
 KEY = b'["user_1", "garmin", "2026-07-01"]'
+
+
+async def a_store(partition: int) -> MemoryStore:
+    assert partition == PARTITION
+    return MemoryStore()
 
 
 def nothing() -> None:
@@ -48,6 +55,15 @@ class Watched:
         self.while_stepping = nothing
         self.emits: list[bytes] = []
         self.headers: Headers = []
+
+    def opened(self, partition: int, store: Store) -> Mark:
+        del store
+        assert partition == PARTITION
+        return Mark()
+
+    def write(self, partition: int, mark: Mark) -> None:
+        assert partition == PARTITION
+        self.mark = mark
 
     def restored(self, record: Incoming) -> None:
         self.known.append(record.value)
@@ -105,6 +121,7 @@ def play(bootstrap: str, act: Callable[[Watched, Agent, Batch], object]) -> Comm
             offsets=offsets,
             lease=lease,
             watchdog=Watchdog(patience_s=60, monotonic=monotonic),
+            open_store=a_store,
             clock=now_ms,
             owner="test",
         )
@@ -180,6 +197,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             offsets=offsets,
             lease=Lease(valid_for_s=60, monotonic=monotonic),
             watchdog=Watchdog(patience_s=60, monotonic=monotonic),
+            open_store=a_store,
             clock=now_ms,
             owner="another",
         )
@@ -190,7 +208,7 @@ def test_an_owner_that_was_superseded_finds_out_and_what_it_hid_is_written_again
             await another.process(batch)
             # It stood still meanwhile, and goes on.
             stage.emits = [b"late"]
-            with pytest.raises(Superseded, match="somebody else has taken the partition"):
+            with pytest.raises(PartitionLost, match="somebody else has taken the partition"):
                 await agent.process(batch)
             await another.tick()
             again = [Outgoing(ROWS, PARTITION, KEY, b"after all", other.headers)]

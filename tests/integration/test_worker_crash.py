@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,18 +12,20 @@ PATIENCE_S = 60
 
 WORKER = """
 import logging, sys
+from pathlib import Path
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import UnknownError
 from headwater.gateway.providers import installed_providers
 from headwater.processors.providers.placement import Placement
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline import _faust, worker
 
 logging.basicConfig(level="CRITICAL")
 {failing}
 worker.run_worker(
     cluster=Cluster(sys.argv[1]), app_id="crash", placement=Placement(installed_providers(), "hw_"),
-    park_for_ms=1_000,
+    park_for_ms=1_000, stores=StateStores(Path(sys.argv[2]), 1 << 24, lambda: 0),
 )
 """
 SEEKING = """
@@ -43,9 +46,11 @@ GroupCoordinator.ensure_active_group = fails
 @pytest.mark.parametrize(
     ("failing", "said"), [(SEEKING, "could not seek"), (JOINING, "could not join")]
 )
-def test_a_failure_of_faust_ends_the_worker_as_a_crash(topics: str, failing: str, said: str):
+def test_a_failure_of_faust_ends_the_worker_as_a_crash(
+    topics: str, tmp_path: Path, failing: str, said: str
+):
     worker = subprocess.run(
-        [sys.executable, "-c", WORKER.format(failing=failing), topics],
+        [sys.executable, "-c", WORKER.format(failing=failing), topics, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

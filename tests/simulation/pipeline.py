@@ -22,16 +22,18 @@ from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBH
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.stage import phases
+from headwater.streams.pipeline.staged import Mark
 from headwater.streams.pipeline.tenure import (
     FENCED,
     Fold,
     Gap,
     Hidden,
-    Superseded,
+    PartitionLost,
     Tenure,
     claim,
     last_of,
 )
+from tests.fakes.memory_store import MemoryStore
 
 # Subjects, users and what they replace lie in different ones.
 PARTITIONS = 5
@@ -59,8 +61,8 @@ class Rules:
     #: Owners write again what such records have hidden.
     mends: bool = True
 
-    def fold(self) -> Fold:
-        return Fold() if self.folds else Trusting()
+    def fold(self, mark: Mark | None = None) -> Fold:
+        return Fold(mark) if self.folds else Trusting(mark)
 
 
 @dataclass
@@ -68,6 +70,9 @@ class Worker:
     """A process: the partitions that it believes to own, and how far it has read."""
 
     stage: Intake
+    disk: dict[int, MemoryStore]
+    #: What it was about to append to the log when it was stopped.
+    sending: tuple[int, list[Outgoing]] | None = None
     tenures: dict[int, Tenure] = field(default_factory=dict)
     position: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -141,6 +146,8 @@ class World:
         #: How far owners have looked at their topics: compaction is not as fast as they are.
         self.looked: dict[tuple[str, int], int] = defaultdict(int)
         self.zombies: list[Worker] = []
+        #: What lies on the disks of machines: stores of partitions, however old.
+        self.disks: list[dict[int, MemoryStore]] = []
         # Gateways of another release may place a delivery elsewhere; its copies with it.
         elsewhere = self.random.random() < 0.3
         for delivery in deliveries:
@@ -152,7 +159,11 @@ class World:
 
     def _worker(self) -> Worker:
         stage = Intake(placement=PLACEMENT, partitions=PARTITIONS, park_for_ms=PARK_FOR_MS)
-        return Worker(stage)
+        free = [disk for disk in self.disks if all(disk is not z.disk for z in self.zombies)]
+        disk = self.random.choice(free) if free and self.random.random() < 0.8 else {}
+        if not any(disk is each for each in self.disks):
+            self.disks.append(disk)
+        return Worker(stage, disk)
 
     def crash(self) -> None:
         """All partitions get another owner; what was not committed is read again.
@@ -188,13 +199,14 @@ class World:
         if not busy:
             return False
         topic, partition = self.random.choice(busy)
-        tenure = self._tenure(self.worker, partition)
+        self._tenure(self.worker, partition)
         emitted, end = self._decide(self.worker, topic, partition)
         if faults and self.random.random() < 0.1:
             self._append_some(emitted)
+            self.worker.sending = (partition, emitted)
             self.crash()
             return True
-        self._append(self.worker, tenure, emitted)
+        self._durable(self.worker, partition, emitted)
         self.worker.position[topic, partition] = end
         if not faults or self.random.random() < 0.5:
             self.committed[topic, partition] = end
@@ -211,19 +223,28 @@ class World:
         return emitted, start + len(batch)
 
     def _late(self, worker: Worker) -> None:
-        """Somebody goes on who may have lost his partitions, until he finds out."""
-        for partition, tenure in list(worker.tenures.items()):
-            topic = self.random.choice(Intake.sources)
-            self.trace.append(f"epoch {tenure.epoch} of {partition} goes on")
-            emitted, _ = self._decide(worker, topic, partition)
-            with contextlib.suppress(Superseded):
-                self._append(worker, tenure, emitted)
+        """Somebody goes on who may have lost his partitions, until he finds out, and ends."""
+        batches = [] if worker.sending is None else [worker.sending]
+        with contextlib.suppress(PartitionLost):
+            for partition, emitted in batches:
+                self.trace.append(f"{len(emitted)} come late to {partition}")
+                self._durable(worker, partition, emitted)
+            for partition, tenure in list(worker.tenures.items()):
+                topic = self.random.choice(Intake.sources)
+                self.trace.append(f"epoch {tenure.epoch} of {partition} goes on")
+                emitted, _ = self._decide(worker, topic, partition)
+                self._durable(worker, partition, emitted)
+
+    def _durable(self, worker: Worker, partition: int, emitted: list[Outgoing]) -> None:
+        tenure = worker.tenures[partition]
+        self._append(worker, tenure, emitted)
+        worker.stage.write(partition, tenure.mark(Intake.memory))
 
     def tick(self) -> None:
         """The stage does what is due in every partition."""
         for partition in range(PARTITIONS):
-            tenure = self._tenure(self.worker, partition)
-            self._append(self.worker, tenure, self.worker.stage.tick(partition, self.now_ms))
+            self._tenure(self.worker, partition)
+            self._durable(self.worker, partition, self.worker.stage.tick(partition, self.now_ms))
 
     def drain(self) -> None:
         """Works without faults until nothing is left, and until all has been looked at."""
@@ -253,13 +274,14 @@ class World:
         return worker.tenures[partition]
 
     def _take(self, worker: Worker, partition: int) -> None:
-        fold = self.rules.fold()
+        store = worker.disk.setdefault(partition, MemoryStore())
+        fold = self.rules.fold(worker.stage.opened(partition, store))
         offset = self.log.append(claim(ADMISSIONS, partition, "somebody"))
         self._restore(worker, partition, fold, Intake.memory)
         if self.zombies and self.random.random() < 0.2:
             self._late(self.zombies.pop())
         epoch = epoch_after(offset, fold.epoch)
-        claims = {
+        claims = {ADMISSIONS: offset} | {
             topic: self.log.append(claim(topic, partition, "somebody", epoch, fold.unseen))
             for topic in FENCED
         }
@@ -269,6 +291,7 @@ class World:
         worker.stage.owned(partition, tenure.headers)
         self._show(worker, tenure, fold.hidden)
         self._say_seen(worker, tenure)
+        worker.stage.write(partition, tenure.mark(Intake.memory))
 
     def _say_seen(self, worker: Worker, tenure: Tenure) -> None:
         again = claim(WAITING, tenure.partition, "somebody", tenure.epoch, tenure.unseen)
@@ -280,6 +303,9 @@ class World:
             for record in self.log.read(topic, partition, start, end):
                 if fold.admit(record) and topic != OUTCOMES:
                     worker.stage.restored(record)
+                mark = fold.mark(Intake.memory)
+                if mark is not None and self.random.random() < 0.2:
+                    worker.stage.write(partition, mark)
 
     def _append(self, worker: Worker, tenure: Tenure, emitted: Iterable[Outgoing]) -> None:
         for phase in phases(list(emitted)):
@@ -300,7 +326,11 @@ class World:
         self._say_seen(worker, tenure)
 
     def _mend(self, worker: Worker, tenure: Tenure, gap: Gap) -> None:
-        _, hidden = tenure.strangers(self.log.read(gap.topic, tenure.partition, gap.start, gap.end))
+        counting, hidden = tenure.strangers(
+            self.log.read(gap.topic, tenure.partition, gap.start, gap.end)
+        )
+        for record in counting:
+            worker.stage.restored(record)
         self._show(worker, tenure, hidden)
 
     def _show(self, worker: Worker, tenure: Tenure, hidden: Hidden) -> None:

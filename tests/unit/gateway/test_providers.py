@@ -26,6 +26,7 @@ from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.memory_store import MemoryStore
 from tests.fakes.walks import WALKS
 from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
 
@@ -72,7 +73,9 @@ def read_back(record: Outgoing) -> Incoming:
 
 
 def intake_of(providers: Providers) -> Intake:
-    return Intake(placement=Placement(providers, "user_"), partitions=1, park_for_ms=1)
+    intake = Intake(placement=Placement(providers, "user_"), partitions=1, park_for_ms=1)
+    intake.opened(0, MemoryStore())
+    return intake
 
 
 def through_pipeline(delivery: WebhookReceived) -> list[Outgoing]:

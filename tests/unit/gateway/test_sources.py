@@ -27,6 +27,7 @@ from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.memory_store import MemoryStore
 from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
 from tests.unit.gateway.problem_contract import assert_problem
 
@@ -182,6 +183,7 @@ def test_a_delivery_without_a_provider_is_skipped_by_name_and_starts_workflows(
         park_for_ms=1,
         rules=read_rules(PUSHED),
     )
+    intake.opened(0, MemoryStore())
     (delivery,) = log.deliveries
     raw = Outgoing("webhooks", 0, delivery.event_id.encode(), encode(delivery))
     emitted = intake.step("webhooks", 0, [_read(raw)], NOW_MS)

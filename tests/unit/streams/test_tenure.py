@@ -6,7 +6,7 @@ from headwater.processors.epochs import UNCLAIMED, Newest, epoch_after
 from headwater.schemas.epochs import EPOCH
 from headwater.schemas.topics import OUTCOMES, WAITING
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.pipeline.tenure import Fold, Gap, Superseded, Tenure, claim
+from headwater.streams.pipeline.tenure import Fold, Gap, PartitionLost, Tenure, claim
 
 
 def written(key: bytes, epoch: int | None, offset: int) -> Incoming:
@@ -69,7 +69,7 @@ def test_offsets_that_follow_each_other_are_ours_and_others_are_a_gap():
 
 
 def test_a_batch_that_lies_before_what_was_appended_ends_the_tenure():
-    with pytest.raises(Superseded, match="at 11 or later, found it at -1"):
+    with pytest.raises(PartitionLost, match="at 11 or later, found it at -1"):
         Tenure(0, 5, {WAITING: 10}).appended(WAITING, 0, -1, 1)
 
 
@@ -80,5 +80,5 @@ def test_of_a_gap_void_records_are_hidden_and_a_newer_owner_ends_the_tenure():
     )
     assert [record.key for record in counting] == [b"b"]
     assert list(hidden[WAITING]) == [b"a"]
-    with pytest.raises(Superseded, match="claimed as 5, found epoch 6 at offset 15"):
+    with pytest.raises(PartitionLost, match="claimed as 5, found epoch 6 at offset 15"):
         tenure.strangers([claimed(6, 15)])

@@ -1,0 +1,141 @@
+"""The state of a partition on a real store: what is durable comes back, and nothing else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.processors.columns import RowUpdate
+from headwater.schemas.records import Stamp, WebhookAdmitted
+from headwater.schemas.tables import CONNECTIONS
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.state_store import Identity
+from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.pipeline.partition_state import FORM, PartitionState, Wanted
+from headwater.streams.pipeline.staged import Mark
+
+NOW = 1_783_000_000_000
+DAY = 86_400_000
+WANTED = Wanted("terra_connections", "t1")
+MARK = Mark({"connections": 7}, {"connections": 5}, (3, 5))
+
+
+class Disk:
+    """A disk, and the state of a partition on it, which is left and opened again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stores = StateStores(folder, 16 << 20, lambda: NOW)
+        self.state = self._opened()
+
+    def _opened(self) -> PartitionState:
+        identity = Identity(cluster="c", group="g", topics=("t",), partition=0, form=FORM)
+        return PartitionState(0, self._stores.open(identity))
+
+    def again(self) -> PartitionState:
+        self.state.close()
+        self.state = self._opened()
+        return self.state
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path)
+    yield disk
+    disk.state.close()
+
+
+def update(user: str, at_ms: int = NOW) -> RowUpdate:
+    return RowUpdate(CONNECTIONS, ("t1",), {"user_id": user}, Stamp(0, at_ms, 0, "e", 0, 0))
+
+
+def waiting(event_id: str, parked_at_ms: int = NOW) -> WebhookAdmitted:
+    return WebhookAdmitted(
+        event_id=event_id,
+        request_id="r",
+        source="terra",
+        type="daily",
+        subject="t1",
+        sent_at_ms=NOW,
+        updated_at_ms=0,
+        received_at_ms=NOW,
+        body=b"{}",
+        partition=0,
+        offset=0,
+        admitted_at_ms=NOW,
+        parked_at_ms=parked_at_ms,
+    )
+
+
+def read_back(record: Outgoing) -> Incoming:
+    key, value = record.key, record.value
+    return Incoming(record.topic, 0, 0, 0, 0, key, value, None, 0, 0, ())
+
+
+def users(state: PartitionState) -> object:
+    row = state.rows.get(CONNECTIONS, ("t1",))
+    return row and row.values[CONNECTIONS.index["user_id"]]
+
+
+def test_what_was_written_comes_back_and_what_was_not_does_not(disk: Disk):
+    disk.state.rows.merge(update("user_1"))
+    disk.state.rows.changed()
+    disk.state.waits.put(WANTED, waiting("e1"))
+    disk.state.claims.load([b"e1"])
+    assert disk.state.claims.first("e1", 4) == 4
+    disk.state.claims.changed(NOW)
+    disk.state.write(MARK)
+    disk.state.rows.merge(update("user_2", NOW + 1))
+    disk.state.rows.changed()
+    disk.state.waits.put(WANTED, waiting("e2"))
+    assert users(disk.state) == "user_2"
+
+    again = disk.again()
+    assert again.mark() == MARK
+    assert users(again) == "user_1"
+    assert again.waits.get(WANTED, "e2") is None
+    again.claims.load([b"e1", b"e2"])
+    assert (again.claims.first("e1", 9), again.claims.first("e2", 9)) == (4, 9)
+    assert [event.event_id for event in again.waits.take(WANTED)] == ["e1"]
+
+
+def test_a_tombstone_deletes_a_row(disk: Disk):
+    disk.state.rows.merge(update("user_1"))
+    (record,) = disk.state.rows.changed()
+    disk.state.write(Mark())
+    disk.state.restored(read_back(record._replace(value=None)))
+    assert users(disk.state) is None
+    (again,) = disk.state.again(record.topic, [record.key or b""])
+    assert again.value is None
+    disk.state.restored(read_back(record))
+    assert users(disk.state) == "user_1"
+
+
+def test_waits_end_in_the_order_in_which_they_began_wherever_they_lie(disk: Disk):
+    disk.state.waits.put(WANTED, waiting("late", NOW + 2))
+    disk.state.waits.put(WANTED, waiting("early", NOW))
+    disk.state.write(Mark())
+    disk.state.waits.put(WANTED, waiting("middle", NOW + 1))
+    assert disk.state.waits.take_begun_before(NOW - 1) == []
+    due = disk.state.waits.take_begun_before(NOW + 1)
+    assert [event.event_id for _, event in due] == ["early", "middle"]
+    assert {wanted for wanted, _ in due} == {WANTED}
+    assert [event.event_id for event in disk.state.waits.take(WANTED)] == ["late"]
+
+
+def test_of_two_claims_of_an_id_the_lower_offset_counts_and_old_ones_are_dropped(disk: Disk):
+    disk.state.claims.load([b"e1"])
+    disk.state.claims.first("e1", 8)
+    (record,) = disk.state.claims.changed(NOW)
+    disk.state.write(Mark())
+    disk.state.claims.load([b"e1"])
+    disk.state.claims.restored(read_back(record))
+    disk.state.write(Mark())
+    disk.state.claims.load([b"e1"])
+    assert disk.state.claims.first("e1", 99) == 8
+    again = disk.again()
+    again.claims.expire(NOW + 7 * DAY)
+    again.claims.load([b"e1"])
+    assert again.claims.first("e1", 99) == 8
+    again.claims.expire(NOW + 11 * DAY)
+    again.claims.load([b"e1"])
+    assert again.claims.first("e1", 99) == 99
