@@ -1,5 +1,6 @@
 """What operators ask: dead letters and their replay, journeys, outcomes, freshness."""
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
@@ -34,6 +35,13 @@ _PROBLEMS: Final = problem_responses("store_unavailable")
 REPLAYS_MAX: Final = 1000
 
 Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, at most.")]
+
+
+class Level(StrEnum):
+    """Of a journey: `error` if it ended dead."""
+
+    INFO = "info"
+    ERROR = "error"
 
 
 class DeadLetterPosition(msgspec.Struct, frozen=True):
@@ -148,11 +156,15 @@ def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandl
 
 
 def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
-    @get("/traces", summary="Journeys of deliveries, newest first", responses=_PROBLEMS)
+    @get(
+        "/traces",
+        summary="Journeys of deliveries, newest first",
+        responses=problem_responses("invalid_parameter", "store_unavailable"),
+    )
     async def traces(
         request_id: FromQuery[str | None] = None,
         user_id: FromQuery[str | None] = None,
-        level: FromQuery[str | None] = None,
+        level: FromQuery[Level | None] = None,
         limit: Limit = _PAGE_DEFAULT,
     ) -> Traces:
         found = await reader.traces(

@@ -249,6 +249,12 @@ def test_an_unknown_parameter_is_refused_with_those_that_are_known(
     assert_problem(client.get(path), 401, "unauthorized")
 
 
+def test_a_level_that_no_journey_has_is_refused(client: TestClient[Any]) -> None:
+    found = client.get("/admin/traces?level=warn", headers=ADMIN)
+    problem = assert_problem(found, 400, "invalid_parameter")
+    assert "expected one of info, error, found 'warn'" in problem["detail"]
+
+
 def test_the_description_says_which_key_a_route_asks_for_and_how_it_refuses(
     client: TestClient[Any],
 ) -> None:
