@@ -460,9 +460,11 @@ def _exit_code(result: object) -> int:
 
 def _in_words(error: Exception) -> str:
     """An error in a line: ours and the system's say what to do, others are for us to mend."""
+    from headwater.processors.sources import SourcesInvalid  # noqa: PLC0415 (slow)
+
     match error:
-        case PartUnavailable():
-            return error.message  # with the end of the part's log, on lines of its own
+        case PartUnavailable() | SourcesInvalid():
+            return error.message  # the end of the part's log, or each problem, on lines of its own
         case HeadwaterError():
             return " ".join(error.message.split())
         case OSError(strerror=str()):

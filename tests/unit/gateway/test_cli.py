@@ -139,6 +139,19 @@ def test_every_failure_is_one_line_on_stderr(arguments: list[str], code: int, li
     assert "Traceback" not in run.stderr
 
 
+def test_each_problem_of_a_file_of_sources_has_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "sources.toml"
+    file.write_text(
+        '[[source]]\nname = "a"\nscheme = "strip"\nsecrets = ["x"]\n'
+        '[[source]]\nname = "b"\nscheme = "plain"\ntipe = "x"\n'
+    )
+    run = headwater("sources", HEADWATER_SOURCES=str(file))
+    first, second, third = run.stderr.splitlines()
+    assert first == f"headwater: HEADWATER_SOURCES, {file}:"
+    assert second.startswith("source a: scheme: expected one of")
+    assert third.startswith("source b: Object contains unknown field `tipe`")
+
+
 def test_without_a_command_it_explains_itself() -> None:
     run = headwater()
     assert run.returncode == 2
