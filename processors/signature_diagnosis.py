@@ -114,7 +114,7 @@ def _explained(
 
 def _near(raw: bytes) -> Iterable[tuple[str, bytes]]:
     """Bodies that tools make of this one, or from which they made it."""
-    yield "this body with a newline at its end", raw + b"\n"
+    yield "this body with one newline at its end", raw.rstrip(b"\r\n") + b"\n"
     yield "this body without the white space around it", raw.strip()
     yield "this body with LF for CRLF", raw.replace(b"\r\n", b"\n")
     yield "this body with CRLF for LF", raw.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")

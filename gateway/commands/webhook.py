@@ -222,6 +222,6 @@ def _verdict(found: "Diagnosis", secrets_: int) -> str:
     if found.reason not in (RefusalReason.STALE, RefusalReason.SIGNATURE_MISMATCH):
         return f"Refused: {found.detail}"
     return (
-        "Refused. No secret of the source has signed this body, or one that differs from it by "
-        "white space: the secret is another, or the body."
+        "Refused. No secret of the source has signed this body, or one that editors and proxies "
+        "usually make of it: the secret is another, or the body."
     )

@@ -53,7 +53,7 @@ def test_a_newline_too_few_is_named(body: Path, tmp_path: Path) -> None:
     body.write_bytes(BODY.strip())
     found = run("webhook", "verify", "--source", "github", "--headers", headers, body)
     assert found.exit_code == 1
-    assert "has signed this body with a newline at its end" in " ".join(found.stderr.split())
+    assert "has signed this body with one newline at its end" in " ".join(found.stderr.split())
 
 
 def test_a_stale_request_is_taken_at_its_time(body: Path) -> None:

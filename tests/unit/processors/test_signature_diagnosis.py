@@ -43,6 +43,12 @@ def test_a_body_that_was_reformatted_on_the_way_is_recognized(
     assert found.body == signed
 
 
+def test_a_second_newline_at_the_end_is_recognized():
+    headers = sign(SCHEMES["github"], b'{"a":  1}\n', "s", NOW_S)
+    found = diagnose(SCHEMES["github"], headers, b'{"a":  1}\n\n', ["s"], NOW_S)
+    assert (found.secret, found.body) == (1, "this body with one newline at its end")
+
+
 def test_a_file_that_ended_with_a_newline_is_recognized_however_it_was_written_anew():
     headers = sign(SCHEMES["github"], b'{"a":1}\n', "s", NOW_S)
     found = diagnose(SCHEMES["github"], headers, b'{ "a": 1 }', ["s"], NOW_S)
