@@ -18,7 +18,7 @@ def epoch_of(headers: Sequence[tuple[str, bytes]]) -> int | None:
     """The epoch of a record's writer; None for one that no owner has written."""
     for name, value in headers:
         if name == EPOCH:
-            return int(value)
+            return int(value) if value.isdigit() else None
     return None
 
 
@@ -27,8 +27,12 @@ def unseen_of(headers: Sequence[tuple[str, bytes]]) -> tuple[int, int] | None:
     for name, value in headers:
         if name == UNSEEN:
             offset, _, epoch = value.partition(b"@")
-            return int(offset), int(epoch)
+            return (int(offset), int(epoch)) if _is_number(offset) and _is_number(epoch) else None
     return None
+
+
+def _is_number(digits: bytes) -> bool:
+    return digits.removeprefix(b"-").isdigit()
 
 
 def is_claim(headers: Sequence[tuple[str, bytes]]) -> bool:

@@ -35,16 +35,20 @@ class Offsets:
         return {each.topic: end for each, end in ends.items()}
 
     async def committed(self, topics: Sequence[str], partition: int) -> dict[str, int]:
-        """What the group has committed of a partition of some topics; 0 where it is nothing.
+        """Up to where the group has read a partition of some topics.
+
+        Shape:  what it has committed, or the first offset there is: nobody can read less.
 
         Errors: BrokerUnavailable.
         """
         try:
             async with asyncio.timeout(_ANSWER_S):
                 consumer = await self._connected()
+                where = [TopicPartition(topic, partition) for topic in topics]
+                firsts = await consumer.beginning_offsets(where)
                 return {
-                    topic: await consumer.committed(TopicPartition(topic, partition)) or 0
-                    for topic in topics
+                    each.topic: max(await consumer.committed(each) or 0, firsts[each])
+                    for each in where
                 }
         except (KafkaError, OSError) as error:
             raise await self._away(error) from error

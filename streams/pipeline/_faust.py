@@ -38,6 +38,8 @@ App: TypeAlias = faust.App
 
 #: Batches that may wait for an agent; beyond that, fetching waits for it.
 _BATCHES_BUFFERED: Final = 8
+#: Batches of a topic that may be in work, each of another partition.
+_BATCHES_AT_ONCE: Final = 8
 #: Records of one fetch: enough to spread the cost of an append over many, few enough that a batch
 #: takes well under a second.
 _RECORDS_A_FETCH: Final = 2_000
@@ -319,11 +321,31 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
 def consume(
     app: faust.App, *, name: str, topic: str, process: Callable[[Batch], Awaitable[None]]
 ) -> None:
-    """Adds an agent that passes the batches of a topic to `process`, one at a time."""
+    """Adds an agent that passes the batches of a topic to `process`, several at a time.
+
+    So one partition's batch is decided while another's is being appended. `process` takes those of
+    one partition in the order in which it is called.
+    """
 
     async def agent(stream: faust.StreamT[Batch]) -> None:
-        async for batch in stream:
-            await process(batch)
+        free = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        working: set[asyncio.Task[None]] = set()
+
+        async def work(event: faust.EventT[Batch]) -> None:
+            await process(cast("Batch", event.value))
+            # Not before: Faust lets no partition go while a message of it is not acknowledged.
+            event.ack()
+            free.release()
+
+        try:
+            async for event in cast("faust.Stream[Batch]", stream).noack().events():
+                await free.acquire()
+                task = asyncio.create_task(work(event))
+                working.add(task)
+                task.add_done_callback(working.discard)
+        finally:
+            for task in working:
+                task.cancel()
 
     app.agent(app.topic(topic, schema=_BatchSchema()), name=name)(agent)
 

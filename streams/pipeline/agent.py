@@ -13,12 +13,15 @@ from collections.abc import (
     Awaitable,
     Callable,
     Container,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import aclosing, contextmanager
 from typing import Final, Protocol
+
+import msgspec
 
 from headwater.processors.epochs import epoch_after
 from headwater.schemas.codec import written_forms
@@ -27,6 +30,8 @@ from headwater.schemas.errors import (
     Disposition,
     HeadwaterError,
     NotYetReadable,
+    UndecodableRecord,
+    UnknownSchema,
 )
 from headwater.schemas.newer import Waiting, readable, why_waits
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, WAITING
@@ -38,7 +43,17 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch
 from headwater.streams.pipeline.stage import Stage, phases
 from headwater.streams.pipeline.staged import Mark, Store
-from headwater.streams.pipeline.tenure import FENCED, Fold, Gap, Hidden, Tenure, claim, last_of
+from headwater.streams.pipeline.tenure import (
+    FENCED,
+    Fold,
+    Gap,
+    Hidden,
+    LogCut,
+    PartitionLost,
+    Tenure,
+    claim,
+    last_of,
+)
 from headwater.streams.pipeline.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -133,7 +148,9 @@ class Agent:
 
     def _forget(self, partition: int) -> None:
         self.stage.forget(partition)
-        self._tenures.pop(partition, None)
+        tenure = self._tenures.pop(partition, None)
+        if tenure is not None:
+            tenure.over = True
 
     async def prepare(self, partition: int) -> bool:
         """Takes a partition and restores its memory; tells whether it is ready."""
@@ -160,7 +177,7 @@ class Agent:
             with self._writable(batch.partition):
                 emitted = self.stage.step(batch.topic, batch.partition, known, self._clock())
                 await self._append(tenure, emitted)
-                self.stage.write(batch.partition, tenure.mark(self.stage.memory))
+                self._write(tenure)
                 batch.done()
             self._gets_on(batch.partition, f"{batch.topic} up to {batch.end}")
 
@@ -185,12 +202,17 @@ class Agent:
 
     async def _tick(self, partition: int, now_ms: int, *, looks: bool) -> None:
         tenure = self._tenures.get(partition) if partition in self._owned else None
-        if tenure is not None:
+        if tenure is not None and partition not in self._waiting:
             with self._writable(partition):
                 await self._append(tenure, self.stage.tick(partition, now_ms))
                 if looks:
                     await self._look(tenure)
-                self.stage.write(partition, tenure.mark(self.stage.memory))
+                self._write(tenure)
+
+    def _write(self, tenure: Tenure) -> None:
+        """Writes what is durable to the store, unless the partition was forgotten meanwhile."""
+        if not tenure.over:
+            self.stage.write(tenure.partition, tenure.mark(self.stage.memory))
 
     @contextmanager
     def _writable(self, partition: int) -> Iterator[None]:
@@ -203,6 +225,8 @@ class Agent:
             if self._forms is None:
                 self._forms = forms
             self._waiting.begin(partition, f"partition {partition} waits: {error}")
+            # Its memory has what was decided and may not be written.
+            self._forget(partition)
 
     def _check_forms(self) -> None:
         """Ends the worker when what partitions stopped for may have changed.
@@ -223,12 +247,18 @@ class Agent:
             self._lease.check()
             sent = await self._appender.send(phase)
             offsets = await self._appender.acknowledged(sent)
-            found = [
-                tenure.appended(batch.topic, batch.partition, first, batch.records)
-                for batch, first in zip(sent, offsets, strict=True)
-            ]
+            try:
+                found = [
+                    tenure.appended(batch.topic, batch.partition, first, batch.records)
+                    for batch, first in zip(sent, offsets, strict=True)
+                ]
+            except LogCut:
+                self.stage.clear(tenure.partition)  # It has what the log lost.
+                raise
             for gap in filter(None, found):
-                await self._mend(tenure, gap)
+                for key in await self._mend(tenure, gap):
+                    # What was appended lies behind it, and is what the log says now.
+                    self._take_in(tenure, (own for own in phase if _is(own, gap.topic, key)))
 
     async def _look(self, tenure: Tenure) -> None:
         """Looks whether others wrote where this owner has written nothing since.
@@ -242,6 +272,8 @@ class Agent:
             committed = await self._offsets.committed(sources, partition)
         except BrokerUnavailable as error:
             log.warning("%s", error)
+            return
+        if tenure.over:
             return
         if all(committed[topic] >= ends[topic] for topic in sources):
             self._gets_on(partition, "it was at the end of its topics")
@@ -258,8 +290,11 @@ class Agent:
             tenure.said_unseen = tenure.unseen
             await self._append(tenure, [again])
 
-    async def _mend(self, tenure: Tenure, gap: Gap) -> None:
-        """Takes in what operators wrote, and writes again what a superseded owner has hidden."""
+    async def _mend(self, tenure: Tenure, gap: Gap) -> set[bytes]:
+        """Takes in what operators wrote, and writes again what a superseded owner has hidden.
+
+        Shape:  returns the keys that operators wrote.
+        """
         partition = tenure.partition
         records = [
             record
@@ -267,10 +302,22 @@ class Agent:
             for record in records
         ]
         counting, hidden = tenure.strangers(records)
-        for record in counting:
-            if gap.topic in self.stage.memory:
-                self.stage.restored(record)
+        if gap.topic in self.stage.memory:
+            self._take_in(tenure, counting)
         await self._show(tenure, hidden)
+        return {record.key or b"" for record in counting}
+
+    def _take_in(self, tenure: Tenure, records: Iterable[Incoming | Outgoing]) -> None:
+        """Takes records into a partition's memory, unless it was forgotten meanwhile."""
+        for record in () if tenure.over else records:
+            self._restored(_incoming(record) if isinstance(record, Outgoing) else record)
+
+    def _restored(self, record: Incoming) -> None:
+        """Takes in a record of a partition's memory; one that is not ours is passed over."""
+        try:
+            self.stage.restored(record)
+        except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
+            log.warning("%s is passed over: %s", _place(record), error)
 
     async def _show(self, tenure: Tenure, hidden: Hidden) -> None:
         """Appends what void records have hidden."""
@@ -292,6 +339,7 @@ class Agent:
         """Outcomes that were hidden; no memory has them, so the topic is read."""
         fold, last = Fold(), dict[bytes, bytes | None]()
         async for records in self._read(OUTCOMES, tenure.partition):
+            self._gets_on(tenure.partition, f"looked at {_place(records[-1])}")
             last.update(last_of(fold, records, hidden))
         partition, headers = tenure.partition, tenure.headers
         return [Outgoing(OUTCOMES, partition, key, value, headers) for key, value in last.items()]
@@ -302,8 +350,10 @@ class Agent:
         """The tenure of a partition, which begins now if need be; None while it has to wait."""
         if partition not in self._owned or partition in self._waiting:
             return None
-        tenure = self._tenures.get(partition)
-        return tenure or await self._take(partition)
+        tenure = self._tenures.get(partition) or await self._take(partition)
+        if tenure is None:
+            self.stage.forget(partition)  # Its store is for whoever goes on with it.
+        return tenure
 
     async def _take(self, partition: int) -> Tenure | None:
         """Restores a partition's memory, and claims it; None if it has to wait, or is gone."""
@@ -323,6 +373,11 @@ class Agent:
             start, end = fold.positions.get(topic, 0), claims.get(topic, 0)
             if not await self._restore(partition, fold, owned, (topic, start, end)):
                 return None
+        if fold.epoch > epoch:
+            raise PartitionLost(
+                f"expected to take partition {partition} as {epoch}, found that it was claimed as "
+                f"{fold.epoch} meanwhile"
+            )
         tenure = Tenure(partition, epoch, admissions | claims)
         self.stage.owned(partition, tenure.headers)
         await self._show(tenure, fold.hidden)
@@ -384,7 +439,7 @@ class Agent:
                     return False
                 for record in known:
                     if fold.admit(record) and record.topic != OUTCOMES:
-                        self.stage.restored(record)
+                        self._restored(record)
                 mark = fold.mark(self.stage.memory)
                 if mark is not None:  # else it is written once what hides there is mended
                     self.stage.write(partition, mark)
@@ -394,6 +449,18 @@ class Agent:
         self, topic: str, partition: int, start: int | None = None, end: int | None = None
     ) -> AsyncIterator[list[Incoming]]:
         return read_partition(self._cluster, [topic], partition, start=start, end=end)
+
+
+def _is(record: Outgoing, topic: str, key: bytes) -> bool:
+    return record.topic == topic and record.key == key
+
+
+def _incoming(record: Outgoing) -> Incoming:
+    """A record that was appended, as it is read; its offset and time are nobody's business."""
+    key, value = record.key or b"", record.value
+    sizes = (len(key), len(value or b""))
+    headers = tuple(record.headers or ())
+    return Incoming(record.topic, record.partition, 0, 0, 0, key, value, None, *sizes, headers)
 
 
 def _name(partition: int) -> str:

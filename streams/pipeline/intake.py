@@ -21,6 +21,7 @@ from headwater.schemas.records import DuplicateDropped, WebhookAdmitted, Webhook
 from headwater.schemas.topics import ADMISSIONS, EVENTS, TRACES, UNRESOLVED, WAITING, WEBHOOKS
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
@@ -70,6 +71,10 @@ class Intake:
         """Writes what is durable to the store of a partition."""
         self._states[partition].write(mark)
 
+    def clear(self, partition: int) -> None:
+        """Empties the store of a partition."""
+        self._states[partition].clear()
+
     def forget(self, partition: int) -> None:
         """Closes the store of a partition."""
         state = self._states.pop(partition, None)
@@ -96,7 +101,7 @@ class Intake:
         for record in records:
             try:
                 take(state, processing, record)
-            except NotYetReadable:
+            except (NotYetReadable, StoreTorn):
                 raise
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 processing.failed(record, error)

@@ -97,6 +97,10 @@ class PartitionState:
         self._staged.put(_MARK, b"", msgspec.msgpack.encode(mark))
         self._staged.write(mark.positions)
 
+    def clear(self) -> None:
+        """Empties the store."""
+        self._staged.store.clear()
+
     def close(self) -> None:
         """Lets others have the store."""
         self._staged.store.close()

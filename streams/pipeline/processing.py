@@ -29,6 +29,7 @@ from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.dead_letters import RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.pipeline.partition_state import PartitionState, Wanted
 from headwater.streams.pipeline.stage_output import Emission
 
@@ -273,7 +274,7 @@ class Processing:
             event = msgspec.structs.replace(event, released_at_ms=self.emission.now_ms)  # noqa: PLW2901
             try:
                 self._resolve(waited._replace(event=event))
-            except NotYetReadable:
+            except (NotYetReadable, StoreTorn):
                 raise
             except Exception as error:  # noqa: BLE001, nor does it harm those that wait beside it
                 self.emission.failed(record, event, error)

@@ -35,6 +35,9 @@ class Stage(Protocol):
     def write(self, partition: int, mark: Mark) -> None:
         """Writes what it knows of a partition to the store: all of it is in the topics by now."""
 
+    def clear(self, partition: int) -> None:
+        """Empties the store of a partition, which has what the log has lost."""
+
     def forget(self, partition: int) -> None:
         """Closes the store of a partition that another worker may own from now on."""
 

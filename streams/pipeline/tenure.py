@@ -35,6 +35,12 @@ class PartitionLost(HeadwaterError):
     code = "partition_lost"
 
 
+class LogCut(PartitionLost):
+    """The log is shorter than what the broker had acknowledged: memory of it is worth nothing."""
+
+    code = "log_cut"
+
+
 class Gap(NamedTuple):
     """Offsets of a topic that somebody else wrote, from `start` up to, without, `end`."""
 
@@ -126,21 +132,23 @@ class Tenure:
         #: What each record of a fenced topic has.
         self.headers: Headers = [(EPOCH, b"%d" % epoch)]
         self._next = {topic: offset + 1 for topic, offset in claims.items()}
+        #: The partition was forgotten: nothing of it is to be written or remembered any more.
+        self.over = False
         #: What the last claim said of `unseen`.
         self.said_unseen: tuple[int, int] | None = None
 
     def appended(self, topic: str, partition: int, first: int, count: int) -> Gap | None:
         """Takes note of an acknowledged batch; returns what somebody else wrote before it.
 
-        Errors: PartitionLost, if it is not known where the batch lies.
+        Errors: LogCut, if it lies before what was acknowledged earlier.
         """
         expected = self._next.get(topic) if partition == self.partition else None
         if expected is None:
             return None
         if first < expected:
-            raise PartitionLost(
+            raise LogCut(
                 f"expected what was appended to {topic}/{partition} at {expected} or later, found "
-                f"it at {first}; usual cause: the topic was made anew"
+                f"it at {first}; usual cause: the broker lost its end, or the topic was made anew"
             )
         self._next[topic] = first + count
         return Gap(topic, expected, first) if first > expected else None

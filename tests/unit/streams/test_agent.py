@@ -1,0 +1,277 @@
+"""The agent amid others: what it writes counts, or it ends; over a log in memory."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+import pytest
+
+from headwater.processors.providers.placement import Placement
+from headwater.schemas.errors import NotYetReadable
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, WEBHOOKS
+from headwater.streams.kafka.appender import Sent
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.state_store import Family, StoreTorn
+from headwater.streams.pipeline import agent as agents
+from headwater.streams.pipeline._faust import TP
+from headwater.streams.pipeline.agent import Agent
+from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.tenure import Fold, LogCut, PartitionLost
+from headwater.streams.pipeline.watchdog import Watchdog
+from tests.fakes.memory_store import MemoryStore
+from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, raw, received
+
+#: Where the state keeps deliveries that wait.
+WAITS = Family("w")
+Meanwhile = Callable[[], Awaitable[object]]
+
+
+class Log:
+    """Topics of one partition; also what appends to them, and knows their ends."""
+
+    def __init__(self) -> None:
+        self.records: defaultdict[str, list[Outgoing]] = defaultdict(list)
+        #: What happens right before the next append, and while ends are asked for.
+        self.before_append: list[Meanwhile] = []
+        self.while_asked: list[Meanwhile] = []
+        self.acknowledges = asyncio.Event()
+        self.acknowledges.set()
+
+    def add(self, record: Outgoing) -> int:
+        self.records[record.topic].append(record)
+        return len(self.records[record.topic]) - 1
+
+    def read(self, topic: str, start: int = 0, end: int | None = None) -> list[Incoming]:
+        return [
+            Incoming(topic, 0, offset, NOW, 0, one.key or b"", one.value, None, 0, 0,
+                     tuple(one.headers or ()))
+            for offset, one in enumerate(self.records[topic][:end])
+            if offset >= start
+        ]  # fmt: skip
+
+    def newest(self) -> dict[tuple[str, bytes], bytes | None]:
+        """What counts of rows and outcomes, the last of each key."""
+        found: dict[tuple[str, bytes], bytes | None] = {}
+        for topic in (*(table.topic for table in ALL_TABLES), OUTCOMES):
+            fold = Fold()
+            for record in self.read(topic):
+                if fold.admit(record):
+                    found[topic, record.key or b""] = record.value
+        return found
+
+    # -- as an appender
+
+    async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
+        if self.before_append:
+            await self.before_append.pop(0)()
+        by_topic: defaultdict[str, list[Outgoing]] = defaultdict(list)
+        for record in records:
+            by_topic[record.topic].append(record)
+        sent = []
+        for topic, group in by_topic.items():
+            first, *_ = [self.add(record) for record in group]
+            acknowledged = asyncio.get_running_loop().create_future()
+            acknowledged.set_result(first)
+            sent.append(Sent(topic, 0, len(group), acknowledged))
+        return sent
+
+    async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
+        await self.acknowledges.wait()
+        return [each.acknowledged.result() for each in sent]
+
+    # -- as offsets
+
+    async def ends(self, topics: Sequence[str], _: int) -> dict[str, int]:
+        if self.while_asked:
+            await self.while_asked.pop(0)()
+        return {topic: len(self.records[topic]) for topic in topics}
+
+    committed = ends
+
+
+async def read_partition(
+    log: Log,
+    topics: Sequence[str],
+    _: int,
+    *,
+    start: int | Mapping[str, int] | None = None,
+    end: int | None = None,
+) -> AsyncIterator[list[Incoming]]:
+    for topic in topics:
+        at = start if isinstance(start, int) else (start or {}).get(topic, 0)
+        await asyncio.sleep(0)
+        if found := log.read(topic, at, end):
+            yield found
+
+
+class Lease:
+    def check(self) -> None: ...
+
+
+class Batch:
+    """What a fetch brought."""
+
+    def __init__(self, *records: Incoming) -> None:
+        self.topic, self.partition, self.records = records[0].topic, 0, list(records)
+        self.after = None
+        self.end = records[-1].offset + 1
+        self.is_done = False
+
+    def done(self) -> None:
+        self.is_done = True
+
+
+@pytest.fixture(autouse=True)
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "read_partition", read_partition)
+
+
+def agent_of(log: Log, owner: str = "one", store: MemoryStore | None = None) -> Agent:
+    kept = store or MemoryStore()
+
+    async def open_store(_: int) -> MemoryStore:
+        return kept
+
+    agent = Agent(
+        Intake(placement=Placement(PROVIDERS, "user_"), partitions=1, park_for_ms=10**9),
+        cluster=log,
+        appender=log,
+        offsets=log,
+        lease=Lease(),
+        watchdog=Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
+        open_store=open_store,
+        clock=lambda: NOW,
+        owner=owner,
+    )
+    agent.assigned({TP(topic, 0) for topic in Intake.sources})
+    return agent
+
+
+def test_an_owner_that_was_overtaken_while_it_took_the_partition_ends():
+    async def scene() -> None:
+        log = Log()
+        slow, quick = agent_of(log, "slow"), agent_of(log, "quick")
+
+        async def nothing() -> None: ...
+
+        # Between the claim that gives the epoch and those of the other topics.
+        log.before_append = [nothing, lambda: quick.prepare(0)]
+        with pytest.raises(PartitionLost, match="claimed as 1 meanwhile"):
+            await slow.prepare(0)
+        batch = Batch(raw(received(reference="user_1")))
+        await quick.process(batch)
+        assert batch.is_done
+        assert {topic for topic, _ in log.newest()} == {"daily-summary", OUTCOMES}
+
+    asyncio.run(scene())
+
+
+def test_memory_is_what_the_log_says_after_an_operator_wrote_in_between():
+    async def scene() -> None:
+        log = Log()
+        agent = agent_of(log)
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received(reference="user_1"))))
+        (row,) = [place for place in log.newest() if place[0] != OUTCOMES]
+
+        async def deletes() -> None:
+            log.add(Outgoing(row[0], 0, row[1], None))
+
+        log.before_append = [deletes]
+        more = received(
+            event_id="e2", sent_at_ms=NOW + 1, reference="user_1", body=DAILY.replace(b"100", b"2")
+        )
+        await agent.process(Batch(raw(more, 1)))
+        # What is decided next merges into the row that the log has.
+        third = received(
+            event_id="e3", sent_at_ms=NOW + 2, reference="user_1",
+            body=DAILY.replace(b'"steps": 100', b'"floors": 3'),
+        )  # fmt: skip
+        before = log.newest()[row]
+        await agent.process(Batch(raw(third, 2)))
+        assert before is not None
+        assert log.newest()[row] == before
+
+    asyncio.run(scene())
+
+
+def test_what_may_not_be_written_yet_does_not_reach_the_store(monkeypatch: pytest.MonkeyPatch):
+    async def scene() -> None:
+        log, store = Log(), MemoryStore()
+        agent = agent_of(log, store=store)
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received())))
+        waits = store.scan(WAITS)
+        assert waits
+        step = agent.stage.step
+
+        def refused(*arguments: object) -> list[Outgoing]:
+            step(*arguments)  # type: ignore[arg-type]
+            raise NotYetReadable("expected a form that all members read, found a newer one")
+
+        log.acknowledges.clear()
+        first = asyncio.create_task(agent.process(Batch(raw(received(event_id="x"), 1))))
+        await asyncio.sleep(0)
+        batch = Batch(raw(received(event_id="a", type="auth", body=AUTH), 2))
+        second = asyncio.create_task(agent.process(batch))
+        await asyncio.sleep(0)
+        ticking = asyncio.create_task(agent.tick())
+        await asyncio.sleep(0)
+        monkeypatch.setattr(agent.stage, "step", refused)
+        log.acknowledges.set()
+        await asyncio.gather(first, second, ticking)
+        assert not batch.is_done
+        assert store.scan(WAITS)[: len(waits)] == waits
+
+    asyncio.run(scene())
+
+
+def test_a_torn_store_makes_no_dead_letters():
+    async def scene() -> None:
+        log, store = Log(), MemoryStore()
+        agent = agent_of(log, store=store)
+        await agent.prepare(0)
+
+        def torn(*_: object) -> bytes:
+            raise StoreTorn("torn")
+
+        store.get = torn  # type: ignore[method-assign]
+        with pytest.raises(StoreTorn):
+            await agent.process(Batch(raw(received(reference="user_1"))))
+        assert not log.records[DEAD_LETTERS]
+        assert not log.newest()
+
+    asyncio.run(scene())
+
+
+def test_a_rebalance_during_a_tick_ends_nobody():
+    async def scene() -> None:
+        log = Log()
+        agent = agent_of(log)
+        await agent.prepare(0)
+
+        async def rebalance() -> None:
+            agent.revoked()
+            agent.assigned(set())
+
+        log.while_asked = [rebalance]
+        await agent.tick()
+
+    asyncio.run(scene())
+
+
+def test_a_log_that_lost_its_end_empties_the_store():
+    async def scene() -> None:
+        log, store = Log(), MemoryStore()
+        agent = agent_of(log, store=store)
+        await agent.prepare(0)
+        await agent.process(Batch(raw(received(reference="user_1"))))
+        for topic in log.records:
+            if topic != WEBHOOKS:
+                del log.records[topic][1:]
+        with pytest.raises(LogCut):
+            await agent.process(Batch(raw(received(event_id="e2", reference="user_2"), 1)))
+        assert not store.positions()
+
+    asyncio.run(scene())
