@@ -5,6 +5,8 @@ the partitions there may have been used before, so a scenario begins with a clai
 """
 
 import asyncio
+import random
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -52,6 +54,8 @@ Run: TypeAlias = Callable[[Scenario], None]
 
 
 def a_record(epoch: int, number: int, size: int = 0) -> HistoryAppended:
+    """A record of so many bytes, also when it is compressed."""
+    message = b64encode(random.Random(number).randbytes(size)).decode()
     return HistoryAppended(
         workflow="orders",
         instance_id="1",
@@ -60,7 +64,7 @@ def a_record(epoch: int, number: int, size: int = 0) -> HistoryAppended:
         epoch=epoch,
         cause=NO_CAUSE,
         at_ms=1_783_000_000_000 + number,
-        events=(LogWritten("info", "test", "x" * size),),
+        events=(LogWritten("info", "test", message),),
     )
 
 

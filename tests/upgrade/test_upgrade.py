@@ -68,6 +68,7 @@ class Mixed(House):
             "HEADWATER_KAFKA": self.bootstrap,
             "HEADWATER_POSTGRES": self.dsn,
             "HEADWATER_PORT": str(self.ports.setdefault(name, free_port())),
+            "HEADWATER_DATA_DIR": str(self.directory / "data"),
         }
         with (self.directory / f"{name}.log").open("ab") as log:
             argv = [sys.executable, "-m", "headwater", *COMMANDS[part]]
@@ -251,7 +252,8 @@ def test_what_an_older_part_cannot_read_waits_for_its_successor(house: Mixed):
     instance = house.fresh()
     asyncio.run(put_newer(house, instance))
     for name, topic in (
-        ("old-worker", "webhooks"),
+        # Of all that it remembers: it waits before it takes a delivery of that partition.
+        ("old-worker", "daily-summary"),
         ("old-flows", "workflow-commands"),
         ("old-project", "daily-summary"),
         ("old-project", "workflow-history"),
