@@ -410,6 +410,11 @@ for _command in (
         "Show the journey of a delivery: every stage, when, and what was decided there.",
     ),
     OnDemand(
+        "user",
+        "headwater.gateway.commands.users:user",
+        "Look at what is known of one user.",
+    ),
+    OnDemand(
         "webhook",
         "headwater.gateway.commands.webhook:webhook",
         "Sign deliveries as their sources do, and find out why one was refused.",

@@ -43,10 +43,40 @@ _STYLES: Final = {"status": {"dead": "red", "refused": "red", "parked": "yellow"
         "headwater deliveries list",
         "headwater deliveries list --status dead --since 2026-07-01T00:00:00Z",
         "headwater deliveries show 5f1d7a84b2c9e03f6a1b8d7c4e2f9a60",
+        "headwater deliveries drain --user user_amara",
     )
 )
 def deliveries() -> None:
     """Look at deliveries: what became of them, and why."""
+
+
+@deliveries.command(
+    "drain",
+    epilog=examples(
+        "headwater deliveries drain",
+        "headwater deliveries drain --user user_amara --limit 1000",
+    ),
+)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True,
+              help="How many, at most; those looked at longest ago come first.")  # fmt: skip
+@click.option("--user", help="Only those of this user's connections.")
+@admin_options
+@json_option
+def drain(
+    limit: int, user: str | None, url: str | None, admin_key: str | None, as_json: bool
+) -> None:
+    """Look again, now, at deliveries that wait for their user.
+
+    What still has nobody to belong to goes on waiting, from when its wait began.
+    """
+    asked = {"limit": limit} | ({} if user is None else {"user_id": user})
+    drained = admin_api(url, admin_key).post("/admin/drain", asked)
+    if as_json:
+        print_json(drained)
+    elif drained["enqueued"]:
+        say(f"Looked at again: {drained['enqueued']}.")
+    else:
+        say("No delivery waits.")
 
 
 @deliveries.command(

@@ -34,6 +34,21 @@ _LETTER_COLUMNS = (
     "message",
 )
 
+#: Of deliveries that wait, too, which are no dead letters and so have no place among them.
+_STUCK_COLUMNS = (
+    "state",
+    "partition",
+    "offset",
+    "reason",
+    "original_topic",
+    "original_partition",
+    "original_offset",
+    "event_id",
+    "dead_at",
+    "parked_at",
+    "message",
+)
+
 #: What a narrow terminal does without, the first one first.
 _LETTER_DROPS = ("original_topic", "replayed_at", "stage", "dead_at", "event_id")
 
@@ -69,19 +84,27 @@ def dlq() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True,
               help="How many, at most; the newest come first.")  # fmt: skip
 @click.option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier page.")
+@click.option("--state", type=click.Choice(["dead", "parked", "all"]), default="dead",
+              show_default=True, help="parked: deliveries that wait for their user.")  # fmt: skip
 @admin_options
 @json_option
 def list_letters(
-    limit: int, after: str | None, url: str | None, admin_key: str | None, as_json: bool
+    limit: int,
+    after: str | None,
+    state: str,
+    url: str | None,
+    admin_key: str | None,
+    as_json: bool,
 ) -> None:
-    """List dead letters, the newest first."""
-    page = admin_api(url, admin_key).get("/admin/dlq", limit=limit, after=after)
+    """List dead letters, deliveries that wait, or both, the newest first."""
+    page = admin_api(url, admin_key).get("/admin/dlq", state=state, limit=limit, after=after)
     if as_json:
         print_json(page)
         return
-    print_rows(page["rows"], _LETTER_COLUMNS, drops=_LETTER_DROPS)
+    columns = _LETTER_COLUMNS if state == "dead" else _STUCK_COLUMNS
+    print_rows(page["rows"], columns, drops=_LETTER_DROPS)
     if not page["rows"]:
-        say("There are no dead letters.")
+        say("There are no dead letters." if state == "dead" else "There are none.")
     if page["cursor"]:
         say(f"There are more: --after {page['cursor']}")
 

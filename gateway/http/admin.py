@@ -14,6 +14,8 @@ from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.raw_events import raw_event_routes
+from headwater.gateway.http.users_looked_at import user_routes
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import (
     DeadLetter,
@@ -42,6 +44,23 @@ class Level(StrEnum):
 
     INFO = "info"
     ERROR = "error"
+
+
+class Status(StrEnum):
+    """What became of a delivery."""
+
+    PROCESSED = "processed"
+    SKIPPED = "skipped"
+    PARKED = "parked"
+    DEAD = "dead"
+
+
+class State(StrEnum):
+    """Of what is in the way: dead letters, deliveries that wait for their user, or both."""
+
+    DEAD = "dead"
+    PARKED = "parked"
+    ALL = "all"
 
 
 class DeadLetterPosition(msgspec.Struct, frozen=True):
@@ -109,6 +128,8 @@ def admin_routes(reader: Reader, log: DeliveryLog, replays: Replays, key: str) -
         *_dead_letter_routes(reader, replays),
         *_journey_routes(reader),
         *delivery_routes(reader, log),
+        *raw_event_routes(reader, log, replays),
+        *user_routes(reader),
     ]
     return Router(
         "/admin",
@@ -120,14 +141,23 @@ def admin_routes(reader: Reader, log: DeliveryLog, replays: Replays, key: str) -
 
 
 def _dead_letter_routes(reader: Reader, replays: Replays) -> list[HTTPRouteHandler]:
-    @get("/dlq", summary="Dead letters, newest first", responses=_PROBLEMS)
+    @get(
+        "/dlq",
+        summary="Dead letters, newest first",
+        description="With `state=parked` deliveries that wait for their user, with `all` both.",
+        responses=problem_responses("invalid_parameter", "invalid_cursor", "store_unavailable"),
+    )
     async def dead_letters(
+        wanted: Annotated[
+            State, QueryParameter(name="state", description="Which of the two.")
+        ] = State.DEAD,
         limit: Limit = _PAGE_DEFAULT,
         after: Annotated[
             str | None, QueryParameter(description="The cursor of the previous page.")
         ] = None,
     ) -> DeadLetterPage:
-        return await reader.dead_letters(limit=limit, after=after)
+        states = (State.DEAD, State.PARKED) if wanted is State.ALL else (wanted,)
+        return await reader.dead_letters(limit=limit, after=after, states=states)
 
     @get(
         "/dlq/{partition:int}/{offset:int}",
@@ -172,8 +202,12 @@ def _journey_routes(reader: Reader) -> list[HTTPRouteHandler]:
         )
         return Traces(found)
 
-    @get("/outcomes", summary="How many deliveries came to which end", responses=_PROBLEMS)
-    async def outcomes(status: FromQuery[str | None] = None) -> Outcomes:
+    @get(
+        "/outcomes",
+        summary="How many deliveries came to which end",
+        responses=problem_responses("invalid_parameter", "store_unavailable"),
+    )
+    async def outcomes(status: FromQuery[Status | None] = None) -> Outcomes:
         found = await reader.outcome_counts()
         return Outcomes([one for one in found if status in (None, one.status)])
 

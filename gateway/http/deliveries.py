@@ -95,7 +95,7 @@ def delivery_routes(reader: PooledReader, log: DeliveryLog) -> list[HTTPRouteHan
         at = _POSITION.fullmatch(named)
         if at is not None:
             received = await log.read(int(at[1]), int(at[2]))
-            named = named if received is None else received.event_id
+            named = named if received is None else received.delivery.event_id
         found = await delivery(reader, named)
         if found is None:
             refused = await refusal(reader, named)
@@ -112,7 +112,7 @@ async def _body(log: DeliveryLog, found: DeliveryWhole) -> str | None:
         received = await log.read(found.outcome.partition, found.outcome.offset)
     except (UndecodableRecord, UnknownSchema):
         return None
-    return None if received is None else b64encode(received.body).decode()
+    return None if received is None else b64encode(received.delivery.body).decode()
 
 
 def _moment(field: str, text: str | None) -> datetime | None:

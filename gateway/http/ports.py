@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.webhook_log import Appended, Replayed
+from headwater.streams.pipeline.webhook_log import Again, Appended, Replayed, Stored
 
 
 class DeliveryLog(Protocol):
@@ -33,7 +33,7 @@ class DeliveryLog(Protocol):
     async def append(self, delivery: WebhookReceived) -> Appended:
         """Appends a delivery, unless it is known already."""
 
-    async def read(self, partition: int, offset: int) -> WebhookReceived | None:
+    async def read(self, partition: int, offset: int) -> Stored | None:
         """A delivery as it lies in the log; None where there is none (any more)."""
 
 
@@ -54,7 +54,7 @@ class AnswerLog(Protocol):
 
 
 class Replays(Protocol):
-    """The topic `dead-letters`, for putting records back where they came from."""
+    """Putting records back where they came from: dead letters, and deliveries themselves."""
 
     async def start(self) -> None:
         """Prepares."""
@@ -64,3 +64,6 @@ class Replays(Protocol):
 
     async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
         """Puts dead letters back; one answer a (partition, offset), in order."""
+
+    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
+        """Appends deliveries once more, by places in `webhooks`; one answer each, in order."""

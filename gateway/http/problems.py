@@ -42,6 +42,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "method_not_allowed": (405, "This path does not take this method"),
     "body_timeout": (408, "The body did not arrive in time"),
     "invalid_cursor": (400, "The cursor is not one of ours"),
+    "gone": (410, "It was here and is no more"),
     "cursor_expired": (410, "The cursor can no longer be continued"),
     "body_too_large": (413, "The body is too large"),
     "unknown_host": (421, "The gateway has another name"),

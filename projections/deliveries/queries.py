@@ -1,5 +1,6 @@
 """What can be asked of the projection of deliveries: named SQL in, typed rows out."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
@@ -18,12 +19,14 @@ __all__ = [
     "Hop",
     "Outcome",
     "OutcomeCount",
+    "ParkedDelivery",
     "Position",
     "ProjectionError",
     "Reader",
     "Trace",
 ]
 
+_NEWEST: Final = {"at": "infinity", "partition": 0, "offset": 0}
 _TRACES_BY_LEVEL: Final = {
     level: filled("traces_by_level", level=sql.Literal(level)) for level in ("info", "error")
 }
@@ -89,7 +92,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="dead"):
     """What could not be processed, and why; partition and offset name it."""
 
     partition: int
@@ -108,6 +111,21 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     expired_at: datetime | None
 
 
+class ParkedDelivery(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="parked"):
+    """A delivery that waits for the user of its subject; it lies in `webhooks`."""
+
+    event_id: str
+    request_id: str
+    source: str
+    type: str
+    subject: str
+    reason: str
+    original_topic: str
+    original_partition: int
+    original_offset: int
+    parked_at: datetime
+
+
 class DeadLetterWhole(DeadLetter, frozen=True, kw_only=True):
     """A dead letter with its bytes and headers."""
 
@@ -117,9 +135,12 @@ class DeadLetterWhole(DeadLetter, frozen=True, kw_only=True):
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters, newest first; `cursor` continues with older ones, None when there are none."""
+    """Dead letters, newest first; `cursor` continues with older ones, None when there are none.
 
-    rows: tuple[DeadLetter, ...]
+    Shape:  deliveries that wait are among them if they were asked for.
+    """
+
+    rows: tuple[DeadLetter | ParkedDelivery, ...]
     cursor: str | None
 
 
@@ -145,9 +166,20 @@ class ProjectionError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    dead_at: datetime
+    at: datetime
     partition: int
     offset: int
+
+
+def _place_of(row: DeadLetter | ParkedDelivery) -> _Place:
+    if isinstance(row, DeadLetter):
+        return _Place(row.dead_at, row.partition, row.offset)
+    return _Place(row.parked_at, row.original_partition, row.original_offset)
+
+
+def _order(row: DeadLetter | ParkedDelivery) -> tuple[datetime, int, int]:
+    place = _place_of(row)
+    return (place.at, place.partition, place.offset)
 
 
 class Reader(PooledReader):
@@ -181,29 +213,35 @@ class Reader(PooledReader):
         rows = await self.answers(query, request_id=request_id, user_id=user_id, limit=limit)
         return msgspec.convert(rows, list[Trace])
 
-    async def dead_letters(self, *, limit: int, after: str | None = None) -> DeadLetterPage:
-        """Dead letters, newest first.
+    async def dead_letters(
+        self, *, limit: int, after: str | None = None, states: Collection[str] = ("dead",)
+    ) -> DeadLetterPage:
+        """Dead letters, deliveries that wait (`parked`), or both, newest first.
 
         Errors: InvalidCursor.
         """
         limit = bounded(limit)
-        place = None if after is None else unpack(after, _Place)
+        place = _NEWEST if after is None else msgspec.structs.asdict(unpack(after, _Place))
+        asked = {**place, "limit": limit + 1}
+        found: list[DeadLetter | ParkedDelivery] = []
         try:
-            rows = await self._rows(
-                "dead_letters",
-                dead_at="infinity" if place is None else place.dead_at,
-                partition=0 if place is None else place.partition,
-                offset=0 if place is None else place.offset,
-                limit=limit + 1,
-            )
+            if "dead" in states:
+                rows = await self._rows("dead_letters", **asked)
+                found += msgspec.convert(rows, list[DeadLetter])
+            if "parked" in states:
+                rows = await self._rows("parked", **asked)
+                found += msgspec.convert(rows, list[ParkedDelivery])
         except RecordRefused as error:
             raise InvalidCursor(
                 "expected a cursor from an earlier page, found one out of range; start without one"
             ) from error
-        page = msgspec.convert(rows[:limit], tuple[DeadLetter, ...])
-        more = len(rows) > limit
-        last = _Place(page[-1].dead_at, page[-1].partition, page[-1].offset) if more else None
-        return DeadLetterPage(rows=page, cursor=pack(last) if last else None)
+        found.sort(key=_order, reverse=True)
+        # Two topics may have the same place: what comes next must not be left out.
+        end = min(limit, len(found))
+        while 0 < end < len(found) and _order(found[end]) == _order(found[end - 1]):
+            end += 1
+        last = _place_of(found[end - 1]) if end < len(found) else None
+        return DeadLetterPage(rows=tuple(found[:end]), cursor=pack(last) if last else None)
 
     async def dead_letter(self, partition: int, offset: int) -> DeadLetterWhole | None:
         """One dead letter with its bytes; None when there is none at that position."""

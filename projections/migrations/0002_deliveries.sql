@@ -30,6 +30,9 @@ create index webhook_outcomes_received on webhook_outcomes (received_at);
 -- Written as the view traces writes its level: only so does Postgres know it again.
 create index webhook_outcomes_dead on webhook_outcomes (received_at)
     where case when status = 'dead' then 'error' else 'info' end = 'error';
+-- Few deliveries wait at a time: what waits costs those alone.
+create index webhook_outcomes_parked on webhook_outcomes (parked_at, partition, "offset")
+    where status = 'parked';
 -- Else Postgres takes one in 200 for a level's share and reads all that a user ever had.
 create statistics webhook_outcomes_level
     on (case when status = 'dead' then 'error' else 'info' end) from webhook_outcomes;

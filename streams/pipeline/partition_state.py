@@ -258,6 +258,10 @@ class Waits:
         """Lets a delivery wait, from the moment that it says."""
         self._begin(_wait_key(wanted, event.event_id), event, encode(event))
 
+    def end(self, wanted: Wanted, event_id: str) -> None:
+        """Ends the wait of a delivery."""
+        self._end(_wait_key(wanted, event_id))
+
     def take(self, wanted: Wanted) -> list[WebhookAdmitted]:
         """Ends all waits for a row; returns who waited."""
         # What all keys of the row begin with: a JSON array without its end.

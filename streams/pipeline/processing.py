@@ -219,7 +219,7 @@ class Processing:
         if user is None:
             self._without_user(found)
             return
-        event = msgspec.structs.replace(event, user_id=user)
+        event = msgspec.structs.replace(self._waited(found), user_id=user)
         if not found.kind.fills_lookup:
             self._to_owner(user, event, found.record)
             return
@@ -230,6 +230,16 @@ class Processing:
                     self._to_subject(other, event, found.record)
         self._fill(found._replace(event=event))
         self._release(found)
+
+    def _waited(self, found: _Found) -> WebhookAdmitted:
+        """The delivery; if it waited until now, as it waited, and the wait is over."""
+        waits, event_id = self._state.waits, found.event.event_id
+        waiting = waits.get(found.wanted, event_id)
+        if waiting is None:
+            return found.event
+        waits.end(found.wanted, event_id)
+        self.emission.add(waits.record(found.wanted, event_id, None))
+        return msgspec.structs.replace(waiting, released_at_ms=self.emission.now_ms)
 
     def _fill(self, found: _Found) -> None:
         """Writes the subject's row of the lookup."""

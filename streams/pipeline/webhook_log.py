@@ -38,6 +38,7 @@ from headwater.streams.kafka.dead_letters import (
 from headwater.streams.kafka.group_commit import GroupCommit, Producer
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.pipeline.webhook_reader import webhook_reader
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +50,21 @@ _LOOK_BACK: Final = 1_000
 _GIVE_UP_EVERY_S: Final = 0.25
 #: How long following admissions may take to end.
 _STOP_S: Final = 5.0
+#: How long it may take to read a delivery that is to be looked at again.
+_READ_S: Final = 5.0
 
 
 class Appended(msgspec.Struct, frozen=True):
     """A delivery is in the log; `duplicate` when it had been before."""
 
     duplicate: bool
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A delivery in the log, with the headers of its record."""
+
+    delivery: WebhookReceived
+    headers: tuple[tuple[str, str], ...]
 
 
 _APPENDED: Final = Appended(duplicate=False)
@@ -208,33 +218,17 @@ class WebhookLog:
                 else:
                     waiter.set_exception(error)
 
-    async def read(self, partition: int, offset: int) -> WebhookReceived | None:
+    async def read(self, partition: int, offset: int) -> Stored | None:
         """A delivery as it lies in the log; None where there is none (any more).
 
-        Errors: BrokerUnavailable.
+        Errors: BrokerUnavailable. UndecodableRecord and UnknownSchema for a record that is none.
         """
-        consumer = AIOKafkaConsumer(WEBHOOKS, **self._cluster.options())
-        where = TopicPartition(WEBHOOKS, partition)
-        try:
-            await consumer.start()
-            if where not in consumer.assignment():
-                return None
-            if offset >= (await consumer.end_offsets([where]))[where]:
-                return None
-            consumer.seek(where, offset)
-            async with asyncio.timeout(self._timeout_s):
-                record = await consumer.getone(where)
-        except (KafkaError, OSError) as error:  # a time-out is an OSError
-            raise BrokerUnavailable(
-                f"expected Kafka at {self._cluster}, found: {error!r}"
-            ) from error
-        finally:
-            # aiokafka cancels a task of its own here and lets that through when it just started.
-            with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
-                await consumer.stop()
-        if record.offset != offset or record.value is None:
+        async with webhook_reader(self._cluster, self._timeout_s) as reader:
+            record = await reader.record(partition, offset)
+        if record is None or record.value is None:
             return None
-        return decode(record.value, WebhookReceived)
+        headers = tuple((name, value.decode(errors="replace")) for name, value in record.headers)
+        return Stored(decode(record.value, WebhookReceived), headers)
 
     async def _watch_admissions(self) -> None:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")
@@ -314,8 +308,16 @@ class Replayed(msgspec.Struct, frozen=True):
     detail: str
 
 
+class Again(msgspec.Struct, frozen=True):
+    """A delivery that was appended once more: to which offset; None if it lies there no more."""
+
+    partition: int
+    offset: int
+    again_at: int | None
+
+
 class DeadLetters:
-    """The topic `dead-letters`, as operators see it."""
+    """The topic `dead-letters`, as operators see it, and deliveries to be looked at again."""
 
     def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -347,6 +349,28 @@ class DeadLetters:
             # aiokafka cancels a task of its own here and lets that through when it just started.
             with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
                 await consumer.stop()
+
+    async def again(self, places: Sequence[tuple[int, int]]) -> list[Again]:
+        """Appends deliveries once more, so that they are looked at again now.
+
+        Shape:  (partition, offset) of the topic webhooks -> one answer each, in order. They are
+                marked as replays, so they are no copies.
+        Errors: BrokerUnavailable; asking again is safe.
+        """
+        answers = []
+        async with webhook_reader(self._cluster, _READ_S) as reader:
+            for partition, offset in places:
+                record = await reader.record(partition, offset)
+                if record is None or record.value is None:
+                    answers.append(Again(partition, offset, None))
+                    continue
+                mark = (REPLAY_OF, f"{WEBHOOKS}/{partition}@{offset}".encode())
+                headers = [*original(record), mark]
+                again = Outgoing(WEBHOOKS, partition, record.key, record.value, headers)
+                sent = await self._appender.send([again])
+                (position,) = await self._appender.acknowledged(sent)
+                answers.append(Again(partition, offset, position))
+        return answers
 
     async def _replay(self, consumer: AIOKafkaConsumer, partition: int, offset: int) -> Replayed:
         where = TopicPartition(DEAD_LETTERS, partition)

@@ -10,7 +10,7 @@ from headwater.gateway.http.ports import DeliveryLog
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import RequestAnswered, WebhookReceived
-from headwater.streams.pipeline.webhook_log import Appended, Replayed
+from headwater.streams.pipeline.webhook_log import Again, Appended, Replayed, Stored
 
 Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
 
@@ -37,9 +37,12 @@ class MemoryLog:
         self.deliveries.append(delivery)
         return Appended(duplicate=False)
 
-    async def read(self, partition: int, offset: int) -> WebhookReceived | None:
+    async def read(self, partition: int, offset: int) -> Stored | None:
         del partition
-        return self.deliveries[offset] if offset < len(self.deliveries) else None
+        if offset >= len(self.deliveries):
+            return None
+        delivery = self.deliveries[offset]
+        return Stored(delivery, (("ce_id", delivery.event_id),))
 
 
 class MemoryAnswers:
@@ -61,6 +64,7 @@ class MemoryReplays:
 
     def __init__(self) -> None:
         self.replayed: list[tuple[int, int]] = []
+        self.appended_again: list[tuple[int, int]] = []
 
     async def start(self) -> None: ...
 
@@ -69,6 +73,10 @@ class MemoryReplays:
     async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
         self.replayed += positions
         return [Replayed(p, o, "webhooks", ok=True, detail="") for p, o in positions]
+
+    async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
+        self.appended_again += places
+        return [Again(p, o, 1_000 + o) for p, o in places]
 
 
 def a_delivery(event_id: str) -> WebhookReceived:

@@ -282,6 +282,33 @@ def test_a_dead_letter_that_its_topic_has_no_more_is_marked(topics: str) -> None
     assert f"{partition}@{gone}" in asyncio.run(marks())
 
 
+def test_a_delivery_is_appended_again_as_it_was_and_one_that_is_gone_is_not(topics: str):
+    partition, delivery = 1, a_delivery("again-1")
+    key, value = b"again-1", encode(delivery)
+    kept = [("ce_id", key)]
+
+    async def whole() -> None:
+        appender = Appender(cluster=Cluster(topics), client_id="again")
+        log, letters = real_log(topics), DeadLetters(cluster=Cluster(topics), clock=now_ms)
+        try:
+            first = Outgoing(WEBHOOKS, partition, key, value, kept)
+            tombstone = Outgoing(WEBHOOKS, partition, b"again-2", None)
+            (at,) = await appender.acknowledged(await appender.send([first, tombstone]))
+            places = [(partition, at), (partition, at + 1), (partition, at + 99), (77, 0)]
+            again = await letters.again(places)
+            assert [one.again_at for one in again] == [at + 2, None, None, None]
+            stored = [await log.read(*place) for place in [*places, (partition, at + 2)]]
+        finally:
+            await appender.stop()
+            await letters.stop()
+        assert [one and one.delivery for one in stored] == [delivery, None, None, None, delivery]
+        assert stored[-1] is not None
+        mark = ("headwater.replay_of", f"webhooks/{partition}@{at}")
+        assert stored[-1].headers == (("ce_id", "again-1"), mark)
+
+    asyncio.run(whole())
+
+
 def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):
     """More of them would only be read: what is older, intake knows."""
     partition = 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,9 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
+from headwater.schemas.tables import CONNECTIONS
 from headwater.streams.clock import now_ms
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, a_delivery
 from tests.integration.written import (
     RECEIVED_AT_MS,
     Written,
@@ -31,9 +33,12 @@ from tests.integration.written import (
     dead_letter_gone,
     duplicate,
     outcome,
+    row,
+    table_record,
 )
 
 READ = {"authorization": "Bearer dev-read-key"}
+NEWER_MS = RECEIVED_AT_MS + 60_000
 ADMIN = {"x-admin-key": "dev-admin-key"}
 
 Client = TestClient[Any]
@@ -41,14 +46,16 @@ Write = Callable[..., None]
 
 
 @contextmanager
-def gateway_on(dsn: str, log: MemoryLog | None = None) -> Iterator[Client]:
+def gateway_on(
+    dsn: str, log: MemoryLog | None = None, replays: MemoryReplays | None = None
+) -> Iterator[Client]:
     app = create_app(
         Settings(),
         sources=sources_with_secrets(Settings(), {}),
         log=log or MemoryLog(),
         reader=Reader(dsn),
         answers=MemoryAnswers(),
-        replays=MemoryReplays(),
+        replays=replays or MemoryReplays(),
         clock=now_ms,
         new_request_id=lambda: "request-1",
     )
@@ -158,6 +165,104 @@ def test_no_dead_letters_are_an_empty_page_and_nothing_to_replay(client: Client)
         body = {"all": True, "dry_run": dry_run}
         answer = client.post("/admin/dlq/replay", json=body, headers=ADMIN).json()
         assert (answer["replayed"], answer["failed"], answer["next"]) == (0, 0, None)
+
+
+def waiting(event_id: str, offset: int, **more: str | int | None) -> Written:
+    return outcome(
+        event_id,
+        user_id=None,
+        status="parked",
+        reason="no_connection_for_terra_user",
+        parked_at_ms=RECEIVED_AT_MS + offset,
+        at_ms=RECEIVED_AT_MS + offset,
+        offset=offset,
+        position=f"webhooks/3@{offset}",
+        **more,
+    )
+
+
+def test_deliveries_that_wait_are_listed_beside_dead_letters_or_alone(
+    client: Client, write: Write
+) -> None:
+    write([dead_letter("old"), waiting("w1", 1), waiting("w2", 2), dead_letter("new", NEWER_MS)])
+
+    def listed(query: str) -> list[tuple[str, str]]:
+        rows, cursor = [], None
+        while not rows or cursor:
+            after = f"&after={cursor}" if cursor else ""
+            page = client.get(f"/admin/dlq?limit=1&{query}{after}", headers=ADMIN).json()
+            rows += [(row["state"], row.get("event_id") or row["reason"]) for row in page["rows"]]
+            cursor = page["cursor"]
+        return rows
+
+    dead, parked = [("dead", "new"), ("dead", "old")], [("parked", "w2"), ("parked", "w1")]
+    assert listed("state=parked") == parked
+    assert listed("state=all") == [dead[0], *parked, dead[1]]
+    assert listed("state=dead") == listed("") == dead
+
+
+def test_a_drain_looks_again_at_what_was_looked_at_longest_ago(
+    fresh_database: str, write: Write
+) -> None:
+    migrate(fresh_database, lambda _: None)
+    replays = MemoryReplays()
+    connection = row(CONNECTIONS, ("t7",), user_id="user_7")
+    write([waiting("w2", 2), waiting("w1", 1), waiting("w7", 7, subject="t7")])
+    write([table_record(CONNECTIONS, connection)])
+    with gateway_on(fresh_database, replays=replays) as client:
+
+        def drained(**body: object) -> object:
+            replays.appended_again.clear()
+            return client.post("/admin/drain", json=body, headers=ADMIN).json()
+
+        assert drained(limit=2) == {"ok": True, "enqueued": 2}
+        assert replays.appended_again == [(3, 1), (3, 2)]
+        assert drained(user_id="user_7") == {"ok": True, "enqueued": 1}
+        assert replays.appended_again == [(3, 7)]
+        assert drained(user_id="user_8") == {"ok": True, "enqueued": 0}
+        shown = client.get("/admin/user/user_7", headers=ADMIN).json()
+        assert [one["event_id"] for one in shown["waiting"]] == ["w7"]
+        assert [one["terra_user_id"] for one in shown["connections"]] == ["t7"]
+
+
+def test_a_user_is_shown_with_counts_and_somebody_unknown_with_none(
+    client: Client, write: Write
+) -> None:
+    write([day("user_1", "2026-07-01", steps=1), day("user_1", "2026-07-02"), outcome("e1")])
+    shown = client.get("/admin/user/user_1", headers=ADMIN).json()
+    counts = shown["counts"]
+    assert (counts["daily_summary"], counts["sleep_sessions"], counts["raw_events"]) == (2, 0, 1)
+    assert [one["event_id"] for one in shown["last_outcomes"]] == ["e1"]
+    nobody = client.get("/admin/user/nobody", headers=ADMIN).json()
+    assert (set(nobody["counts"].values()), nobody["connections"]) == ({0}, [])
+    assert client.get("/admin/user/a%00b", headers=ADMIN).status_code == 200
+
+
+def test_a_raw_event_is_shown_whole_and_replayed(fresh_database: str, write: Write) -> None:
+    migrate(fresh_database, lambda _: None)
+    log, replays = MemoryLog(), MemoryReplays()
+    log.deliveries.append(a_delivery("e1"))
+    gone = outcome("e2", partition=0, offset=9, position="webhooks/0@9")
+    write([outcome("e1", partition=0, offset=0, position="webhooks/0@0"), gone])
+    with gateway_on(fresh_database, log, replays) as client:
+
+        def raw(named: str) -> dict[str, Any]:
+            found: dict[str, Any] = client.get(f"/admin/raw-events/{named}", headers=ADMIN).json()
+            return found
+
+        found = raw("e1")
+        assert (found["raw_event_id"], found["position"]) == ("e1", "webhooks/0@0")
+        assert b64decode(found["body_base64"]) == b'{"type":"daily"}'
+        assert (found["body"], found["headers"]) == ({"type": "daily"}, [["ce_id", "e1"]])
+        assert found["outcome"]["status"] == "processed"
+        assert len(found["journeys"]) == 1
+        assert raw("req-e1") == raw("0@0") == found
+        assert "wiped" in raw("e2")["gone"]
+        assert raw("e2")["body_base64"] is None
+        assert raw("nobody")["code"] == raw("0@7")["code"] == "not_found"
+        answer = client.post("/admin/raw-events/e1/replay", headers=ADMIN)
+        assert (answer.status_code, answer.json()["position"]) == (202, "webhooks/3@1000")
+        assert client.post("/admin/raw-events/e9/replay", headers=ADMIN).status_code == 404
 
 
 def test_all_dead_letters_come_page_by_page(client: Client, write: Write) -> None:

@@ -22,6 +22,8 @@ ADMIN_PATHS = [
     "/admin/projections",
     "/admin/deliveries",
     "/admin/deliveries/abc",
+    "/admin/raw-events/abc",
+    "/admin/user/user_1",
 ]
 
 
@@ -36,8 +38,45 @@ def test_operators_routes_ask_for_the_operators_key(
     assert_problem(client.get(path, headers=encoded), 401, "unauthorized")
 
 
-def test_replaying_asks_for_the_operators_key(client: TestClient[Any]) -> None:
-    assert_problem(client.post("/admin/dlq/replay", json={"all": True}), 401, "unauthorized")
+@pytest.mark.parametrize(
+    "path", ["/admin/dlq/replay", "/admin/drain", "/admin/raw-events/abc/replay"]
+)
+def test_what_operators_do_asks_for_their_key(client: TestClient[Any], path: str) -> None:
+    assert_problem(client.post(path, json={"all": True}), 401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"limit": 0},
+        {"limit": 1_001},
+        {"limit": "many"},
+        {"limit": 1.5},
+        {"user_id": ""},
+        {"user_id": "x" * 513},
+        {"user_id": 7},
+        {"user": "user_1"},
+        [],
+    ],
+)
+def test_a_drain_of_what_cannot_be_is_refused(client: TestClient[Any], body: object) -> None:
+    answer = client.post("/admin/drain", json=body, headers=ADMIN)
+    assert_problem(answer, 400, "invalid_parameter")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("/admin/outcomes?status=done", "status"),
+        ("/admin/dlq?state=waiting", "state"),
+        ("/admin/traces?level=warn", "level"),
+    ],
+)
+def test_a_word_that_means_nothing_here_is_named(
+    client: TestClient[Any], query: str, field: str
+) -> None:
+    answer = client.get(query, headers=ADMIN)
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == field
 
 
 @pytest.mark.parametrize("headers", [{}, ADMIN, {"authorization": "Basic dev-read-key"}])
@@ -174,6 +213,10 @@ def test_the_description_is_openapi_3_1_and_names_every_route(client: TestClient
         "/admin/projections",
         "/admin/deliveries",
         "/admin/deliveries/{named}",
+        "/admin/raw-events/{named}",
+        "/admin/raw-events/{named}/replay",
+        "/admin/drain",
+        "/admin/user/{user_id}",
         "/health/live",
         "/health/ready",
         "/metrics",

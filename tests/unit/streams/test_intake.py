@@ -248,6 +248,33 @@ def test_a_replayed_delivery_passes_though_it_was_seen(intake: Intake):
     assert (outcome.offset, outcome.position) == (0, "webhooks/0@1")
 
 
+def test_a_waiting_delivery_that_is_looked_at_again_goes_on_waiting_from_when_it_began(
+    intake: Intake,
+):
+    step(intake, raw(received()))
+    again = raw(received(), 1, headers=((REPLAY_OF, b"webhooks/0@0"),))
+    outcome = outcomes(step(intake, again, now_ms=NOW + 500))["e1"]
+    assert (outcome.status, outcome.parked_at_ms, outcome.at_ms) == ("parked", NOW, NOW + 500)
+    assert [one["headwater.reason"] for one in letters(tick(intake, NOW + 1_000))] == [
+        b"no_connection_for_terra_user"
+    ]
+
+
+def test_a_waiting_delivery_that_is_looked_at_again_and_finds_its_user_waits_no_more(
+    intake: Intake,
+):
+    step(intake, raw(received()))
+    # An operator, or another release, has written the row beside this owner.
+    (row,) = on(step(intake_of(), raw(received(**AUTH_OF_1))), "connections")
+    restored(intake, read_back(row))
+    again = raw(received(), 1, headers=((REPLAY_OF, b"webhooks/0@0"),))
+    emitted = step(intake, again, now_ms=NOW + 500)
+    outcome = outcomes(emitted)["e1"]
+    assert (outcome.status, outcome.released_at_ms) == ("processed", NOW + 500)
+    assert [record.value for record in on(emitted, WAITING)] == [None]
+    assert tick(intake, NOW + 5_000) == []
+
+
 @pytest.mark.parametrize("value", [b"", b"rubbish", b"\x00\x00\x00\x00\x00x"])
 @pytest.mark.parametrize("topic", Intake.sources)
 def test_bytes_that_are_no_record_are_a_dead_letter(intake: Intake, topic: str, value: bytes):

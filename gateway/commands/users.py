@@ -1,0 +1,48 @@
+"""`headwater user`: what is known of one user."""
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from headwater.gateway.commands.operate import admin_api
+from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.output import print_json, print_rows, say
+
+_CONNECTION: Final = ("terra_user_id", "provider", "active", "deactivated_at", "scopes")
+_OUTCOME: Final = ("received_at", "event_id", "status", "source", "type", "rows", "reason")
+_DROPS: Final = ("source", "rows", "scopes")
+_STYLES: Final = {"status": {"dead": "red", "parked": "yellow"}}
+
+
+@click.group(
+    epilog=examples(
+        "headwater user show user_amara",
+        "headwater user show user_amara --json | jq .counts",
+    )
+)
+def user() -> None:
+    """Look at what is known of one user."""
+
+
+@user.command("show", epilog=examples("headwater user show user_amara"))
+@click.argument("user_id", metavar="ID")
+@admin_options
+@json_option
+def show_user(user_id: str, url: str | None, admin_key: str | None, as_json: bool) -> None:
+    """Show a user's connections, how many rows there are, what came last, and what waits."""
+    found: dict[str, Any] = admin_api(url, admin_key).get(f"/admin/user/{quote(user_id, safe='')}")
+    if as_json:
+        print_json(found)
+        return
+    counts = [{"table": name, "rows": number} for name, number in found["counts"].items()]
+    print_rows(counts, ("table", "rows"), title="counts")
+    for name, title, columns in (
+        ("connections", "connections", _CONNECTION),
+        ("last_outcomes", "last deliveries", _OUTCOME),
+        ("waiting", "deliveries that wait", _OUTCOME),
+    ):
+        if found[name]:
+            print_rows(found[name], columns, title=title, drops=_DROPS, styles=_STYLES)
+    if not any(found["counts"].values()):
+        say(f"Nothing is known of {user_id}.")

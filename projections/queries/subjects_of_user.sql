@@ -1,0 +1,1 @@
+select {key} as subject from {table} where user_id = %(user_id)s
