@@ -2,7 +2,8 @@
 
 BIN := .venv/bin
 UV := $(or $(wildcard $(BIN)/uv),uv)
-PYTEST := $(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+# In the order of the folders, whose slow tests come first, so that no core is idle at the end.
+PYTEST := $(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command "make lock" --quiet
 

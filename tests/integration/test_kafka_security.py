@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from aiokafka.conn import create_conn
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from headwater.gateway.commands.cluster import cluster_of
@@ -13,6 +14,7 @@ from headwater.gateway.settings import load_settings
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
 from headwater.schemas.topics import DEAD_LETTERS
+from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -22,6 +24,7 @@ from headwater.streams.kafka.records import Outgoing
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline._faust import _credentials
 from headwater.streams.workflows.publishing import Publisher
+from tests.fakes.proxy import Proxy
 from tests.kafka_security import (
     PASSWORD,
     USER,
@@ -236,3 +239,20 @@ def test_a_refusal_says_why(way: Ways, certificates: Certificates, name: str):
 def test_a_broker_by_another_name_is_taken_where_names_are_not_checked(way: Ways):
     cluster = way("ELSEWHERE", kafka_tls_check_hostname="false")
     assert asyncio.run(create_topics(cluster, partitions=8, replication=1)) == []
+
+
+def test_a_connection_is_closed_though_the_broker_never_says_goodbye(way: Ways):
+    """As asyncio has it this takes 30 seconds."""
+    mend()
+    cluster = way("TLS")
+
+    async def scenario(address: str) -> None:
+        host, port = address.split(":")
+        security = {"security_protocol": "SSL", "ssl_context": cluster.options()["ssl_context"]}
+        connection = await create_conn(host, int(port), **security)
+        network.hold()
+        async with asyncio.timeout(15):
+            await connection.close()
+
+    with Proxy(lambda: cluster.servers) as network:
+        asyncio.run(scenario(network.address))
