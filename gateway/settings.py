@@ -30,6 +30,7 @@ from headwater.gateway.kafka_settings import KafkaSettings
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.gateway.providers import provider_names
 from headwater.gateway.redaction import redacted
+from headwater.gateway.terra_settings import TerraSettings
 
 __all__ = [
     "DEVELOPMENT_SECRETS",
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 PREFIX: Final = "HEADWATER_"
+#: The app of the workflows that come with Headwater.
+HOUSE_APP: Final = "headwater"
 #: Ends the variable that names the file of a secret.
 _FILE: Final = "_FILE"
 
@@ -68,8 +71,9 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "not_networks": "networks such as 10.0.0.0/8, separated by commas",
     "not_servers": "host:port, several separated by commas",
     "bool_parsing": "true or false",
+    "not_bucket": "a folder, or s3://bucket and perhaps a prefix",
     "not_here": "http:// and a loopback address",
-    "not_apps": "apps separated by commas, each once and without headwater, which is always served",
+    "not_apps": "apps separated by commas, each once; headwater, which is always served, alone",
 }
 #: What the signing secrets of a provider mean that an installed package has added.
 _SECRETS_MEAN: Final = (
@@ -129,7 +133,7 @@ class Described(NamedTuple):
     meaning: str
 
 
-class Settings(KafkaSettings):
+class Settings(KafkaSettings, TerraSettings):
     """All settings; every field says what it means and in which unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
@@ -247,7 +251,7 @@ class Settings(KafkaSettings):
     app: str = Field(
         default="",
         description="Workflows to run, as package.module or package.module:name; of several apps, "
-        "separated by commas; empty runs none.",
+        "separated by commas; headwater runs those that come with it alone; empty runs none.",
     )
     rules: str = Field(
         default="",
@@ -283,7 +287,7 @@ class Settings(KafkaSettings):
     @classmethod
     def _each_once(cls, value: str) -> str:
         names = [name.strip() for name in value.split(",")] if value else []
-        if len({"", "headwater", *names}) < len(names) + 2:
+        if names != [HOUSE_APP] and len({"", HOUSE_APP, *names}) < len(names) + 2:
             raise PydanticCustomError("not_apps", "")
         return ",".join(names)
 
@@ -325,8 +329,13 @@ class Settings(KafkaSettings):
 
     @property
     def apps(self) -> tuple[str, ...]:
-        """The apps whose workflows are run."""
-        return tuple(self.app.split(",")) if self.app else ()
+        """The apps whose workflows are run, beside those that come with Headwater."""
+        return tuple(self.app.split(",")) if self.app not in {"", HOUSE_APP} else ()
+
+    @property
+    def blobs_at(self) -> str:
+        """Where blobs are, as `blobs_at` takes it."""
+        return self.blobs or str(self.data_dir / "blobs")
 
     @property
     def state_dir(self) -> Path:

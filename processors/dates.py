@@ -30,6 +30,11 @@ def read_date(text: str) -> datetime | None:
         return None
 
 
+def rfc3339(ms: int) -> str:
+    """Unix milliseconds as a moment in UTC."""
+    return (_EPOCH + ms * _MILLISECOND).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
 def unix_ms(moment: datetime) -> int:
     """Unix milliseconds of an aware moment, rounded down."""
     return (moment - _EPOCH) // _MILLISECOND

@@ -79,6 +79,9 @@ class TerraConnection(msgspec.Struct):
     scopes: str | None = None
     #: False once the user deauthorized, revoked access or was given a new connection.
     active: bool | None = None
+    #: The signed time of the delivery that closed it last; it stays when the connection is opened
+    #: again, and so names the time since.
+    last_deactivated_at: Moment | None = None
 
 
 class DailySummary(msgspec.Struct):

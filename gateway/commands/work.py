@@ -19,7 +19,7 @@ from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.request_ids import ulid_source
-from headwater.gateway.settings import Settings
+from headwater.gateway.settings import Settings, environment
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
@@ -29,7 +29,7 @@ from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.scheduling import run_as_batch
-from headwater.streams.workflows.host_process import HostKilled, declarations_of
+from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
 from headwater.streams.workflows.worker import WorkflowWorker
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ async def _work(
             ticked=ticked,
             joined=joined,
             stores=stores_of(settings, clock),
+            house=Program("headwater.gateway.house", environment(settings)),
         )
         if ticked:
             # Brings the web framework, which other workers do without.

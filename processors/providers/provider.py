@@ -18,10 +18,16 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from headwater.processors.columns import misfit
 from headwater.processors.providers.envelope import Malformed, Routing
-from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
+from headwater.processors.providers.results import (
+    Effect,
+    Failed,
+    Normalized,
+    NormalizeResult,
+    Skipped,
+)
 from headwater.processors.signature_schemes import SignatureScheme
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import Owner, Table
+from headwater.schemas.tables import Owner, Row, Table
 
 P = TypeVar("P")
 
@@ -70,6 +76,8 @@ class DeliveryType(Generic[P]):
             user, or the subject where `of_user` is false. A type with a `lookup` waits until its
             user is found there; one that fills that lookup is processed under the subject.
             `skips` says why a delivery is skipped whoever it is about; None if it is not.
+            `starts` says what a delivery that fills its lookup does to workflows, given the row of
+            its subject before and after it; it has to say the same when it is processed again.
             `other_subject` is a second subject whose row of the lookup the delivery changes.
     """
 
@@ -79,6 +87,7 @@ class DeliveryType(Generic[P]):
     of_user: bool = True
     lookup: Lookup | None = None
     skips: Callable[[P], str | None] | None = None
+    starts: Callable[[WebhookAdmitted, Row | None, Row], tuple[Effect, ...]] | None = None
     other_subject: Callable[[P], str | None] | None = None
     fills_lookup: bool = field(init=False)
 

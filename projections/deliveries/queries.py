@@ -266,6 +266,11 @@ class Reader(PooledReader):
         rows = await self._rows("projection_errors", limit=bounded(limit))
         return msgspec.convert(rows, list[ProjectionError])
 
+    async def active_connections(self, *, after: str, limit: int) -> list[str]:
+        """Terra's ids of connections that are active, in their order, those behind `after`."""
+        rows = await self._rows("active_connections", after=after, limit=bounded(limit))
+        return [row["terra_user_id"] for row in rows]
+
     async def _rows(self, query: str, **parameters: object) -> list[Row]:
         return await self.answers(statement(query), **parameters)
 

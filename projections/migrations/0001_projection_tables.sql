@@ -25,6 +25,7 @@ create table terra_connections (
     reference_id text,
     scopes text,
     active boolean,
+    last_deactivated_at timestamptz,
     deactivated_at timestamptz,
     column_sources json not null,
     changed_in xid8 not null default pg_current_xact_id(),
@@ -43,6 +44,7 @@ comment on column terra_connections.provider is 'The wearable''s maker as Terra 
 comment on column terra_connections.reference_id is 'The id of ours that Terra echoes.';
 comment on column terra_connections.scopes is 'Granted scopes, comma separated.';
 comment on column terra_connections.active is 'False once the user deauthorized, revoked access or was given a new connection.';
+comment on column terra_connections.last_deactivated_at is 'The signed time of the delivery that closed it last; it stays when the connection is opened again, and so names the time since.';
 comment on column terra_connections.deactivated_at is 'When active became false: the signed time of the delivery that said so. Null while active.';
 comment on column terra_connections.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column terra_connections.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';

@@ -18,8 +18,8 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NoReturn, TypeAlias
 
 import msgspec
 import uvloop
@@ -41,6 +41,9 @@ from headwater.streams.replay.workflow import Workflow
 from headwater.streams.scheduling import run_as_batch
 
 log = logging.getLogger(__name__)
+
+#: Makes the house's own app, given the names of the schedules that other apps declare.
+House: TypeAlias = Callable[[Sequence[str]], App]
 
 #: How long attempts that are cancelled may take to clean up when the parent closes the pipe.
 _LEAVE_S: Final = 1.0
@@ -199,10 +202,17 @@ def _settle_in(box: BlackBox) -> None:
             reconfigure(line_buffering=True)
 
 
-def _load(connection: socket.socket, spec: str, schedules: Sequence[str]) -> dict[str, Workflow]:
+def _schedules_alone(schedules: Sequence[str]) -> App:
+    """The house's own app where nobody has composed more of one."""
+    return App(house_workflows(schedules))
+
+
+def _load(
+    connection: socket.socket, spec: str, schedules: Sequence[str], house: House
+) -> dict[str, Workflow]:
     """Loads the app, and sends what it declares."""
     try:
-        app = App(house_workflows(schedules)) if spec == HOUSE_APP else load_app(spec)
+        app = house(schedules) if spec == HOUSE_APP else load_app(spec)
         declared = app.declared
     except AppNotLoaded as error:
         app, declared = App({}), Declarations(error=error.message)
@@ -219,7 +229,7 @@ async def _live(
     await Child(connection, box, workflows, beat_s).left.wait()
 
 
-def main() -> NoReturn:
+def main(house: House = _schedules_alone) -> NoReturn:
     """Runs until the pipe is closed.
 
     Arguments: pipe, black box, seconds between beats, app; for the house's, names of schedules.
@@ -233,7 +243,7 @@ def main() -> NoReturn:
     # Before the app is imported, which may give names of its own to what is refused.
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
-    workflows = _load(connection, app, schedules)
+    workflows = _load(connection, app, schedules, house)
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     loop = uvloop.new_event_loop()

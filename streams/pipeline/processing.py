@@ -245,9 +245,15 @@ class Processing:
         """Writes the subject's row of the lookup."""
         result = found.provider.normalize(found.event)
         if isinstance(result, Normalized):
+            rows, place = self._state.rows, (found.lookup.table, (found.subject,))
+            before = rows.get(*place)
             for update in result.updates:
                 if update.key == (found.subject,):
-                    self._state.rows.merge(update)
+                    rows.merge(update)
+            after = rows.get(*place)
+            if found.kind.starts is not None and after is not None:
+                started = found.kind.starts(found.event, before, after)
+                result = msgspec.structs.replace(result, effects=(*result.effects, *started))
         if found.carries_outcome:
             self._conclude(found.event, found.record, result)
 

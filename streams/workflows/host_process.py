@@ -8,12 +8,13 @@ went, and whose code had its turn; its user informs the owners, and starts anoth
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -60,6 +61,16 @@ class Gone(msgspec.Struct, frozen=True):
     turn: int | None
 
 
+class Program(NamedTuple):
+    """What a host runs: a module whose main program is that of `code_host.child`, or ends in it.
+
+    Shape:  environment adds to that of the worker.
+    """
+
+    module: str = "headwater.streams.code_host.child"
+    environment: Mapping[str, str] = {}
+
+
 class HostKilled(HeadwaterError):
     """A code host was killed while it loaded its app."""
 
@@ -75,17 +86,19 @@ class HostProcess:
             ended but not by `stop`; both by the event loop.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what its user chooses
         self,
         app: str,
         *,
         received: Callable[[list[FromHost]], None],
         gone: Callable[[Gone], None],
         schedules: Sequence[str] = (),
+        program: Program | None = None,
         stall_s: float = STALL_S,
         directory: Path | None = None,
     ) -> None:
         self._app = app
+        self._program = program or Program()
         self._schedules = schedules
         self._received = received
         self._gone = gone
@@ -138,10 +151,11 @@ class HostProcess:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 # Without the current directory, where an author may have a `streams` too.
-                *(sys.executable, "-P", "-m", "headwater.streams.code_host.child"),
+                *(sys.executable, "-P", "-m", self._program.module),
                 *(str(theirs.fileno()), str(box.descriptor)),
                 *(str(self._stall_s / _LOOKS), self._app, *self._schedules),
                 pass_fds=(theirs.fileno(), box.descriptor),
+                env={**os.environ, **self._program.environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=self._directory,
             )

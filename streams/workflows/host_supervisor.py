@@ -10,7 +10,7 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.engine.driver import Driver
-from headwater.streams.workflows.host_process import Gone, HostKilled, HostProcess
+from headwater.streams.workflows.host_process import Gone, HostKilled, HostProcess, Program
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ class HostSupervisor:
     """The host of an app's workflows: what it sends, and that it ends, goes to the driver.
 
     Shape:  number is its own among the hosts of the driver; schedules are those of other apps, for
-            the house's own; `wake_up` is called when the host has sent something, was started or is
-            gone.
+            the house's own, and program is what its host runs; `wake_up` is called when the host
+            has sent something, was started or is gone.
     """
 
     def __init__(
@@ -34,12 +34,14 @@ class HostSupervisor:
         driver: Driver,
         wake_up: Callable[[], None],
         schedules: Sequence[str] = (),
+        program: Program | None = None,
     ) -> None:
         self.number = number
         self.app = app
         self._driver = driver
         self._wake_up = wake_up
         self._schedules = schedules
+        self._program = program
         self._host: HostProcess | None = None
         #: What the app declared when it was first loaded; nothing before.
         self.declared = Declarations()
@@ -70,7 +72,11 @@ class HostSupervisor:
 
     async def _begin(self) -> Declarations:
         host = HostProcess(
-            self.app, received=self._sent, gone=self._lost, schedules=self._schedules
+            self.app,
+            received=self._sent,
+            gone=self._lost,
+            schedules=self._schedules,
+            program=self._program,
         )
         declared = await host.start()
         missing = set(self.declared.workflows) - set(declared.workflows)

@@ -8,6 +8,7 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.streams.code_host.apps import Declarations, side_by_side
 from headwater.streams.code_host.house_app import HOUSE_APP
 from headwater.streams.engine.driver import Driver
+from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 
 #: Messages of hosts that may wait for a turn.
@@ -21,15 +22,22 @@ class Hosts:
     the worker started.
     """
 
-    def __init__(self, apps: Sequence[str], driver: Driver, wake_up: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        apps: Sequence[str],
+        driver: Driver,
+        wake_up: Callable[[], None],
+        house: Program | None = None,
+    ) -> None:
         self._driver = driver
+        self._house = house
         self._wake_up = wake_up
         self._apps = [
             HostSupervisor(number, app, driver, wake_up) for number, app in enumerate(apps, 1)
         ]
         self._all: list[HostSupervisor] = list(self._apps)
         self._started = asyncio.Event()
-        #: What the apps declare together, without the house's own.
+        #: The workflows that the apps declare together, and all schedules, those of the house too.
         self.declared = Declarations()
 
     async def start(self) -> None:
@@ -40,11 +48,14 @@ class Hosts:
         """
         try:
             await self._start_apps()
-            self.declared = side_by_side({each.app: each.declared for each in self._apps})
-            names = [each.schedule for each in self.declared.schedules]
-            house = HostSupervisor(0, HOUSE_APP, self._driver, self._wake_up, names)
+            apps = {each.app: each.declared for each in self._apps}
+            declared = side_by_side(apps)
+            names = [each.schedule for each in declared.schedules]
+            house = HostSupervisor(0, HOUSE_APP, self._driver, self._wake_up, names, self._house)
             self._all.append(house)
             await house.start()
+            everything = side_by_side({**apps, HOUSE_APP: house.declared})
+            self.declared = Declarations(declared.workflows, everything.schedules)
         except BaseException:
             await self.stop()
             raise

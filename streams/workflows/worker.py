@@ -28,6 +28,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
+from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
@@ -65,7 +66,8 @@ class WorkflowWorker:
             kinds of their runs; workflows are those that need no code, with their kinds; name tells
             workers apart in the log and is not kept; member is a name that a worker keeps over
             restarts; one that is ticked runs code only then; joined returns when it is known what
-            others read; stores have the instances that rest, which without any lie in memory.
+            others read; stores have the instances that rest, which without any lie in memory; house
+            is the program of the house's own app, which without one has schedules alone.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
@@ -84,6 +86,7 @@ class WorkflowWorker:
         ticked: bool = False,
         joined: Callable[[], Awaitable[None]] | None = None,
         stores: StateStores | None = None,
+        house: Program | None = None,
     ) -> None:
         self._stores = InstanceStores(cluster, engines, stores)
         self._joined = joined
@@ -95,10 +98,9 @@ class WorkflowWorker:
         self._pace = pace or Pace()
         self._something_came = asyncio.Event()
         self._turning = asyncio.Lock()
-        wake_up = self._something_came.set
         self._driver = Driver(partitions=1, hosts=1 + len(apps))
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
-        self._hosts = Hosts(apps, self._driver, wake_up)
+        self._hosts = Hosts(apps, self._driver, self._something_came.set, house)
         self._outbox = Outbox(
             cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
         )
@@ -113,7 +115,7 @@ class WorkflowWorker:
             before_giving_up=self._appended,
             given_up=self._given_up,
             parked=self._outbox.park,
-            wake_up=wake_up,
+            wake_up=self._something_came.set,
         )
         self._replies = Replies(self._log, self._outbox)
         self._checkpoints = Checkpoints(
@@ -123,7 +125,7 @@ class WorkflowWorker:
             records=self._pace.checkpoint_records,
             seconds=self._pace.checkpoint_s,
         )
-        self._ticks = Ticks(wake_up, self._owners) if ticked else None
+        self._ticks = Ticks(self._something_came.set, self._owners) if ticked else None
         self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
         self._without_code: set[str] = set()
         self._appends: set[asyncio.Task[None]] = set()

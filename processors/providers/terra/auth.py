@@ -1,12 +1,14 @@
 """Deliveries that open and close connections: rows of terra_connections.
 
 A closing delivery writes a whole row, so that a connection whose opening never came is known all
-the same. When a connection was closed is the stamp of `active`, and needs no column.
+the same. When a connection was closed is kept when it is opened again: it tells the times apart in
+which it was active (`backfill`).
 """
 
 from typing import Final
 
 from headwater.processors.columns import RowUpdate
+from headwater.processors.dates import rfc3339
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult
 from headwater.processors.texts import fault_of
 from headwater.schemas.providers.terra import Envelope, User
@@ -80,4 +82,6 @@ def _update(
     values: dict[str, str | bool | None] = {"user_id": user_id, "provider": user.provider}
     if active:
         values |= {"reference_id": user.reference_id, "scopes": user.scopes}
+    else:
+        values["last_deactivated_at"] = rfc3339(event.sent_at_ms)
     return RowUpdate(CONNECTIONS, (user.user_id,), {**values, "active": active}, event.stamp())

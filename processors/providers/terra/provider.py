@@ -11,6 +11,7 @@ from headwater.processors.providers.terra.auth import (
     normalize_auth,
     previous_subject,
 )
+from headwater.processors.providers.terra.backfill import backfill
 from headwater.processors.providers.terra.daily import normalize_daily
 from headwater.processors.providers.terra.envelope import (
     LAB_REPORT,
@@ -50,6 +51,7 @@ _TYPES: Final[dict[str, DeliveryType[Any]]] = {
             normalize=normalize_auth,
             tables=(CONNECTIONS,),
             lookup=_CONNECTION,
+            starts=backfill,
             skips=failure_of if type_ == "auth" else None,
             other_subject=previous_subject if type_ == USER_REAUTH else None,
         )

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from headwater.processors.dates import rfc3339
 from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.tables import CONNECTIONS
-from tests.unit.processors.deliveries import USER, normalized
+from tests.unit.processors.deliveries import RECEIVED_AT_MS, USER, normalized
 
 OPEN = {
     "user_id": "user_1",
@@ -16,7 +17,12 @@ OPEN = {
     "scopes": "SLEEP,DAILY",
     "active": True,
 }
-CLOSED = {"user_id": "user_1", "provider": "GARMIN", "active": False}
+CLOSED = {
+    "user_id": "user_1",
+    "provider": "GARMIN",
+    "active": False,
+    "last_deactivated_at": rfc3339(RECEIVED_AT_MS - 500),
+}
 
 
 def rows(result: NormalizeResult):

@@ -366,7 +366,11 @@ def test_what_rules_find_goes_along_with_the_outcome_also_of_connections_and_ski
     # Nobody knows yet whose it is: that comes with its release.
     assert effects(step(intake, raw(received()))) == []
     emitted = step(intake, raw(received(**AUTH_OF_1), 1))
-    assert sorted(effects(emitted)) == [("tell", "w-auth"), ("tell", "w-daily")]
+    assert sorted(effects(emitted)) == [
+        ("tell", "w-auth"),
+        ("tell", "w-daily"),
+        ("terra-backfill", "t1-0"),
+    ]
     skipped = raw(received(event_id="e3", type="nutrition", reference="user_1"), 2)
     assert effects(step(intake, skipped)) == [("tell", "w-nutrition")]
     dead = raw(received(event_id="e4", reference="user_1", body=b"{"), 3)
@@ -400,7 +404,7 @@ def test_a_normalizer_may_say_what_a_delivery_does_to_workflows():
     intake = intake_of({"terra": dataclasses.replace(terra, types={"auth": auth})})
     emitted = step(intake, raw(received(**AUTH_OF_1)))
     assert outcomes(emitted)["auth"].status == "processed"
-    assert effects(emitted) == [("backfill", "user_1")]
+    assert effects(emitted) == [("backfill", "user_1"), ("terra-backfill", "t1-0")]
     (letter,) = letters(emitted)
     assert (letter["headwater.reason"], letter[RULE]) == (b"invalid_effect", b"bad")
 

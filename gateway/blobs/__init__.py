@@ -1,0 +1,1 @@
+"""Blobs: files that users upload, in a folder or in S3."""

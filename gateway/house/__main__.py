@@ -1,0 +1,25 @@
+"""The host of the house's own app, composed: `streams.code_host.child` with all workflows.
+
+A worker starts it, as it starts the hosts of other apps, and gives it the settings.
+"""
+
+from collections.abc import Sequence
+
+from headwater.gateway.house.terra_workflows import TerraWorkflows
+from headwater.gateway.house.world import World
+from headwater.gateway.settings import load_settings
+from headwater.streams.code_host.apps import App
+from headwater.streams.code_host.child import main
+from headwater.streams.code_host.house_app import house_workflows
+
+
+def _house(schedules: Sequence[str]) -> App:
+    """All workflows that come with Headwater, given the schedules of other apps."""
+    terra = TerraWorkflows(World(load_settings()))
+    names = [*schedules, *(each.declared.schedule for each in terra.schedules)]
+    workflows = {each.name: each for each in terra.workflows}
+    return App({**house_workflows(names), **workflows}, terra.schedules)
+
+
+if __name__ == "__main__":
+    main(_house)

@@ -1,0 +1,210 @@
+"""The workflows that ask Terra for data; `gateway.terra.instances` has names and params.
+
+A request is answered at once, and its data come as deliveries, like any other. What was asked for
+twice comes twice and changes nothing, so a step that may have asked before asks again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, date, timedelta
+from math import inf
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from headwater.gateway.house.asking import Asked, Wanted, ask_all, ask_one, together, wanted_of
+from headwater.gateway.house.outside import Outside
+from headwater.gateway.terra.client import DATA_TYPES
+from headwater.gateway.terra.instances import (
+    IMPORT,
+    RECONCILE,
+    ImportParams,
+)
+from headwater.processors.providers.terra.backfill import BACKFILL, BackfillParams
+from headwater.processors.replay.errors import NonRetryableError, StepFailedError
+from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
+from headwater.streams.code_host.schedules import Schedule, schedule
+from headwater.streams.replay.step import Step
+from headwater.streams.replay.workflow import Workflow
+
+BACKFILL_DAYS: Final = 90
+RECONCILE_DAYS: Final = 7
+#: A bad night of Terra's is waited for; after some 17 hours somebody should look.
+_PATIENTLY: Final = Retry(limit=11, delay="30 seconds", backoff="exponential")
+_UNTIL_IT_WORKS: Final = Retry(limit=inf, delay="30 seconds", backoff="constant")
+#: Connections of a page: some seconds of requests at the usual rate.
+_PAGE: Final = 25
+_PAGE_TIMEOUT: Final = "1 hour"
+#: Requests that may wait for another try; where there are more, they are tried before others.
+_WAITING_MAX: Final = 200
+#: When what has failed is tried again, after the last page.
+_TRIES_AFTER: Final = ("1 minute", "10 minutes", "1 hour")
+#: Pages that stay to be looked at.
+_KEPT: Final = 10
+
+RECONCILES: Final = schedule(RECONCILE, cron="0 3 * * *", workflow=RECONCILE)
+
+
+#: A method of `step.log`.
+_Log: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[None]]
+
+
+class _Round(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a reconcile is: all connections up to `after` were asked for."""
+
+    after: str = ""
+    connections: int = 0
+    asked: Asked = Asked()
+
+
+class TerraWorkflows:
+    """The workflows, over what they need of the outside."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+
+    @property
+    def workflows(self) -> tuple[Workflow, ...]:
+        """All of them."""
+        return (
+            Workflow(BACKFILL, self.backfill, strict=False),
+            Workflow(IMPORT, self.import_days, strict=False),
+            Workflow(RECONCILE, self.reconcile, strict=False),
+        )
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """When some of them are started."""
+        return (RECONCILES,)
+
+    # -- one user
+
+    async def backfill(self, event: WorkflowEvent[BackfillParams], step: Step) -> dict[str, Any]:
+        """Asks for 90 days of a connection that has become active."""
+        wanted = wanted_of([event.payload.terra_user_id], DATA_TYPES)
+        return await self._ask_for(step, wanted, event.payload.until, BACKFILL_DAYS)
+
+    async def import_days(self, event: WorkflowEvent[ImportParams], step: Step) -> dict[str, Any]:
+        """Asks for the days that a user wants of each of the connections."""
+        wanted = wanted_of(event.payload.connections, DATA_TYPES)
+        return await self._ask_for(step, wanted, event.payload.until, event.payload.days)
+
+    async def _ask_for(
+        self, step: Step, wanted: Sequence[Wanted], until: str, days: int
+    ) -> dict[str, Any]:
+        """Asks for everything, each request a step of its own; fails if one of them has.
+
+        A retry of the run asks for those alone that have failed.
+        """
+        end = date.fromisoformat(until)
+        start = end - timedelta(days=days)
+        asking = (self._ask_in_step(step, each, start, end) for each in wanted)
+        asked = together(await asyncio.gather(*asking))
+        if asked.failed:
+            whys = "; ".join(map(str, asked.failed))
+            raise NonRetryableError(
+                f"expected Terra to take {len(wanted)} requests, found that it took {asked.taken}: "
+                f"{whys}"
+            )
+        return {"requests": len(wanted), "taken": asked.taken, "unknown_to_terra": asked.unknown}
+
+    async def _ask_in_step(self, step: Step, wanted: Wanted, start: date, end: date) -> Asked:
+        async def ask() -> dict[str, Any]:
+            return _plain(await ask_one(await self._outside.terra(), wanted, start, end))
+
+        try:
+            plain = await step.do(f"{wanted.kind} {wanted.connection}", ask, retries=_PATIENTLY)
+        except StepFailedError as failed:
+            return Asked(failed=(Wanted(wanted.connection, wanted.kind, str(failed)),))
+        return msgspec.convert(plain, Asked)
+
+    # -- everybody
+
+    async def reconcile(self, event: WorkflowEvent[Any], step: Step) -> dict[str, Any]:
+        """Asks for the last days of every active connection, in case a delivery was lost."""
+        end = event.timestamp.astimezone(UTC).date()
+        start = end - timedelta(days=RECONCILE_DAYS)
+
+        async def turn(step: Step, plain: Any) -> Continue | Break:  # noqa: ANN401
+            return await self._page(step, msgspec.convert(plain, _Round), start, end)
+
+        plain = await step.loop(
+            "pages",
+            turn,
+            state=_plain(_Round()),
+            commit_interval=1,
+            history_every=_KEPT,
+            history_keep=_KEPT,
+        )
+        done = msgspec.convert(plain, _Round)
+        for number, pause in enumerate(_TRIES_AFTER, 1):
+            if done.asked.failed:
+                await step.sleep(f"before try {number}", pause)
+                asked = await self._ask_again(step, f"try {number}", done.asked, start, end)
+                done = msgspec.structs.replace(done, asked=asked)
+        return await _summary(step, done)
+
+    async def _page(self, step: Step, state: _Round, start: date, end: date) -> Continue | Break:
+        if len(state.asked.failed) >= _WAITING_MAX:
+            asked = await self._ask_again(step, "again", state.asked, start, end)
+            state = msgspec.structs.replace(state, asked=_bounded(asked))
+
+        async def read() -> list[str]:
+            connections = await self._outside.connections()
+            return list(await connections.active_connections(after=state.after, limit=_PAGE))
+
+        page = await step.do("connections", read, retries=_UNTIL_IT_WORKS)
+        if not page:
+            return Break(_plain(state))
+        asked = await self._ask_many(step, "ask", wanted_of(page, DATA_TYPES), start, end)
+        state = _Round(
+            after=page[-1],
+            connections=state.connections + len(page),
+            asked=state.asked.with_more(asked),
+        )
+        far = {"connections": state.connections, "taken": state.asked.taken}
+        await _say(step.log.info, "another page was asked for", far)
+        for each in asked.failed:
+            await _say(step.log.warn, "a request has failed and is tried again", _plain(each))
+        return Continue(_plain(state))
+
+    async def _ask_again(
+        self, step: Step, name: str, asked: Asked, start: date, end: date
+    ) -> Asked:
+        again = await self._ask_many(step, name, asked.failed, start, end)
+        return Asked(asked.taken, asked.unknown).with_more(again)
+
+    async def _ask_many(
+        self, step: Step, name: str, wanted: Sequence[Wanted], start: date, end: date
+    ) -> Asked:
+        async def ask() -> dict[str, Any]:
+            return _plain(await ask_all(await self._outside.terra(), wanted, start, end))
+
+        plain = await step.do(name, ask, retries=_PATIENTLY, timeout=_PAGE_TIMEOUT)
+        return msgspec.convert(plain, Asked)
+
+
+def _bounded(asked: Asked) -> Asked:
+    """Of requests that fail again and again, as many as a state has room for."""
+    return msgspec.structs.replace(asked, failed=asked.failed[:_WAITING_MAX])
+
+
+async def _summary(step: Step, done: _Round) -> dict[str, Any]:
+    asked = done.asked
+    for each in asked.failed:
+        await _say(step.log.error, "a request was given up", _plain(each))
+    return {
+        "connections": done.connections,
+        "taken": asked.taken,
+        "unknown_to_terra": asked.unknown,
+        "failed": len(asked.failed),
+    }
+
+
+async def _say(log: _Log, message: str, data: dict[str, Any]) -> None:
+    await log(message, data)
+
+
+def _plain(value: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(value)
+    return plain

@@ -1,0 +1,52 @@
+"""The workflows that ask Terra for data: their names, ids and params, for whoever starts them.
+
+What they do is in `gateway.house`; that of a backfill is in `processors.providers.terra.backfill`,
+because a delivery starts it. Dates are YYYY-MM-DD, the last one included.
+"""
+
+from typing import Final
+
+import msgspec
+
+#: The last 7 days of every active connection; started by the schedule of the same name.
+RECONCILE: Final = "terra-reconcile"
+#: Some days of a user's active connections, because the user asked for them.
+IMPORT: Final = "terra-import"
+#: A lab report of a user's on its way to Terra; the id is that of the upload.
+LAB: Final = "terra-lab"
+
+
+class ImportParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What `terra-import` is started with.
+
+    Shape:  days is 1 to 1460, until the day of the request; connections are Terra's ids of those
+            that were active then. It asks for each of them, type by type.
+    """
+
+    user_id: str
+    days: int
+    until: str
+    connections: tuple[str, ...]
+
+
+class LabParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What `terra-lab` is started with, once the file is a blob and `lab_uploaded` is durable."""
+
+    upload_id: str
+    user_id: str
+    storage_key: str
+    original_name: str
+    content_type: str
+
+
+class LabResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `terra-lab` gives, when it has noted the same as `lab_submitted`.
+
+    Shape:  terra_status is `submitted`, `failed:<status>` or `failed:network`; terra_upload_id is
+            there once it was submitted; terra_response is Terra's answer as text, or what went
+            wrong. It is given within about half a minute, whatever Terra does.
+    """
+
+    terra_status: str
+    terra_upload_id: str | None
+    terra_response: str

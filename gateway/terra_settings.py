@@ -1,0 +1,62 @@
+"""The settings of Terra's API and of uploaded files: where they are, and who we are to them."""
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings
+
+from headwater.gateway.terra.access import TerraAccess
+
+
+class TerraSettings(BaseSettings):
+    """Where Terra is asked, and where files for it are kept."""
+
+    terra_api: str = Field(
+        default="https://api.tryterra.co/v2",
+        pattern=r"^https?://[^\s/]+(/[^\s?#]*)?$",
+        description="Terra's API, version 2; `headwater up` plays it unless a developer id is set.",
+    )
+    terra_dev_id: str = Field(
+        default="",
+        description="Developer id at Terra; without one nothing is asked of Terra.",
+    )
+    terra_api_key: SecretStr = Field(default=SecretStr(""), description="Key of Terra's API.")
+    terra_lab_field: str = Field(
+        default="files",
+        pattern=r"^[A-Za-z0-9_\-]+$",
+        description="Form field in which Terra wants the file of a lab report.",
+    )
+    terra_widget_path: str = Field(
+        default="/auth/generateWidgetSession",
+        pattern=r"^/[^\s?#]*$",
+        description="Path, below Terra's API, that begins a session to connect a wearable.",
+    )
+    terra_rate: float = Field(
+        default=10.0,
+        gt=0,
+        le=10_000,
+        description="Requests per second that a process of ours sends to Terra at most.",
+    )
+    blobs: str = Field(
+        default="",
+        description="Where uploaded files are kept: a folder, or s3://bucket/prefix; empty takes "
+        "the folder blobs of the data directory.",
+    )
+
+    @field_validator("blobs")
+    @classmethod
+    def _of_bucket(cls, value: str) -> str:
+        if value.startswith("s3://") and not value.removeprefix("s3://").strip("/"):
+            raise PydanticCustomError("not_bucket", "")
+        return value
+
+    @property
+    def terra(self) -> TerraAccess:
+        """Who we are to Terra."""
+        return TerraAccess(
+            api=self.terra_api,
+            dev_id=self.terra_dev_id,
+            api_key=self.terra_api_key.get_secret_value(),
+            lab_field=self.terra_lab_field,
+            widget_path=self.terra_widget_path,
+            rate=self.terra_rate,
+        )
