@@ -6,7 +6,7 @@ from http import HTTPMethod
 from importlib.metadata import version
 from typing import Final
 
-from litestar import Litestar, asgi, post
+from litestar import Litestar, Router, asgi, post
 from litestar.datastructures import State
 from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
@@ -37,7 +37,7 @@ from headwater.gateway.workflows.entrance import LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
-from headwater.processors.sources import Source
+from headwater.processors.sources import Source, providers_of
 from headwater.projections.deliveries.queries import Reader
 
 _VERSION: Final = version("headwater")
@@ -100,7 +100,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, settings.read_key.get_secret_value()),
-            admin_routes(reader, log, replays, settings.admin_key.get_secret_value()),
+            _admin_routes(settings, reader, log, replays, sources),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),
@@ -168,6 +168,17 @@ def end_streams(app: Litestar) -> None:
     service: WorkflowService | None = app.state[_SERVICE]
     if service is not None:
         service.end_streams()
+
+
+def _admin_routes(
+    settings: Settings,
+    reader: Reader,
+    log: DeliveryLog,
+    replays: Replays,
+    sources: Sequence[Source],
+) -> Router:
+    key = settings.admin_key.get_secret_value()
+    return admin_routes(reader, log, replays, providers_of(sources), key)
 
 
 def _receiving(receiver: ASGIApp, paths: Sequence[str]) -> ASGIRouteHandler:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
+from headwater.gateway.commands.on_demand import COMMANDS, OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import (
     app_option,
     data_dir_option,
@@ -373,56 +373,7 @@ topics.add_command(
         "Pass over a record that nobody can read and that holds up its partition.",
     )
 )
-for _command in (
-    OnDemand(
-        "deliveries",
-        "headwater.gateway.commands.deliveries:deliveries",
-        "Look at deliveries: what became of them, and why.",
-    ),
-    OnDemand(
-        "dlq",
-        "headwater.gateway.commands.operate:dlq",
-        "Look at dead letters and put them back into their topics.",
-    ),
-    OnDemand(
-        "instances",
-        "headwater.gateway.commands.instances:instances",
-        "Look at instances of workflows, create, steer and signal them.",
-    ),
-    OnDemand(
-        "settings",
-        "headwater.gateway.commands.local:settings",
-        "Show every setting: its variable, value, default and meaning.",
-    ),
-    OnDemand(
-        "sources",
-        "headwater.gateway.commands.webhook:sources",
-        "List the sources of deliveries: their paths, how they are signed, who reads them.",
-    ),
-    OnDemand(
-        "sync",
-        "headwater.gateway.commands.sync:sync",
-        "Copy the rows into a SQLite file: everything at first, then what changed.",
-    ),
-    OnDemand(
-        "trace",
-        "headwater.gateway.commands.operate:trace",
-        "Show the journey of a delivery: every stage, when, and what was decided there.",
-    ),
-    OnDemand(
-        "user",
-        "headwater.gateway.commands.users:user",
-        "Look at what is known of one user.",
-    ),
-    OnDemand(
-        "webhook",
-        "headwater.gateway.commands.webhook:webhook",
-        "Sign deliveries as their sources do, and find out why one was refused.",
-    ),
-    OnDemand(
-        "workflows", "headwater.gateway.commands.workflows:workflows", "See which workflows exist."
-    ),
-):
+for _command in COMMANDS:
     cli.add_command(_command)
 
 

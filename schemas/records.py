@@ -41,6 +41,8 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     partition: int
     #: Offset of the delivery in the topic webhooks.
     offset: int
+    #: Version of the normalizer that made the value of the delivery; it does not decide on winners.
+    version: int = 1
 
     @property
     def position(self) -> str:

@@ -1,6 +1,7 @@
 """Commands that are imported when they are called: all of them together take long to load."""
 
 from importlib import import_module
+from typing import Final
 
 import click
 from typing_extensions import override
@@ -30,3 +31,66 @@ class OnDemandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, OnDemand) else command, rest
+
+
+#: The commands of other modules, in the order of their names.
+COMMANDS: Final = (
+    OnDemand(
+        "deliveries",
+        "headwater.gateway.commands.deliveries:deliveries",
+        "Look at deliveries: what became of them, and why.",
+    ),
+    OnDemand(
+        "dlq",
+        "headwater.gateway.commands.operate:dlq",
+        "Look at dead letters and put them back into their topics.",
+    ),
+    OnDemand(
+        "impact",
+        "headwater.gateway.commands.lineage:impact",
+        "Say what a delivery has set and started.",
+    ),
+    OnDemand(
+        "instances",
+        "headwater.gateway.commands.instances:instances",
+        "Look at instances of workflows, create, steer and signal them.",
+    ),
+    OnDemand(
+        "settings",
+        "headwater.gateway.commands.local:settings",
+        "Show every setting: its variable, value, default and meaning.",
+    ),
+    OnDemand(
+        "sources",
+        "headwater.gateway.commands.webhook:sources",
+        "List the sources of deliveries: their paths, how they are signed, who reads them.",
+    ),
+    OnDemand(
+        "sync",
+        "headwater.gateway.commands.sync:sync",
+        "Copy the rows into a SQLite file: everything at first, then what changed.",
+    ),
+    OnDemand(
+        "trace",
+        "headwater.gateway.commands.operate:trace",
+        "Show the journey of a delivery: every stage, when, and what was decided there.",
+    ),
+    OnDemand(
+        "user",
+        "headwater.gateway.commands.users:user",
+        "Look at what is known of one user.",
+    ),
+    OnDemand(
+        "webhook",
+        "headwater.gateway.commands.webhook:webhook",
+        "Sign deliveries as their sources do, and find out why one was refused.",
+    ),
+    OnDemand(
+        "why",
+        "headwater.gateway.commands.lineage:why",
+        "Say where the values of a row come from.",
+    ),
+    OnDemand(
+        "workflows", "headwater.gateway.commands.workflows:workflows", "See which workflows exist."
+    ),
+)

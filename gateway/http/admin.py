@@ -11,12 +11,14 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from headwater.gateway.http.deliveries import delivery_routes
 from headwater.gateway.http.keys import operators_only
 from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.lineage import lineage_routes
 from headwater.gateway.http.openapi import ADMIN_KEY, problem_responses
 from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.raw_events import raw_event_routes
 from headwater.gateway.http.users_looked_at import user_routes
 from headwater.gateway.http.whole_numbers import whole_numbers
+from headwater.processors.providers.provider import Providers
 from headwater.projections.deliveries.queries import (
     DeadLetter,
     DeadLetterPage,
@@ -122,7 +124,9 @@ class Projections(msgspec.Struct, frozen=True):
     errors: list[ProjectionError]
 
 
-def admin_routes(reader: Reader, log: DeliveryLog, replays: Replays, key: str) -> Router:
+def admin_routes(
+    reader: Reader, log: DeliveryLog, replays: Replays, providers: Providers, key: str
+) -> Router:
     """The routes under /admin."""
     handlers = [
         *_dead_letter_routes(reader, replays),
@@ -130,6 +134,7 @@ def admin_routes(reader: Reader, log: DeliveryLog, replays: Replays, key: str) -
         *delivery_routes(reader, log),
         *raw_event_routes(reader, log, replays),
         *user_routes(reader),
+        *lineage_routes(reader, log, providers),
     ]
     return Router(
         "/admin",

@@ -5,7 +5,7 @@ beside its adapter, in `streams.workflows.client`. Reading is `projections.deliv
 `projections.workflows.queries`, used as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from headwater.schemas.records import RequestAnswered, WebhookReceived
@@ -35,6 +35,11 @@ class DeliveryLog(Protocol):
 
     async def read(self, partition: int, offset: int) -> Stored | None:
         """A delivery as it lies in the log; None where there is none (any more)."""
+
+    async def read_all(
+        self, places: Collection[tuple[int, int]]
+    ) -> Mapping[tuple[int, int], WebhookReceived]:
+        """Deliveries by (partition, offset); without those that are there no more."""
 
 
 class AnswerLog(Protocol):

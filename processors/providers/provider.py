@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
 from headwater.processors.columns import misfit
 from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.results import (
@@ -42,6 +44,9 @@ UNDECLARED_TABLE: Final = "undeclared_table"
 
 #: Reason of a delivery that would set a column to what it cannot hold.
 UNFIT_VALUE: Final = "unfit_value"
+
+#: Version of a normalizer that was never changed, which is what stamps say by themselves.
+_FIRST_VERSION: Final = 1
 
 #: The name is a segment of a path, a label of metrics and part of the name of a setting.
 _NAME: Final = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -79,6 +84,7 @@ class DeliveryType(Generic[P]):
             `starts` says what a delivery that fills its lookup does to workflows, given the row of
             its subject before and after it; it has to say the same when it is processed again.
             `other_subject` is a second subject whose row of the lookup the delivery changes.
+            `version` is raised with every change of what a delivery comes to; rows keep it.
     """
 
     decode: Callable[[bytes], P]
@@ -89,6 +95,7 @@ class DeliveryType(Generic[P]):
     skips: Callable[[P], str | None] | None = None
     starts: Callable[[WebhookAdmitted, Row | None, Row], tuple[Effect, ...]] | None = None
     other_subject: Callable[[P], str | None] | None = None
+    version: int = 1
     fills_lookup: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -173,6 +180,7 @@ class Provider:
                 fault = misfit(update)
                 if fault is not None:
                     return Failed(UNFIT_VALUE, fault)
+            result = _made_by(kind.version, result)
         return result
 
     def _skip_reason(self, type_: str) -> str:
@@ -206,6 +214,16 @@ def catalogue_of(providers: Iterable[Provider]) -> Providers:
                         f"{owner}, found {table.name}, whose rows belong to a {table.owner}"
                     )
     return {provider.name: provider for provider in found}
+
+
+def _made_by(version: int, result: Normalized) -> Normalized:
+    """The same rows, with the version of the normalizer that made them in their stamps."""
+    if version == _FIRST_VERSION:
+        return result
+    updates = tuple(
+        replace(update, stamp=replace(update.stamp, version=version)) for update in result.updates
+    )
+    return replace(result, updates=updates)
 
 
 def _undeclared(name: str, event: WebhookAdmitted, table: Table) -> str:

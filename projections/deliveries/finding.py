@@ -27,6 +27,7 @@ __all__ = [
     "deliveries",
     "delivery",
     "refusal",
+    "rows_with_values_of",
 ]
 
 
@@ -193,18 +194,25 @@ async def delivery(reader: PooledReader, named: str) -> DeliveryWhole | None:
     async def of(query: str) -> list[Row]:
         return await reader.answers(statement(query), event_id=event_id)
 
-    owner = {"user_id": outcome.user_id, "subject": outcome.subject}
-    changed = [
-        row for query in _ROWS for row in await reader.answers(query, event_id=event_id, **owner)
-    ]
+    changed = await rows_with_values_of(reader, outcome)
     return DeliveryWhole(
         outcome=outcome,
         journeys=msgspec.convert(await of("journeys"), tuple[Journey, ...]),
         copies=msgspec.convert(await of("copies"), tuple[Copy, ...]),
         effects=msgspec.convert(await of("effects_of"), tuple[Effect, ...]),
-        rows=msgspec.convert(changed, tuple[ChangedRow, ...]),
+        rows=changed,
         dead_letters=msgspec.convert(await of("dead_letters_of"), tuple[DeadLetter, ...]),
     )
+
+
+async def rows_with_values_of(reader: PooledReader, outcome: Outcome) -> tuple[ChangedRow, ...]:
+    """The rows that have values of a delivery.
+
+    Errors: StoreUnavailable.
+    """
+    about = {"user_id": outcome.user_id, "subject": outcome.subject, "event_id": outcome.event_id}
+    found = [row for query in _ROWS for row in await reader.answers(query, **about)]
+    return msgspec.convert(found, tuple[ChangedRow, ...])
 
 
 async def refusal(reader: PooledReader, request_id: str) -> Refusal | None:

@@ -94,7 +94,9 @@ def _delivery(stamp: Stamp) -> str:
     # Every id of ours is letters and digits.
     quoted = f'"{event_id}"' if event_id.isalnum() else orjson.dumps(event_id).decode()
     sent_at = _moment(stamp.sent_at_ms)
-    return f'{{"event_id":{quoted},"position":"{stamp.position}","sent_at":"{sent_at}"}}'
+    # Most normalizers were never changed: that their version is 1 goes without saying.
+    version = f',"version":{stamp.version}' if stamp.version != 1 else ""
+    return f'{{"event_id":{quoted},"position":"{stamp.position}","sent_at":"{sent_at}"{version}}}'
 
 
 @lru_cache(maxsize=_SHAPES_MAX)

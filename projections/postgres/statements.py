@@ -54,6 +54,12 @@ class SqlColumn:
         return sql.SQL("r.{}::{}").format(self.identifier, _raw(self.type))
 
     @property
+    def named(self) -> sql.Composable:
+        """That the column of the row `t` equals the parameter of its name."""
+        name = sql.Placeholder(self.name)
+        return sql.SQL("t.{} = {}::{}").format(self.identifier, name, _raw(self.type))
+
+    @property
     def selected(self) -> sql.Composable:
         """The column as readers get it."""
         if self.type == "json":  # parsing and writing it again would not give the same bytes

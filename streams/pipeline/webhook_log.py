@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn
 
@@ -36,6 +36,7 @@ from headwater.streams.kafka.dead_letters import (
     text_header,
 )
 from headwater.streams.kafka.group_commit import GroupCommit, Producer
+from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline.webhook_reader import webhook_reader
@@ -229,6 +230,20 @@ class WebhookLog:
             return None
         headers = tuple((name, value.decode(errors="replace")) for name, value in record.headers)
         return Stored(decode(record.value, WebhookReceived), headers)
+
+    async def read_all(
+        self, places: Collection[tuple[int, int]]
+    ) -> Mapping[tuple[int, int], WebhookReceived]:
+        """Deliveries by (partition, offset); without those that are there no more.
+
+        Errors: BrokerUnavailable; UndecodableRecord, UnknownSchema.
+        """
+        records = await read_places(self._cluster, WEBHOOKS, places)
+        return {
+            place: decode(record.value, WebhookReceived)
+            for place, record in records.items()
+            if record.value is not None
+        }
 
     async def _watch_admissions(self) -> None:
         retrying = Retrying(log, "admissions of other gateways cannot be followed")

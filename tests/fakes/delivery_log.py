@@ -1,7 +1,7 @@
 """A delivery log in memory, and the contract that it and the real one both keep."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -43,6 +43,12 @@ class MemoryLog:
             return None
         delivery = self.deliveries[offset]
         return Stored(delivery, (("ce_id", delivery.event_id),))
+
+    async def read_all(
+        self, places: Collection[tuple[int, int]]
+    ) -> Mapping[tuple[int, int], WebhookReceived]:
+        found = {place: await self.read(*place) for place in places}
+        return {place: one.delivery for place, one in found.items() if one is not None}
 
 
 class MemoryAnswers:

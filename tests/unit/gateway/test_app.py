@@ -213,6 +213,8 @@ def test_the_description_is_openapi_3_1_and_names_every_route(client: TestClient
         "/admin/projections",
         "/admin/deliveries",
         "/admin/deliveries/{named}",
+        "/admin/why/{table}/{key}",
+        "/admin/impact/{raw_event_id}",
         "/admin/raw-events/{named}",
         "/admin/raw-events/{named}/replay",
         "/admin/drain",

@@ -1,0 +1,301 @@
+"""What operators ask of values: which deliveries they come from, and what a delivery has set."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+from urllib.parse import unquote
+
+import msgspec
+from litestar import Request, get
+from litestar.datastructures import State
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, QueryParameter
+
+from headwater.gateway.http.openapi import problem_responses
+from headwater.gateway.http.ports import DeliveryLog
+from headwater.gateway.http.problems import Problem
+from headwater.processors.columns import RowUpdate
+from headwater.processors.lineage import (
+    Said,
+    admitted,
+    said_of_row,
+    same_key,
+    types_of,
+    updates_of,
+)
+from headwater.processors.providers.provider import Providers
+from headwater.projections.deliveries.finding import delivery
+from headwater.projections.deliveries.lineage import (
+    Placed,
+    SourcedRow,
+    deliveries_of_row,
+    named,
+    row,
+)
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.errors import RecordRefused
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.tables import Table
+
+#: Deliveries that are normalized again for one row: some seconds of reading.
+_LOOKED_AT_MAX: Final = 1_000
+_SHOWN_CHARS: Final = 60
+_TABLES: Final = {table.name: table for table in ALL_TABLES}
+
+
+class Overridden(msgspec.Struct, frozen=True):
+    """A value that a later one, or one that counts for more, has taken the place of."""
+
+    value: Any
+    raw_event_id: str
+    sent_at: datetime
+
+
+class ColumnWhy(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a value comes from.
+
+    Shape:  normalizer is `source.type`, null where the delivery's outcome is not known any more.
+    """
+
+    value: Any
+    raw_event_id: str
+    position: str
+    normalizer: str | None
+    version: int
+    sent_at: datetime
+    overrode: tuple[Overridden, ...]
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the values of a row come from.
+
+    Shape:  complete is false where the user has more deliveries than were looked at for what was
+            overridden: the newest were.
+    """
+
+    table: str
+    key: dict[str, str]
+    columns: dict[str, ColumnWhy]
+    complete: bool
+
+
+class ImpactRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that a delivery set columns of: all that it sets, and those that have its values."""
+
+    table: str
+    key: dict[str, str]
+    columns_set: tuple[str, ...]
+    columns_still_set: tuple[str, ...]
+
+
+class StartedInstance(msgspec.Struct, frozen=True):
+    """An instance of a workflow that a delivery started."""
+
+    workflow: str
+    id: str
+
+
+class Impact(msgspec.Struct, frozen=True, kw_only=True):
+    """What a delivery has set and started."""
+
+    raw_event_id: str
+    rows: tuple[ImpactRow, ...]
+    instances: tuple[StartedInstance, ...]
+
+
+def lineage_routes(
+    reader: Reader, log: DeliveryLog, providers: Providers
+) -> list[HTTPRouteHandler]:
+    """The routes under /admin/why and /admin/impact."""
+
+    @get(
+        "/why/{table:str}/{key:path}",
+        summary="Where the values of a row come from",
+        description="The columns of the table's key are segments of the path, in their order. What "
+        "a value overrode is found by normalizing the deliveries of the row's user again.",
+        responses=problem_responses("not_found", "broker_unavailable", "store_unavailable"),
+    )
+    async def why(
+        request: Request[Any, Any, State],
+        table: FromPath[str],
+        key: FromPath[str],
+        column: Annotated[
+            str | None, QueryParameter(description="The only column to explain.")
+        ] = None,
+    ) -> Why:
+        del key  # Its segments may hold slashes, so they are read as they were sent.
+        wanted = _table(table)
+        segments = _segments(request.scope["raw_path"], table)
+        return await _why(reader, log, providers, wanted, _key(wanted, segments), column)
+
+    @get(
+        "/impact/{raw_event_id:str}",
+        summary="What a delivery has set and started",
+        description="All columns that it sets, by today's normalizers, and those that still have "
+        "its values.",
+        responses=problem_responses("not_found", "broker_unavailable", "store_unavailable"),
+    )
+    async def impact(raw_event_id: FromPath[str]) -> Impact:
+        return await _impact(reader, log, providers, raw_event_id)
+
+    return [why, impact]
+
+
+# --- why ------------------------------------------------------------------------------------------
+
+
+def _table(name: str) -> Table:
+    if name not in _TABLES:
+        known = ", ".join(_TABLES)
+        raise Problem("not_found", f"expected one of {known}, found {name[:_SHOWN_CHARS]!r}")
+    return _TABLES[name]
+
+
+def _segments(raw_path: bytes, table: str) -> list[str]:
+    parts = [unquote(part) for part in raw_path.partition(b"?")[0].decode("latin-1").split("/")]
+    return parts[parts.index(table) + 1 :]
+
+
+def _key(table: Table, segments: Sequence[str]) -> tuple[str, ...]:
+    if len(segments) != len(table.key):
+        detail = (
+            f"key: expected {'/'.join(table.key_names)} behind {table.name}, found "
+            f"{len(segments)} of them"
+        )
+        raise Problem("invalid_parameter", detail, field="key")
+    return tuple(segments)
+
+
+async def _why(
+    reader: Reader,
+    log: DeliveryLog,
+    providers: Providers,
+    table: Table,
+    key: tuple[str, ...],
+    column: str | None,
+) -> Why:
+    if column not in {None, *table.column_names}:
+        detail = f"column: expected one of {', '.join(table.column_names)}, found {column!a}"
+        raise Problem("invalid_parameter", detail, field="column")
+    found = await _row(reader, table, key)
+    placed, complete = await _placed(reader, providers, table, key, found)
+    said = said_of_row(table, key, await _normalized(log, providers, placed))
+    normalizers = {each.event_id: f"{each.source}.{each.type}" for each in placed}
+    columns = {}
+    for name, source in found.sources.items():
+        if column in {None, name}:
+            overrode = [
+                each for each in said.get(name, ()) if each.stamp.event_id != source.event_id
+            ]
+            columns[name] = ColumnWhy(
+                value=found.values[name],
+                raw_event_id=source.event_id,
+                position=source.position,
+                normalizer=normalizers.get(source.event_id),
+                version=source.version,
+                sent_at=source.sent_at,
+                overrode=tuple(map(_overridden, overrode)),
+            )
+    return Why(table=table.name, key=found.key, columns=columns, complete=complete)
+
+
+async def _row(reader: Reader, table: Table, key: tuple[str, ...]) -> SourcedRow:
+    try:
+        found = await row(reader, table, key)
+    except RecordRefused as error:
+        expected = ", ".join(f"{column.name} ({column.sql})" for column in table.key)
+        raise Problem(
+            "invalid_parameter", f"key: expected {expected}, found {list(key)!a}", field="key"
+        ) from error
+    if found is None:
+        shown = "/".join(key)[:_SHOWN_CHARS]
+        raise Problem("not_found", f"There is no row {shown} in {table.name} (yet).")
+    return found
+
+
+async def _placed(
+    reader: Reader, providers: Providers, table: Table, key: tuple[str, ...], found: SourcedRow
+) -> tuple[list[Placed], bool]:
+    """The deliveries that may have set a row, and whether that is all of them."""
+    user = found.key.get("user_id") or found.values.get("user_id")
+    placed = await deliveries_of_row(
+        reader,
+        user_id=user,
+        subject=key[0],
+        types=types_of(table, providers),
+        limit=_LOOKED_AT_MAX + 1,
+    )
+    complete = len(placed) <= _LOOKED_AT_MAX
+    known = {each.event_id for each in placed}
+    missing = {source.event_id for source in found.sources.values()} - known
+    return [*placed[:_LOOKED_AT_MAX], *await named(reader, sorted(missing))], complete
+
+
+async def _normalized(
+    log: DeliveryLog, providers: Providers, placed: Sequence[Placed]
+) -> list[RowUpdate]:
+    """What deliveries say of rows today."""
+    received = await log.read_all([(each.partition, each.offset) for each in placed])
+    updates: list[RowUpdate] = []
+    for each in placed:
+        delivery_ = received.get((each.partition, each.offset))
+        # An outcome that is being rewritten may name a place that has another delivery.
+        if delivery_ is not None and delivery_.event_id == each.event_id:
+            event = admitted(delivery_, each.user_id, each.partition, each.offset)
+            updates += updates_of(event, providers)
+    return updates
+
+
+def _overridden(said: Said) -> Overridden:
+    sent_at = datetime.fromtimestamp(said.stamp.sent_at_ms / 1000, UTC)
+    return Overridden(said.value, said.stamp.event_id, sent_at)
+
+
+# --- impact ---------------------------------------------------------------------------------------
+
+
+async def _impact(
+    reader: Reader, log: DeliveryLog, providers: Providers, raw_event_id: str
+) -> Impact:
+    whole = await delivery(reader, raw_event_id)
+    if whole is None or whole.outcome.event_id != raw_event_id:
+        shown = raw_event_id[:_SHOWN_CHARS]
+        raise Problem("not_found", f"No delivery {shown} is known (yet).")
+    placed = await named(reader, [raw_event_id])
+    updates = await _normalized(log, providers, placed)
+    started = [each for each in whole.effects if each.event_type is None]
+    rows = []
+    left = list(whole.rows)
+    for table, key, columns in _by_row(updates):
+        still = [
+            r for r in left if r.table == table.name and same_key(table, _of(table, r.key), key)
+        ]
+        left = [r for r in left if r not in still]
+        rows.append(
+            ImpactRow(
+                table=table.name,
+                key=dict(zip(table.key_names, key, strict=True)),
+                columns_set=columns,
+                columns_still_set=tuple(name for r in still for name in r.columns),
+            )
+        )
+    # What the normalizers of today would not set, or the log has no more.
+    rows += [
+        ImpactRow(table=r.table, key=r.key, columns_set=r.columns, columns_still_set=r.columns)
+        for r in left
+    ]
+    instances = tuple(StartedInstance(each.workflow, each.instance_id) for each in started)
+    return Impact(raw_event_id=raw_event_id, rows=tuple(rows), instances=instances)
+
+
+def _by_row(updates: Sequence[RowUpdate]) -> list[tuple[Table, tuple[str, ...], tuple[str, ...]]]:
+    """The columns that updates set, by row."""
+    columns: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for update in updates:
+        held = columns.setdefault((update.table.name, update.key), [])
+        held += [name for name, value in update.values.items() if value is not None]
+    return [(_TABLES[name], key, tuple(set_)) for (name, key), set_ in columns.items()]
+
+
+def _of(table: Table, key: dict[str, str]) -> tuple[str, ...]:
+    return tuple(key[name] for name in table.key_names)

@@ -1,0 +1,150 @@
+"""Goal: a value says where it comes from and what it overrode; a delivery, what it has set."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from headwater.processors.columns import merge
+from headwater.processors.lineage import admitted, updates_of
+from headwater.processors.providers.terra.provider import TERRA
+from headwater.projections.postgres.migrate import migrate
+from headwater.schemas.codec import encode
+from headwater.schemas.history import SendEvent, StartRun
+from headwater.schemas.records import EffectDecided, WebhookReceived
+from headwater.schemas.topics import EFFECTS
+from tests.fakes.delivery_log import MemoryLog
+from tests.integration.test_gateway_reads import ADMIN, Write, gateway_on, write
+from tests.integration.written import RECEIVED_AT_MS, Written, outcome, table_record
+
+if TYPE_CHECKING:
+    from headwater.schemas.tables import Row, Table
+
+__all__ = ["write"]
+
+KEY = "user_amara/garmin/2026-07-01"
+_SIGNED_MS = 1_782_950_400_000
+
+
+def delivery(event_id: str, sent_s: int, **record: object) -> WebhookReceived:
+    """A day of Amara's, with some parts of it."""
+    span = {"start_time": "2026-07-01T00:00:00+01:00", "end_time": "2026-07-01T23:59:00+01:00"}
+    body = {
+        "type": "daily",
+        "user": {"user_id": "t1", "provider": "GARMIN", "reference_id": "user_amara"},
+        "data": [{"metadata": span, **record}],
+    }
+    return WebhookReceived(
+        event_id=event_id, request_id=f"req-{event_id}", source="terra", type="daily",
+        subject="t1", reference="user_amara", sent_at_ms=_SIGNED_MS + sent_s * 1_000,
+        updated_at_ms=0, received_at_ms=_SIGNED_MS + sent_s * 1_000, body=orjson.dumps(body),
+    )  # fmt: skip
+
+
+DELIVERIES = (
+    delivery("e1", 1, distance_data={"steps": 100}, scores={"sleep": 80}),
+    delivery("e2", 3, distance_data={"steps": 300}),
+    delivery("e3", 2, distance_data={"steps": 200}),
+)
+
+
+def rows_of(deliveries: Sequence[WebhookReceived]) -> list[Written]:
+    """The outcomes of deliveries, and the rows that the pipeline makes of them."""
+    rows: dict[tuple[Table, tuple[str, ...]], Row] = {}
+    for offset, each in enumerate(deliveries):
+        for update in updates_of(admitted(each, "user_amara", 3, offset), {"terra": TERRA}):
+            at = (update.table, update.key)
+            rows[at] = merge(rows.get(at), update)
+    outcomes = [
+        outcome(each.event_id, user_id="user_amara", offset=offset)
+        for offset, each in enumerate(deliveries)
+    ]
+    return [*outcomes, *(table_record(table, row) for (table, _), row in rows.items())]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.deliveries.extend(DELIVERIES)
+    return log
+
+
+def test_a_value_names_its_delivery_and_what_it_overrode(
+    fresh_database: str, log: MemoryLog, write: Write
+) -> None:
+    migrate(fresh_database, lambda _: None)
+    write(rows_of(DELIVERIES))
+    with gateway_on(fresh_database, log) as client:
+        found = client.get(f"/admin/why/daily_summary/{KEY}", headers=ADMIN)
+        assert found.status_code == 200, found.text
+        why = found.json()
+        assert why["table"] == "daily_summary"
+        assert list(why["key"].values()) == KEY.split("/")
+        assert why["complete"] is True
+        steps = why["columns"]["steps"]
+        sent_at = steps.pop("sent_at")
+        assert sent_at.startswith("2026-07-02T00:00:03")
+        assert [(o["value"], o["raw_event_id"]) for o in steps.pop("overrode")] == [
+            (200, "e3"),
+            (100, "e1"),
+        ]
+        assert steps == {
+            "value": 300, "raw_event_id": "e2", "position": "webhooks/3@1",
+            "normalizer": "terra.daily", "version": 1,
+        }  # fmt: skip
+        assert why["columns"]["sleep_score"]["raw_event_id"] == "e1"
+        assert why["columns"]["sleep_score"]["overrode"] == []
+        one = client.get(f"/admin/why/daily_summary/{KEY}?column=strain", headers=ADMIN).json()
+        assert one["columns"] == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("nothing/u", 404, "expected one of terra_connections"),
+        ("daily_summary/user_amara/garmin", 400, "user_id/source/datetime"),
+        ("daily_summary/user_amara/garmin/once", 400, "datetime (date)"),
+        ("daily_summary/user_amara/garmin/2026-07-02", 404, "no row"),
+        (f"daily_summary/{KEY}?column=stepz", 400, "'stepz'"),
+        (f"daily_summary/{KEY}?columns=steps", 400, "columns"),
+    ],
+)
+def test_a_row_that_cannot_be_meant_is_refused(
+    fresh_database: str, write: Write, path: str, status: int, says: str
+) -> None:
+    migrate(fresh_database, lambda _: None)
+    write(rows_of(DELIVERIES))
+    with gateway_on(fresh_database) as client:
+        answer = client.get(f"/admin/why/{path}", headers=ADMIN)
+    assert answer.status_code == status, answer.text
+    assert says in answer.json()["detail"]
+
+
+def test_a_delivery_names_the_columns_it_set_those_it_still_sets_and_what_it_started(
+    fresh_database: str, log: MemoryLog, write: Write
+) -> None:
+    migrate(fresh_database, lambda _: None)
+
+    def effect(name: str, command: StartRun | SendEvent) -> Written:
+        record = EffectDecided(
+            event_id="e1", request_id="r", name=name, workflow="report", instance_id=f"i-{name}",
+            command=command,
+        )  # fmt: skip
+        return Written(EFFECTS, 0, b"e1", encode(record), timestamp=RECEIVED_AT_MS)
+
+    started = [effect("begin", StartRun("{}")), effect("tell", SendEvent("ev", "told", "{}"))]
+    write([*rows_of(DELIVERIES), *started])
+    with gateway_on(fresh_database, log) as client:
+        found = client.get("/admin/impact/e1", headers=ADMIN)
+        assert found.status_code == 200, found.text
+        impact = found.json()
+        assert client.get("/admin/impact/e9", headers=ADMIN).status_code == 404
+        overridden = client.get("/admin/impact/e3", headers=ADMIN).json()
+    assert impact["instances"] == [{"workflow": "report", "id": "i-begin"}]
+    (row,) = impact["rows"]
+    assert (row["table"], list(row["key"].values())) == ("daily_summary", KEY.split("/"))
+    assert sorted(row["columns_set"]) == ["sleep_score", "steps"]
+    assert row["columns_still_set"] == ["sleep_score"]
+    (row,) = overridden["rows"]
+    assert (row["columns_set"], row["columns_still_set"]) == (["steps"], [])
