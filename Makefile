@@ -64,4 +64,4 @@ lock-jars: setup ## Pin Kafka's jars anew
 	@$(BIN)/python -m headwater.streams.kafka.jars --lock
 
 clean: ## Remove .venv and what was built; the data in .headwater stays
-	rm -rf .venv .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench build dist *.egg-info headwater-github/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

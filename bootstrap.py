@@ -23,8 +23,15 @@ STAMP = VENV / "headwater.stamp"
 HOME = VENV / "headwater.home"
 LOG = VENV / "setup.log"
 LOCK = ROOT / "requirements-dev.txt"
+#: The provider that is a package of its own, so that `make up` takes what GitHub posts.
+GITHUB = ROOT / "headwater-github"
 #: What an installation depends on; a change of any of them makes the stamp stale.
-SOURCES = (LOCK, ROOT / "pyproject.toml", ROOT / "streams" / "kafka" / "jgo.lock.toml")
+SOURCES = (
+    LOCK,
+    ROOT / "pyproject.toml",
+    ROOT / "streams" / "kafka" / "jgo.lock.toml",
+    GITHUB / "pyproject.toml",
+)
 
 OLDEST = (3, 11)
 #: Newest first; the locks are made for these. A later `python3` is tried when none of them is here.
@@ -146,7 +153,8 @@ def install() -> None:
     say(f"Installing {count} packages (needs the network once; a minute or two)")
     run(*pip, "install", "--require-hashes", "--requirement", str(LOCK))
     say("Installing Headwater itself")
-    run(*pip, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    ours = [word for path in (ROOT, GITHUB) for word in ("--editable", str(path))]
+    run(*pip, "install", "--no-deps", "--no-build-isolation", *ours)
 
 
 def prepare_kafka() -> None:

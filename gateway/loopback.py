@@ -13,6 +13,11 @@ DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
 }
 
 
+def development_secret(provider: str) -> str:
+    """What signs the deliveries of a provider that was given no secret, on this machine alone."""
+    return f"dev-{provider}-secret"
+
+
 def is_loopback(host: str) -> bool:
     """Tells whether only this machine can reach an address."""
     if host == "localhost":

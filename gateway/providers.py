@@ -4,7 +4,7 @@ A package adds its own by an entry point of the group `headwater.providers`, whi
 provider is:
 
     [project.entry-points."headwater.providers"]
-    github = "headwater_github:GITHUB"
+    github = "headwater_github.provider:GITHUB"
 
 Settings need the names alone, so nothing else is loaded before somebody wants the providers.
 """

@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
-from headwater.gateway.providers import installed_providers
+from headwater.gateway.loopback import DEVELOPMENT_SECRETS, development_secret, is_loopback
+from headwater.gateway.providers import installed_providers, provider_names
 from headwater.gateway.settings import PREFIX, SECRET_MIN, Settings
 from headwater.processors.signatures import key_of
 from headwater.processors.sources import Source, SourcesInvalid, read_sources, source_of
@@ -94,7 +94,8 @@ def _listed(place: str, texts: Iterable[str], faults: list[str]) -> list[str]:
 
 def _unfit(source: Source, secrets: tuple[str, ...], settings: Settings) -> Iterable[str]:
     """What is wrong with secrets; says which one, never what it is."""
-    known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets())
+    ours = map(development_secret, provider_names())
+    known = (*DEVELOPMENT_SECRETS.values(), *_development_secrets(), *ours)
     for number, secret in enumerate(secrets, 1):
         if not key_of(source.scheme, secret):
             yield f"secret {number}: expected base64 after {source.scheme.secret_prefix}"

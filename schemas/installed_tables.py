@@ -3,7 +3,7 @@
 A package adds its own by an entry point of the group `headwater.tables`, named as the table is:
 
     [project.entry-points."headwater.tables"]
-    github_pushes = "headwater_github.tables:PUSHES"
+    pushes = "headwater_github.tables:PUSHES"
 
 They are found when this module is imported, because all else follows from them: topics, schemas,
 SQL, what is synced. docs/providers.md says how a table is written, and how it may change.

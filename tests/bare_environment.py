@@ -47,9 +47,12 @@ def installed(wheel: Path, environment: Path) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
     add(environment / "bin", wheel)
     (packages,) = environment.glob("lib/python*/site-packages")
-    # A line of a .pth file is a path; the .pth files that lie there, of which one is this tree's
-    # editable install, are not read.
-    dependencies = Path(pytest.__file__).parents[1]
+    # A line of a .pth file is a path; those that lie there, editable installs, are not read.
+    dependencies = environment / "dependencies"
+    dependencies.mkdir()
+    for path in Path(pytest.__file__).parents[1].iterdir():
+        if not path.name.startswith(("headwater", "__editable__")):
+            (dependencies / path.name).symlink_to(path)
     (packages / "dependencies.pth").write_text(f"{dependencies}\n", "utf-8")
     return environment / "bin"
 

@@ -15,7 +15,9 @@ from typing import Final
 import psycopg
 
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged, store_edge
+from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.postgres.statements import statement
+from headwater.schemas.installed_tables import INSTALLED
 
 __all__ = ["Migration", "catalogue", "migrate"]
 
@@ -58,8 +60,10 @@ def migrate(
 ) -> list[str]:
     """Brings a database up to this release; returns the names of the migrations applied now.
 
-    Errors: MigrationChanged, DatabaseTooNew, StoreUnavailable.
+    Shape:  the tables of installed packages are made, too, unless `migrations` are given.
+    Errors: MigrationChanged, DatabaseTooNew, TableUnfit, StoreUnavailable.
     """
+    tables = INSTALLED if migrations is None else ()
     migrations = catalogue() if migrations is None else migrations
     with (
         store_edge("take the migrations"),
@@ -74,6 +78,7 @@ def migrate(
             connection.execute(migration.sql)
             parameters = {"version": migration.version, "checksum": migration.checksum}
             connection.execute(statement("record_migration"), parameters)
+    make_tables(dsn, report, tables)
     return [migration.name for migration in missing]
 
 

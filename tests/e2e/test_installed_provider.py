@@ -1,9 +1,10 @@
-"""A provider with a table of its own, installed from outside: the package that the docs print."""
+"""Providers with tables of their own, installed from outside: what the docs print, and GitHub."""
 
 import hashlib
 import hmac
 import json
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 
 from tests.bare_environment import ROOT, add, built, installed, run
 from tests.e2e.house import READER, House, opened
+from tests.unit.github.hooks import pull_request, push
 
 SECRET = "the secret that Walks and we share"
+#: GitHub has none, so it is that of development.
+SECRETS = {"walks": SECRET, "github": "dev-github-secret"}
 BLOCK = re.compile(r"^```(?:toml|python) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PARTS = ("gateway", "worker", "project")
 
@@ -45,6 +49,9 @@ def house(
     package: Path, scripts: Path, tmp_path: Path, fresh_database: str, scratch: Path
 ) -> Iterator[House]:
     add(scripts, package)
+    # A copy: building leaves files behind.
+    ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    add(scripts, shutil.copytree(ROOT / "headwater-github", tmp_path / "github", ignore=ignored))
     directory = scratch / "walks"
     directory.mkdir()
     house = House(
@@ -69,19 +76,25 @@ def house(
 
 def post(house: House, user: str, day: str, **walk: object) -> str:
     """Posts a walk; tells its event id."""
-    body = json.dumps({"walker": user, "day": day, **walk}).encode()
-    digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    headers = {"x-hub-signature-256": f"sha256={digest}", "x-walk-event": "walk"}
-    answer = httpx.post(f"{house.url()}/webhooks/walks", content=body, headers=headers, timeout=20)
+    return signed(house, "walks", {"walker": user, "day": day, **walk}, **{"x-walk-event": "walk"})
+
+
+def signed(house: House, source: str, posted: object, **headers: str) -> str:
+    """Posts a delivery as GitHub signs it, which Walks does, too; tells its event id."""
+    body = json.dumps(posted).encode()
+    digest = hmac.new(SECRETS[source].encode(), body, hashlib.sha256).hexdigest()
+    headers["x-hub-signature-256"] = f"sha256={digest}"
+    url = f"{house.url()}/webhooks/{source}"
+    answer = httpx.post(url, content=body, headers=headers, timeout=20)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["raw_event_id"])
 
 
-def rows(house: House, columns: str) -> list[tuple[object, ...]]:
+def rows(house: House, columns: str, table: str = "walks") -> list[tuple[object, ...]]:
     with psycopg.connect(house.dsn) as connection:
         try:
             return connection.execute(
-                f"select {columns} from walks order by user_id, day"  # noqa: S608
+                f"select {columns} from {table} order by 1, 2"  # noqa: S608
             ).fetchall()
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
             return []
@@ -106,6 +119,18 @@ def next_release(package: Path) -> None:
         text.replace('{"steps": walk.steps}', '{"steps": walk.steps, "climbed": walk.climbed}'),
         "utf-8",
     )
+
+
+def assert_rows_of_github(house: House) -> None:
+    signed(house, "github", push(), **{"x-github-event": "push"})
+    edited = pull_request("edited", title="Turn it", updated_at="2026-07-01T11:00:00Z")
+    for hook in (edited, pull_request("opened")):
+        signed(house, "github", hook, **{"x-github-event": "pull_request"})
+    wanted = [("mill/wheel", "refs/heads/main", 1)]
+    house.wait(lambda: rows(house, "repository, ref, commits", "pushes") == wanted, "a push")
+    wanted = [("4242", "5", "Turn it", "2026-07-01 10:00:00")]
+    columns = "repository_id, number, title, (created_at at time zone 'UTC')::text"
+    house.wait(lambda: rows(house, columns, "pull_requests") == wanted, "a pull request")
 
 
 def test_an_installed_package_brings_its_provider_and_its_table(
@@ -136,6 +161,8 @@ def test_an_installed_package_brings_its_provider_and_its_table(
     ]
     described = httpx.get(f"{house.url()}/schema/openapi.json").text
     assert "`walks` (user_id, day, steps): What somebody walked on a day." in described
+
+    assert_rows_of_github(house)
 
     next_release(package)
     add(scripts, package)

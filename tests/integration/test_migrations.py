@@ -47,7 +47,7 @@ def test_every_migration_is_applied_once(fresh_database: str):
     said: list[str] = []
     names = [migration.name for migration in catalogue()]
     assert migrate(fresh_database, said.append) == names
-    assert len(said) == len(names)
+    assert sum("applying migration" in line for line in said) == len(names)
     assert migrate(fresh_database, said.append) == []
 
 

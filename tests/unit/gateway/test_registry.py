@@ -8,8 +8,8 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.schemas.catalogue import IDS
 from headwater.schemas.codec import encode
+from headwater.schemas.installed_tables import SCHEMA_IDS
 from headwater.schemas.records import WebhooksClaimed
 
 Get = Callable[[str], httpx.Response]
@@ -34,7 +34,7 @@ def test_every_topic_with_values_of_ours_is_a_subject(get: Get):
         versions = get(f"/subjects/{subject}/versions").json()
         assert versions == list(range(1, len(versions) + 1))
         latest = get(f"/subjects/{subject}/versions/latest").json()
-        assert latest["id"] in IDS.values()
+        assert latest["id"] in SCHEMA_IDS.values()
         assert latest == get(f"/subjects/{subject}/versions/{versions[-1]}").json()
 
 

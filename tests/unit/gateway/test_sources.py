@@ -155,7 +155,7 @@ def test_every_scheme_is_reachable(
     client: TestClient[Any], development: Settings, log: MemoryLog, name: str
 ) -> None:
     body = b'{"type":"daily","user":{"user_id":"u"}}'
-    assert post(client, development, name, body).json()["ok"]
+    assert post(client, development, name, body, x_github_event="push").json()["ok"]
     assert [(one.source, one.body) for one in log.deliveries] == [(name, body)]
     assert_problem(client.post(f"/webhooks/{name}", content=body), 401, "invalid_signature")
 
@@ -163,7 +163,7 @@ def test_every_scheme_is_reachable(
 PUSHED = """
 [[rule]]
 name = "pushed"
-source = "github"
+source = "plain"
 type = "push"
 workflow = "build"
 mode = "start"
@@ -174,7 +174,7 @@ id = '"build-" + event.body.after'
 def test_a_delivery_without_a_provider_is_skipped_by_name_and_starts_workflows(
     client: TestClient[Any], development: Settings, log: MemoryLog
 ) -> None:
-    answer = post(client, development, "github", b'{"after":"c0ffee"}', x_github_event="push")
+    answer = post(client, development, "plain", b'{"type":"push","after":"c0ffee"}')
     assert answer.json()["type"] == "push"
     providers = providers_of(sources_of(development))
     intake = Intake(

@@ -82,9 +82,11 @@ def test_sources_are_listed_without_their_secrets() -> None:
     rows = {row["source"]: row for row in json.loads(run("sources", "--json").stdout)}
     assert rows["terra"]["provider"] == "terra"
     assert rows["terra"]["secrets"] == "HEADWATER_TERRA_SECRETS"
-    assert rows["github"]["provider"] is None
-    assert rows["github"]["secrets"] == "1 in the file"
-    assert rows["github"]["paths"] == "/webhooks/github"
+    assert rows["github"]["provider"] == "github"
+    assert rows["github"]["secrets"] == "HEADWATER_GITHUB_SECRETS"
+    assert rows["shopify"]["provider"] is None
+    assert rows["shopify"]["secrets"] == "1 in the file"
+    assert rows["shopify"]["paths"] == "/webhooks/shopify"
     assert "dev-" not in json.dumps(rows)
 
 

@@ -1,0 +1,1 @@
+"""GitHub for Headwater: pushes and pull requests as rows of Postgres."""
