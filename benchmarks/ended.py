@@ -91,8 +91,8 @@ class Owned:
         records = [
             (instance_key(_WORKFLOW, each.instance_id).encode(), each) for each in batch.records
         ]
-        firsts = await self.log.append({self._number: records})
-        partition.position = firsts[self._number] + len(records)
+        first = await self.log.append(self._number, records)
+        partition.position = first + len(records)
         partition.acknowledged, partition.replied = batch.number, owner.claims.cause + 1
         owner.dispatch(now_ms())
         owner.evict(now_ms() + 1, partition.acknowledged, partition.position)

@@ -3,14 +3,14 @@
 Between turns, things come in: commands, messages of hosts, posts that were sent, SQL of steps that
 is settled. A turn takes all of it, has every owner decide, and gives the batches to append.
 What follows from a batch (messages for hosts, replies, posts) is released when its append has
-returned, in the order of the turns. A second turn may be taken while the first append is under way,
-so hosts, broker and owners work at the same time.
+returned, after those of its partition before it. A second turn may be taken while the first append
+is under way, so hosts, broker and owners work at the same time. A partition whose appends do not
+return takes part in no turn, and the others go on.
 
 Worker, harness and simulation bring the world: they append, send, and say what time it is.
 """
 
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import CommandSent, ReplySent, instance_key
 from headwater.streams.engine.effects import Answer, Batch, Queued
+from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.engine.restore import Outcome
 from headwater.streams.engine.turns import (
@@ -32,8 +33,6 @@ from headwater.streams.engine.turns import (
     Turn,
 )
 
-#: Turns whose appends may be under way at once: one with the broker, one being made ready.
-FLIGHTS_MAX: Final = 2
 #: As a tuple twice as fast to look at, for every message.
 _ENDS_ATTEMPT: Final = (StepReturned, StepRaised)
 
@@ -62,13 +61,8 @@ class Driver:
         self._last_activation = 0
         self._before_host = [0] * hosts
         self._gone: list[_HostGone] = []
-        self._posts_sent: list[tuple[int, str, int]] = []
-        self._settled: list[tuple[StepTransaction, StepReturned | StepRaised]] = []
         self._steps: list[StepTransaction] = []
         self._attempts_ended = 0
-        self._turns = 0
-        self._flights: deque[Flight] = deque()
-        self._appended: dict[int, Mapping[int, int] | None] = {}
         self._released = Released()
 
     # -- partitions
@@ -122,11 +116,13 @@ class Driver:
 
     def posts_sent(self, partition: int, key: str, through: int) -> None:
         """Takes note that the posts of an instance are durable up to this one."""
-        self._posts_sent.append((partition, key, through))
+        sender = self.partitions.get(partition)
+        if sender is not None:
+            sender.posts_sent.append((key, through))
 
     def step_settled(self, step: StepTransaction, outcome: StepReturned | StepRaised) -> None:
         """Takes note of what became of the SQL of a step: it took effect, or the step failed."""
-        self._settled.append((step, outcome))
+        step.partition.step_outcomes.append((step, outcome))
 
     def messages_waiting(self) -> int:
         """How many messages of hosts wait for a turn."""
@@ -135,14 +131,12 @@ class Driver:
     # -- turns
 
     def may_turn(self) -> bool:
-        """Whether not too many appends are under way."""
-        return len(self._flights) < FLIGHTS_MAX
+        """Whether a partition may take part in a turn."""
+        return any(partition.may_turn() for partition in self.partitions.values())
 
     def has_input(self) -> bool:
         """Whether something came in since the last turn."""
-        return bool(self._gone or self._posts_sent or self._settled) or any(
-            partition.commands or partition.messages for partition in self.partitions.values()
-        )
+        return bool(self._gone) or any(each.has_input() for each in self.partitions.values())
 
     def turn(
         self,
@@ -159,23 +153,23 @@ class Driver:
                 known, this moment included.
         """
         self._take_back(now_ms)
-        for partition in self.partitions.values():
+        served = [partition for partition in self.partitions.values() if partition.may_turn()]
+        for partition in served:
             self._serve(partition, now_ms, complete=complete)
-        self._take_notes(now_ms)
-        started = self._dispatch(now_ms, limit, closed)
-        batches = [
-            (partition, partition.owner.take())
-            for partition in self.partitions.values()
+        for partition in served:
+            _take_notes(partition, now_ms)
+        owners = [partition.owner for partition in served]
+        started = _dispatch(owners, now_ms, limit, closed)
+        flights = [
+            Flight(partition, partition.owner.take())
+            for partition in served
             if partition.owner.has_work(ready=False)
         ]
-        flight = None
-        if batches:
-            self._turns += 1
-            flight = Flight(self._turns, batches)
-            self._flights.append(flight)
+        for partition, batch in flights:
+            partition.under_way.append(batch)
         steps, self._steps = self._steps, []
         ended, self._attempts_ended = self._attempts_ended, 0
-        return Turn(flight, steps, started, ended)
+        return Turn(flights, steps, started, ended)
 
     def _take_back(self, now_ms: int) -> None:
         """Takes back what hosts had that are gone, after all that they sent."""
@@ -229,60 +223,21 @@ class Driver:
         if due_ms is not None and due_ms <= reached_ms + complete:
             partition.owner.wake(now_ms, reached_ms, complete=complete)
 
-    def _take_notes(self, now_ms: int) -> None:
-        """Has recorded what became of posts, and of the SQL of steps."""
-        sent, self._posts_sent = self._posts_sent, []
-        for number, key, through in sent:
-            sender = self.partitions.get(number)
-            if sender is not None:
-                sender.owner.posts_sent(key, through, now_ms)
-        settled, self._settled = self._settled, []
-        for step, outcome in settled:
-            if not self.drives(step.partition):
-                continue
-            if isinstance(outcome, StepRaised):
-                step.partition.owner.request(step.activation, outcome, now_ms)
-            else:
-                # Its host may be gone by now, and the step has taken effect all the same.
-                recover(
-                    step.partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms
-                )
-
-    def _dispatch(self, now_ms: int, limit: int | None, closed: Collection[int]) -> int:
-        """Gives ready instances to hosts; with a limit the most urgent of all owners first."""
-        owners = [partition.owner for partition in self.partitions.values()]
-        if limit is None:
-            return sum(owner.dispatch(now_ms, closed=closed) for owner in owners)
-        started = 0
-        while started < limit:
-            ready = [
-                (urgency, number, owner)
-                for number, owner in enumerate(owners)
-                if (urgency := owner.urgency(closed)) is not None
-            ]
-            if not ready:
-                break
-            started += min(ready)[2].dispatch(now_ms, 1, closed)
-        return started
-
     # -- what follows
 
-    def appended(self, flight: Flight, firsts: Mapping[int, int] | None) -> None:
-        """Takes note that an append has returned; what follows waits for the turns before.
+    def appended(self, flight: Flight, first: int | None) -> None:
+        """Takes note that an append has returned; what follows waits for the batches before.
 
-        Shape:  firsts are the offsets at which the records begin, of the partitions in which they
-                surely count; the others were given up. None if nobody knows what became of it: then
-                nothing follows.
+        Shape:  first is the offset at which the records begin; None if they were given up, or
+                nobody knows what became of them: then nothing follows.
         """
-        self._appended[flight.number] = firsts
-        while self._flights and self._flights[0].number in self._appended:
-            first = self._flights.popleft()
-            landed = self._appended.pop(first.number)
-            if landed is None:
-                continue
-            for partition, batch in first.batches:
-                if self.drives(partition):
-                    self._follow(partition, batch, landed.get(partition.number, 0))
+        partition = flight.partition
+        partition.landed[flight.batch.number] = first
+        while partition.under_way and partition.under_way[0].number in partition.landed:
+            batch = partition.under_way.popleft()
+            landed = partition.landed.pop(batch.number)
+            if landed is not None and self.drives(partition):
+                self._follow(partition, batch, landed)
 
     def take_released(self) -> Released:
         """Gives what may go out since the last call."""
@@ -327,6 +282,39 @@ def recover(partition: Partition, commit: StepCommit, now_ms: int) -> None:
     """Completes a step whose SQL took effect, and remembers that until the log says so, too."""
     partition.owner.recover(commit, now_ms)
     partition.settled.append((partition.owner.batch_number, commit.id))
+
+
+def _take_notes(partition: Partition, now_ms: int) -> None:
+    """Has recorded what became of posts, and of the SQL of steps."""
+    sent, partition.posts_sent = partition.posts_sent, []
+    for key, through in sent:
+        partition.owner.posts_sent(key, through, now_ms)
+    outcomes, partition.step_outcomes = partition.step_outcomes, []
+    for step, outcome in outcomes:
+        if isinstance(outcome, StepRaised):
+            partition.owner.request(step.activation, outcome, now_ms)
+        else:
+            # Its host may be gone by now, and the step has taken effect all the same.
+            recover(partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms)
+
+
+def _dispatch(
+    owners: Sequence[Owner], now_ms: int, limit: int | None, closed: Collection[int]
+) -> int:
+    """Gives ready instances to hosts; with a limit the most urgent of all owners first."""
+    if limit is None:
+        return sum(owner.dispatch(now_ms, closed=closed) for owner in owners)
+    started = 0
+    while started < limit:
+        ready = [
+            (urgency, number, owner)
+            for number, owner in enumerate(owners)
+            if (urgency := owner.urgency(closed)) is not None
+        ]
+        if not ready:
+            break
+        started += min(ready)[2].dispatch(now_ms, 1, closed)
+    return started
 
 
 def _answered_again(

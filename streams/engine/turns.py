@@ -1,15 +1,19 @@
 """What a driver is given, and what it gives: partitions, turns, and what may go out."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.schemas.history import CommandSent, HistoryAppended, ReplySent, instance_key
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import Outcome
+
+#: Appends of a partition that may be under way at once: one with the broker, one being made ready.
+FLIGHTS_MAX: Final = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +40,26 @@ class Partition:
     acknowledged: int = 0
     #: Steps whose SQL took effect, and the batch after which the log knows of them.
     settled: list[tuple[int, StepId]] = field(default_factory=list)
+    #: Posts that are durable: their instance, and up to which number.
+    posts_sent: list[tuple[str, int]] = field(default_factory=list)
+    #: What became of the SQL of steps.
+    step_outcomes: list[tuple["StepTransaction", StepReturned | StepRaised]] = field(
+        default_factory=list
+    )
+    #: Batches on their way to the log, in order; and of those that have landed, where they begin,
+    #: or None if nobody knows what became of them.
+    under_way: deque[Batch] = field(default_factory=deque)
+    landed: dict[int, int | None] = field(default_factory=dict)
+    #: Takes part in no turn for now, so that what is under way comes to an end.
+    held: bool = False
+
+    def may_turn(self) -> bool:
+        """Whether it may take part in a turn: not too many of its appends are under way."""
+        return not self.held and len(self.under_way) < FLIGHTS_MAX
+
+    def has_input(self) -> bool:
+        """Whether something came in since its last turn."""
+        return bool(self.commands or self.messages or self.posts_sent or self.step_outcomes)
 
     def replied_to(self, offset: int) -> None:
         """Takes note that the commands up to this one have their replies."""
@@ -43,18 +67,14 @@ class Partition:
 
 
 class Flight(NamedTuple):
-    """The batches of one turn, on their way to the log."""
+    """A batch of a partition, on its way to the log."""
 
-    number: int
-    batches: list[tuple[Partition, Batch]]
+    partition: Partition
+    batch: Batch
 
-    def records(self) -> dict[int, list[tuple[bytes, HistoryAppended]]]:
-        """What is to be appended: records with their keys, by partition."""
-        return {
-            partition.number: [(_key(record), record) for record in batch.records]
-            for partition, batch in self.batches
-            if batch.records
-        }
+    def records(self) -> list[tuple[bytes, HistoryAppended]]:
+        """What is to be appended: records with their keys."""
+        return [(_key(record), record) for record in self.batch.records]
 
 
 class StepTransaction(NamedTuple):
@@ -72,7 +92,7 @@ class Turn(NamedTuple):
             of steps have ended.
     """
 
-    flight: Flight | None
+    flights: list[Flight]
     steps: list[StepTransaction]
     started: int
     attempts_ended: int

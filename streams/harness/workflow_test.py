@@ -360,26 +360,24 @@ class WorkflowTest:
             encoder, decoder = _FROM_HOST
             driver.host_sent(decoder.decode(encoder.encode(sent_by_hosts)))
         turn = driver.turn(self.now_ms, limit, complete=complete)
-        self._append(turn.flight)
+        self._append(turn.flights)
         if turn.steps:
             for step in turn.steps:
                 returned = step.commit.returned
                 failure = self._database.commit(returned)
                 driver.step_settled(step, failed(returned, failure) if failure else returned)
             # At once: in production a row beside the SQL outlives a crash that comes before this.
-            self._append(driver.turn(self.now_ms, 0).flight)
+            self._append(driver.turn(self.now_ms, 0).flights)
         self._let_go()
         return turn.started
 
-    def _append(self, flight: Flight | None) -> None:
-        if flight is None:
-            return
-        first = len(self._history)
-        for records in flight.records().values():
-            for key, record in records:
+    def _append(self, flights: Iterable[Flight]) -> None:
+        for flight in flights:
+            first = len(self._history)
+            for key, record in flight.records():
                 self._history.append(write(record))
                 self._remember(key.decode(), record)
-        self._driver.appended(flight, {0: first})
+            self._driver.appended(flight, first)
 
     def _remember(self, key: str, record: HistoryAppended) -> None:
         kept = self._records.setdefault(key, [])

@@ -20,6 +20,8 @@ class Offsets:
         self._cluster = cluster
         self._group = group
         self._consumer: AIOKafkaConsumer | None = None
+        #: Of several who ask at once, one connects.
+        self._connecting = asyncio.Lock()
 
     async def ends(self, topics: Sequence[str], partition: int) -> dict[str, int]:
         """Where a partition of some topics ends now.
@@ -60,17 +62,20 @@ class Offsets:
             await consumer.stop()
 
     async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = AIOKafkaConsumer(
-                **self._cluster.options(), group_id=self._group, enable_auto_commit=False
-            )
-            try:
-                await consumer.start()
-            except BaseException:
-                await consumer.stop()
-                raise
-            self._consumer = consumer
-        return self._consumer
+        async with self._connecting:
+            return self._consumer or await self._connect()
+
+    async def _connect(self) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
+            **self._cluster.options(), group_id=self._group, enable_auto_commit=False
+        )
+        try:
+            await consumer.start()
+        except BaseException:
+            await consumer.stop()
+            raise
+        self._consumer = consumer
+        return consumer
 
     async def _away(self, error: Exception) -> BrokerUnavailable:
         await self.stop()

@@ -54,6 +54,14 @@ _FETCH_WAIT_MS: Final = 50
 SESSION_TIMEOUT_S: Final = 10.0
 
 
+class _App(faust.App):
+    """Faust's app, without the folder that it makes for tables wherever it is started."""
+
+    @override
+    def _create_directories(self) -> None:
+        pass
+
+
 class OffsetGap(HeadwaterError):
     """A batch was about to be committed that does not follow the one before."""
 
@@ -289,7 +297,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
     Shape:  member is a name that this worker keeps over restarts (Kafka's static membership), so
             that a restart does not wait for the group to notice that the old one is gone.
     """
-    return faust.App(
+    return _App(
         app_id,
         broker=[f"batched://{server}" for server in cluster.servers.split(",")],
         broker_credentials=_credentials(cluster),
@@ -351,12 +359,25 @@ def consume(
 
 
 def every(app: faust.App, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
-    """Runs an action again and again while the app runs."""
+    """Runs an action again and again while the app runs, with a pause after each time.
 
-    async def tick() -> None:
+    A timer of Faust's would warn whenever an action takes longer than the pause.
+    """
+
+    async def act() -> None:
+        while not app.should_stop:
+            await app.sleep(seconds)
+            await action()
+
+    app.task(act)
+
+
+def at_end(app: faust.App, action: Callable[[], Awaitable[None]]) -> None:
+    """Runs an action when the app ends in order."""
+
+    @app.on_before_shutdown.connect(weak=False)
+    async def _ending(_: object, **__: object) -> None:
         await action()
-
-    app.timer(interval=seconds)(tick)
 
 
 def on_assignment(

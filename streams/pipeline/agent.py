@@ -247,18 +247,24 @@ class Agent:
             self._lease.check()
             sent = await self._appender.send(phase)
             offsets = await self._appender.acknowledged(sent)
-            try:
+            with self._clearing(tenure):
                 found = [
                     tenure.appended(batch.topic, batch.partition, first, batch.records)
                     for batch, first in zip(sent, offsets, strict=True)
                 ]
-            except LogCut:
-                self.stage.clear(tenure.partition)  # It has what the log lost.
-                raise
             for gap in filter(None, found):
                 for key in await self._mend(tenure, gap):
                     # What was appended lies behind it, and is what the log says now.
                     self._take_in(tenure, (own for own in phase if _is(own, gap.topic, key)))
+
+    @contextmanager
+    def _clearing(self, tenure: Tenure) -> Iterator[None]:
+        """Empties the store of a partition whose log was cut: it has what the log lost."""
+        try:
+            yield
+        except LogCut:
+            self.stage.clear(tenure.partition)
+            raise
 
     async def _look(self, tenure: Tenure) -> None:
         """Looks whether others wrote where this owner has written nothing since.
@@ -277,10 +283,10 @@ class Agent:
             return
         if all(committed[topic] >= ends[topic] for topic in sources):
             self._gets_on(partition, "it was at the end of its topics")
-        for topic in FENCED:
-            gap = tenure.ended(topic, ends[topic])
-            if gap is not None:
-                await self._mend(tenure, gap)
+        with self._clearing(tenure):
+            gaps = [tenure.ended(topic, ends[topic]) for topic in FENCED]
+        for gap in filter(None, gaps):
+            await self._mend(tenure, gap)
         await self._say_seen(tenure)
 
     async def _say_seen(self, tenure: Tenure) -> None:

@@ -123,6 +123,9 @@ def claim(
     return Outgoing(topic, partition, CLAIM_KEY, b"", headers)
 
 
+_CUT: Final = "usual cause: the broker lost its end, or the topic was made anew"
+
+
 class Tenure:
     """The time for which somebody owns a partition: it begins with claims, and has an epoch."""
 
@@ -148,15 +151,23 @@ class Tenure:
         if first < expected:
             raise LogCut(
                 f"expected what was appended to {topic}/{partition} at {expected} or later, found "
-                f"it at {first}; usual cause: the broker lost its end, or the topic was made anew"
+                f"it at {first}; {_CUT}"
             )
         self._next[topic] = first + count
         return Gap(topic, expected, first) if first > expected else None
 
     def ended(self, topic: str, end: int) -> Gap | None:
-        """Takes note of the end of a topic; returns what somebody else wrote there."""
+        """Takes note of the end of a topic; returns what somebody else wrote there.
+
+        Errors: LogCut, if it lies before what was acknowledged.
+        """
         expected = self._next[topic]
-        self._next[topic] = max(expected, end)
+        if end < expected:
+            raise LogCut(
+                f"expected the end of {topic}/{self.partition} at {expected} or later, found it at "
+                f"{end}; {_CUT}"
+            )
+        self._next[topic] = end
         return Gap(topic, expected, end) if end > expected else None
 
     def mark(self, topics: Iterable[str]) -> Mark:

@@ -31,6 +31,7 @@ from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline._faust import (
     SESSION_TIMEOUT_S,
     App,
+    at_end,
     batch_app,
     consume,
     consumer_failure,
@@ -197,11 +198,12 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     clock: Callable[[], int],
 ) -> None:
     appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
+    offsets = Offsets(cluster, app.conf.id)
     agent = Agent(
         stage,
         cluster=cluster,
         appender=appender,
-        offsets=Offsets(cluster, app.conf.id),
+        offsets=offsets,
         lease=lease,
         watchdog=watchdog,
         open_store=partial(_open_store, stores, cluster, app.conf.id, clock),
@@ -211,6 +213,7 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     for topic in stage.sources:
         consume(app, name=f"{stage.name}-{topic}", topic=topic, process=_or_die(agent.process))
     every(app, _TICK_S, _or_die(agent.tick))
+    at_end(app, offsets.stop)
     on_assignment(
         app, assigned=agent.assigned, revoked=agent.revoked, prepare=_or_die(agent.prepare)
     )

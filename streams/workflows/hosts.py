@@ -37,6 +37,7 @@ class Hosts:
         ]
         self._all: list[HostSupervisor] = list(self._apps)
         self._started = asyncio.Event()
+        self._held = False
         #: The workflows that the apps declare together, and all schedules, those of the house too.
         self.declared = Declarations()
 
@@ -103,12 +104,9 @@ class Hosts:
         return {each.number for each in self._all if not each.is_open}
 
     def hold(self) -> None:
-        """Reads no more of them while what they sent already has to wait."""
-        if self._driver.messages_waiting() > _MESSAGES_MAX:
+        """Reads no more of them while too much of what they sent has to wait, and then again."""
+        too_much = self._driver.messages_waiting() > _MESSAGES_MAX
+        if too_much != self._held:
+            self._held = too_much
             for each in self._all:
-                each.pause_reading()
-
-    def go_on(self) -> None:
-        """Reads them again."""
-        for each in self._all:
-            each.resume_reading()
+                (each.pause_reading if too_much else each.resume_reading)()

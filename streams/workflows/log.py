@@ -8,18 +8,18 @@ that the partition has another owner: our records are void for every reader, and
 so before the caller can act on them. `processors.runs.claims` has the fold, ADR 0006 the argument.
 
 Fail-stop. After any error a partition takes nothing more until it is claimed again, for then the
-caller's memory may be ahead of the log; claiming means to read it up to the claim. An error of the
-producer stops all partitions: an idempotent producer that has lost a batch is of no more use.
+caller's memory may be ahead of the log; claiming means to read it up to the claim. A producer that
+has failed a partition is of no more use to that one, and takes no more claims. The others that were
+claimed through it go on with it: they may have a leader where that one has none.
 
 Order. Appends may overlap. What the log holds of an epoch is always a beginning of what was handed
-over: batches are queued one call after the other, and the broker refuses those of a producer whose
-predecessor is missing.
+over: all of it goes through one producer, batches are queued one call after the other, and the
+broker refuses those of a producer whose predecessor is missing.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from headwater.processors.runs.claims import claim_of
@@ -59,40 +59,36 @@ _UNWRITABLE_S: Final = 5.0
 
 
 class OwnershipLost(HeadwaterError):
-    """Partitions must be claimed before anything can be appended to them.
+    """A partition must be claimed before anything can be appended to it.
 
-    What was just appended to `partitions` counts for nobody, or it is not known whether it does.
-    `kept` has the first offsets in the other partitions of the same append, which do count.
-    `pause_s` is how long to wait before claiming again, because the same would happen at once.
+    What was just appended counts for nobody, or it is not known whether it does. `pause_s` is how
+    long to wait before claiming again, because the same would happen at once.
     """
 
     disposition = Disposition.RETRY
     code = "ownership_lost"
 
-    def __init__(
-        self,
-        message: str,
-        partitions: Iterable[int] = (),
-        kept: Mapping[int, int] | None = None,
-        pause_s: float = 0.0,
-    ) -> None:
+    def __init__(self, message: str, pause_s: float = 0.0) -> None:
         super().__init__(message)
         self.pause_s = pause_s
-        self.partitions = frozenset(partitions)
-        self.kept = dict(kept or {})
 
 
 @dataclass(slots=True, eq=False)
 class Tenure:
     """A claimed partition, as its claimant knows it.
 
-    Shape:  next is the offset at which our next record lies if nobody else writes; stopped says
-            why nothing is taken any more, and is empty while it is.
+    Shape:  producer is what it was claimed through; next is the offset at which our next record
+            lies if nobody else writes; stopped says why nothing is taken any more, and is empty
+            while it is; pause_s how long not to claim it again.
     """
 
     epoch: int
+    producer: Appender
     next: int
     stopped: str = ""
+    pause_s: float = 0.0
+    #: Held while batches are queued, so that those of one call stay together.
+    queueing: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: Done when the append before the next one was checked.
     checked: asyncio.Future[None] | None = None
 
@@ -101,31 +97,19 @@ class Tenure:
         self.stopped = self.stopped or why
 
 
-@dataclass(slots=True)
-class _Flight:
-    """What one append has under way in one partition."""
-
-    tenure: Tenure
-    before: asyncio.Future[None] | None
-    #: First offset and number of records of each Kafka batch, in order.
-    batches: list[tuple[int, int]]
-    #: Its records have a form that not everybody reads yet.
-    unwritable: bool = False
-
-
 class WorkflowLog:
     """The four workflow topics, for the owner of some of their partitions."""
 
     def __init__(self, *, cluster: Cluster, client_id: str, clock: Callable[[], int]) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._history = Appender(cluster=cluster, client_id=f"{client_id}-history")
+        self._client_id = client_id
+        #: What claims go through.
+        self._history = self._producer()
         # A producer of its own: what is no history waits for none, and its errors stop none.
         self._aside = Appender(cluster=cluster, client_id=f"{client_id}-aside")
         self._tenures: dict[int, Tenure] = {}
-        #: Held while batches are queued, so that those of one call stay together.
-        self._turn = asyncio.Lock()
-        self._broken = False
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Connects.
@@ -139,7 +123,11 @@ class WorkflowLog:
         """Gives up all partitions and disconnects."""
         for partition in list(self._tenures):
             self.release(partition)
-        await asyncio.gather(self._history.stop(_STOP_S), self._aside.stop(_STOP_S))
+        ending = [self._history.stop(_STOP_S), self._aside.stop(_STOP_S), *self._ending]
+        await asyncio.gather(*ending)
+
+    def _producer(self) -> Appender:
+        return Appender(cluster=self._cluster, client_id=f"{self._client_id}-history")
 
     async def partitions(self) -> int:
         """The number of partitions of the workflow topics.
@@ -160,23 +148,17 @@ class WorkflowLog:
                 then one more claim that is not ours.
         """
         record = claim_of(owner, workflows or {}, self._clock())
-        async with self._turn:
-            self.release(partition)
-            if self._broken:
-                await self._replace_producer()
-            with self._fail_stop(()):
-                sent = await self._history.send(
-                    [Outgoing(WORKFLOW_HISTORY, partition, None, encode(record))]
-                )
-        with self._fail_stop(()):
-            (epoch,) = await self._history.acknowledged(sent)
-            if epoch < 0:
-                raise BrokerUnavailable(
-                    f"expected the offset of the claim of partition {partition}, found that the "
-                    "broker has the claim and does not know where; claim again"
-                )
         self.release(partition)
-        self._tenures[partition] = Tenure(epoch, epoch + 1)
+        producer = self._history
+        try:
+            epoch = await _place(
+                producer, Outgoing(WORKFLOW_HISTORY, partition, None, encode(record))
+            )
+        except BrokerUnavailable:
+            self._retire(producer)
+            raise
+        self.release(partition)
+        self._tenures[partition] = Tenure(epoch, producer, epoch + 1)
         return epoch
 
     def release(self, partition: int) -> None:
@@ -184,6 +166,23 @@ class WorkflowLog:
         tenure = self._tenures.pop(partition, None)
         if tenure is not None:
             tenure.stop("it was given up")
+            self._end_unused(tenure.producer)
+
+    def _retire(self, producer: Appender) -> None:
+        """Makes the next claims go through a new producer."""
+        if producer is self._history:
+            self._history = self._producer()
+        self._end_unused(producer)
+
+    def _end_unused(self, producer: Appender) -> None:
+        """Ends a retired producer of which no partition is left, in the background."""
+        if producer is self._history or any(
+            tenure.producer is producer for tenure in self._tenures.values()
+        ):
+            return
+        ending = asyncio.create_task(producer.stop(_STOP_S))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def read(self, partition: int, start: int, end: int) -> AsyncIterator[list[Placed]]:
         """Yields the records from start on and before end, some at a time, with their offsets.
@@ -200,65 +199,64 @@ class WorkflowLog:
             if newer is not None:
                 raise NewerSchema(why_waits(newer))
 
-    async def append(
-        self, records: Mapping[int, Sequence[tuple[bytes, HistoryAppended]]]
-    ) -> dict[int, int]:
-        """Appends records; returns where they begin once they are durable and surely count.
+    async def append(self, partition: int, records: Sequence[tuple[bytes, HistoryAppended]]) -> int:
+        """Appends records with their keys; returns where they begin once they surely count.
 
-        Shape:  (key, record) by partition -> offset of the first record by partition; the others
-                follow it. Calls may overlap; they take effect in the order in which they were made.
-        Errors: OwnershipLost for the partitions it names; BrokerUnavailable for all of them, and
-                all others are stopped as well. InvariantViolation for a record too large for Kafka.
+        Shape:  the offset of the first; the others follow it. Calls may overlap; they take effect
+                in the order in which they were made.
+        Errors: OwnershipLost. InvariantViolation for a record too large for Kafka.
         """
-        tenures = {p: self._tenures.get(p) for p, group in records.items() if group}
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        flights: dict[int, _Flight] = {}
-        lost: dict[int, str] = {}
+        tenure = self._taking(partition, records)
+        checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        firsts: list[int] = []
         try:
-            async with self._turn:
-                for partition, tenure in tenures.items():
-                    why = _refusal(tenure, records[partition])
-                    if why or tenure is None:
-                        lost[partition] = why
-                    else:
-                        flights[partition] = _Flight(tenure, tenure.checked, [])
-                        tenure.checked = done
-                with self._fail_stop(flights.values()):
-                    sent = await self._send(records, flights)
-            with self._fail_stop(flights.values()):
-                for batch, first in zip(sent, await self._history.acknowledged(sent), strict=True):
-                    flights[batch.partition].batches.append((first, batch.records))
-                for partition, flight in flights.items():
-                    await self._check(partition, flight)
+            async with tenure.queueing:
+                self._taking(partition, records)
+                before, tenure.checked = tenure.checked, checked
+                outgoing = [_outgoing(partition, key, each) for key, each in records]
+                sent = await tenure.producer.send(outgoing)
+            firsts = await tenure.producer.acknowledged(sent)
+            if before is not None and not before.done():
+                await asyncio.wait((before,))
+            await self._check(partition, tenure, firsts, sent)
+        except NotYetReadable as error:
+            tenure.stop(error.message)
+            tenure.pause_s = _UNWRITABLE_S
+        except BrokerUnavailable as error:
+            tenure.stop(error.message)
+            self._retire(tenure.producer)
+        except BaseException as error:
+            tenure.stop(f"an append ended with {error!r}")
+            raise
         finally:
-            done.set_result(None)
-        lost |= {p: flight.tenure.stopped for p, flight in flights.items() if flight.tenure.stopped}
-        kept = {p: flight.batches[0][0] for p, flight in flights.items() if p not in lost}
-        if lost:
-            unwritable = any(flight.unwritable for flight in flights.values())
-            raise _lost(lost, kept, pause_s=_UNWRITABLE_S if unwritable else 0.0)
-        return kept
+            checked.set_result(None)
+        if tenure.stopped:
+            raise _lost(partition, tenure.stopped, tenure.pause_s)
+        return firsts[0]
 
-    async def _send(
-        self,
-        records: Mapping[int, Sequence[tuple[bytes, HistoryAppended]]],
-        flights: Mapping[int, _Flight],
-    ) -> list[Sent]:
-        outgoing = []
-        for partition, flight in flights.items():
-            try:
-                outgoing += [_outgoing(partition, key, each) for key, each in records[partition]]
-            except NotYetReadable as error:
-                flight.tenure.stop(error.message)
-                flight.unwritable = True
-        return await self._history.send(outgoing) if outgoing else []
+    def _taking(
+        self, partition: int, records: Iterable[tuple[bytes, HistoryAppended]] = ()
+    ) -> Tenure:
+        """The tenure of a partition.
 
-    async def _check(self, partition: int, flight: _Flight) -> None:
+        Errors: OwnershipLost, when it takes nothing, or not these records.
+        """
+        tenure = self._tenures.get(partition)
+        if tenure is None:
+            raise _lost(partition, "it is not claimed")
+        if tenure.stopped:
+            raise _lost(partition, tenure.stopped, tenure.pause_s)
+        epoch = tenure.epoch
+        if any(record.epoch != epoch for _, record in records):
+            why = f"the records are of another epoch than its claim at offset {epoch}"
+            raise _lost(partition, why)
+        return tenure
+
+    async def _check(
+        self, partition: int, tenure: Tenure, firsts: Sequence[int], sent: Sequence[Sent]
+    ) -> None:
         """Compares where records lie with where they should, after all appends before did."""
-        tenure = flight.tenure
-        if flight.before is not None and not flight.before.done():
-            await asyncio.wait((flight.before,))
-        for number, (first, count) in enumerate(flight.batches):
+        for number, (first, batch) in enumerate(zip(firsts, sent, strict=True)):
             if tenure.stopped:
                 return
             if first < tenure.next:
@@ -268,7 +266,7 @@ class WorkflowLog:
                 tenure.stop(f"somebody wrote between our records, before offset {first}")
             elif first > tenure.next:
                 await self._look_for_claims(partition, tenure, first)
-            tenure.next = first + count
+            tenure.next = first + batch.records
 
     async def _look_for_claims(self, partition: int, tenure: Tenure, end: int) -> None:
         """Stops a tenure if a claim was appended since our last record; ours lies before that."""
@@ -281,28 +279,6 @@ class WorkflowLog:
         except NewerSchema as error:
             tenure.stop(error.message)  # Whoever wrote it has claimed the partition, or will.
 
-    @contextlib.contextmanager
-    def _fail_stop(self, flights: Iterable[_Flight]) -> Iterator[None]:
-        """Lets no error pass, nor being cancelled, without stopping what it may concern."""
-        try:
-            yield
-        except BrokerUnavailable as error:
-            self._broken = True
-            for tenure in self._tenures.values():
-                tenure.stop(error.message)
-            raise
-        except BaseException as error:
-            for flight in flights:
-                flight.tenure.stop(f"an append ended with {error!r}")
-            raise
-
-    async def _replace_producer(self) -> None:
-        """Makes the next record go through a new producer, and no record through two."""
-        for tenure in self._tenures.values():
-            tenure.stop("the connection was lost")
-        await self._history.stop(_STOP_S)
-        self._broken = False
-
     async def write_snapshots(
         self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken | None]]]
     ) -> None:
@@ -312,9 +288,8 @@ class WorkflowLog:
                 snapshot, unlike a record, has no epoch to make it void.
         Errors: OwnershipLost, BrokerUnavailable.
         """
-        lost = {p: _refusal(self._tenures.get(p)) for p in snapshots}
-        if any(lost.values()):
-            raise _lost({p: why for p, why in lost.items() if why}, {})
+        for partition in snapshots:
+            self._taking(partition)
         await self._aside.append_or_stop(
             [
                 Outgoing(
@@ -360,6 +335,20 @@ class WorkflowLog:
             )
 
 
+async def _place(producer: Appender, claim: Outgoing) -> int:
+    """Appends a claim; returns its offset.
+
+    Errors: BrokerUnavailable.
+    """
+    (epoch,) = await producer.acknowledged(await producer.send([claim]))
+    if epoch < 0:
+        raise BrokerUnavailable(
+            f"expected the offset of the claim of partition {claim.partition}, found that the "
+            "broker has the claim and does not know where; claim again"
+        )
+    return epoch
+
+
 def _outgoing(partition: int, key: bytes, record: HistoryAppended) -> Outgoing:
     value = encode(record)
     if len(value) > MAX_VALUE_BYTES:
@@ -370,19 +359,5 @@ def _outgoing(partition: int, key: bytes, record: HistoryAppended) -> Outgoing:
     return Outgoing(WORKFLOW_HISTORY, partition, key, value)
 
 
-def _refusal(tenure: Tenure | None, group: Sequence[tuple[bytes, HistoryAppended]] = ()) -> str:
-    """Says why a partition takes nothing, or not these records; empty if it takes them."""
-    if tenure is None:
-        return "it is not claimed"
-    if tenure.stopped:
-        return tenure.stopped
-    epoch = tenure.epoch
-    if any(record.epoch != epoch for _, record in group):
-        return f"the records are of another epoch than its claim at offset {epoch}"
-    return ""
-
-
-def _lost(lost: Mapping[int, str], kept: Mapping[int, int], pause_s: float = 0.0) -> OwnershipLost:
-    found = "; ".join(f"{partition}: {why}" for partition, why in sorted(lost.items()))
-    message = f"expected to own the partitions {sorted(lost)}, found {found}"
-    return OwnershipLost(message, lost, kept, pause_s)
+def _lost(partition: int, why: str, pause_s: float = 0.0) -> OwnershipLost:
+    return OwnershipLost(f"expected to own partition {partition}, found: {why}", pause_s)

@@ -7,7 +7,7 @@ meanwhile. Whatever goes wrong with one, it is dropped and taken over again from
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,7 +81,7 @@ class Ownership:
         workflow_log: WorkflowLog,
         clock: Callable[[], int],
         take_over: Callable[[int, int], Awaitable[Partition]],
-        before_giving_up: Callable[[], Awaitable[None]],
+        before_giving_up: Callable[[Collection[int]], Awaitable[None]],
         given_up: Callable[[Partition], None],
         parked: Callable[[Incoming, HeadwaterError], None],
         wake_up: Callable[[], None],
@@ -235,7 +235,7 @@ class Ownership:
         gone = set(numbers)
         for number in gone & self._takeovers.keys():
             self._takeovers.pop(number).cancel()
-        await self._before_giving_up()
+        await self._before_giving_up(gone)
         with contextlib.suppress(KafkaError, IllegalStateError):
             await self.commit()
         for number in gone:

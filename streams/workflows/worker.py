@@ -7,7 +7,15 @@ batches of a turn are appended, and what the driver releases goes out.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +23,6 @@ from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.requests import StepRaised, StepReturned
-from headwater.schemas.errors import BrokerUnavailable
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
@@ -44,6 +51,8 @@ log = logging.getLogger(__name__)
 IDLE_MS: Final = 5_000
 #: How long a partition rests after a fault that the next takeover is likely to meet again.
 _PAUSE_AFTER_FAULT_S: Final = 30.0
+#: How long appends under way are waited for where that is good, and not necessary.
+_APPENDED_S: Final = 5.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +106,6 @@ class WorkflowWorker:
         self._name = name
         self._pace = pace or Pace()
         self._something_came = asyncio.Event()
-        self._turning = asyncio.Lock()
         self._driver = Driver(partitions=1, hosts=1 + len(apps))
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
         self._hosts = Hosts(apps, self._driver, self._something_came.set, house)
@@ -128,7 +136,7 @@ class WorkflowWorker:
         self._ticks = Ticks(self._something_came.set, self._owners) if ticked else None
         self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
         self._without_code: set[str] = set()
-        self._appends: set[asyncio.Task[None]] = set()
+        self._appends: dict[asyncio.Task[None], Partition] = {}
         self._background: set[asyncio.Task[None]] = set()
 
     # -- running
@@ -192,11 +200,8 @@ class WorkflowWorker:
             # The consumer wakes us up, too, whenever it has learnt that time went on.
             await self._something_came.wait()
             self._something_came.clear()
-            while not self._driver.may_turn():
-                self._hosts.hold()
-                await asyncio.wait(self._appends, return_when=asyncio.FIRST_COMPLETED)
-            self._hosts.go_on()
-            async with self._turning:
+            self._hosts.hold()
+            if self._driver.may_turn():
                 self._turn()
 
     def _turn(self) -> None:
@@ -204,36 +209,30 @@ class WorkflowWorker:
         turn = self._driver.turn(self._clock(), limit, closed=self._hosts.closed())
         for step in turn.steps:
             self._in_background(self._sql.run(step))
-        if turn.flight is not None:
-            append = self._in_background(self._append(turn.flight))
-            self._appends.add(append)
-            append.add_done_callback(self._appends.discard)
+        for flight in turn.flights:
+            append = self._in_background(self._append(flight))
+            self._appends[append] = flight.partition
+            append.add_done_callback(self._appends.pop)
         self._let_go()
         if self._ticks is not None:
             self._ticks.turned(turn.started, turn.attempts_ended)
 
     async def _append(self, flight: Flight) -> None:
-        firsts: Mapping[int, int] | None = None
-        records = flight.records()
-        partitions = [partition for partition, _ in flight.batches]
+        first: int | None = None
+        partition, records = flight.partition, flight.records()
         try:
-            firsts = await self._log.append(records) if records else {}
+            first = await self._log.append(partition.number, records) if records else 0
         except OwnershipLost as error:
-            lost = [each for each in partitions if each.number in error.partitions]
-            self._ownership.lose(lost, error.message, error.pause_s)
-            firsts = error.kept
-        except BrokerUnavailable as error:
-            self._ownership.lose(list(self._driver.partitions.values()), error.message)
-            firsts = {}
+            self._ownership.lose([partition], error.message, error.pause_s)
         except Exception as error:
-            # A bug, or a record that is too large: its owners wait for what will never follow.
+            # A bug, or a record that is too large: its owner waits for what will never follow.
             log.exception("a turn cannot be appended")
-            self._ownership.lose(partitions, repr(error), _PAUSE_AFTER_FAULT_S)
-            firsts = {}
+            self._ownership.lose([partition], repr(error), _PAUSE_AFTER_FAULT_S)
         finally:
             # When cancelled, nobody knows whether the records count.
-            self._driver.appended(flight, firsts)
+            self._driver.appended(flight, first)
         self._let_go()
+        self._something_came.set()
 
     def _let_go(self) -> None:
         """Sends what the driver releases to where it belongs."""
@@ -246,17 +245,24 @@ class WorkflowWorker:
             self._sql.recorded(partition, step)
         self._hosts.send(released.to_hosts)
 
-    async def _appended(self) -> None:
-        """Waits for the appends that are under way now, whatever follows them."""
-        if self._appends:
-            await asyncio.wait(set(self._appends))
+    async def _appended(self, numbers: Collection[int]) -> None:
+        """Waits for appends of partitions that are under way now, though not for very long."""
+        appends = [task for task, each in self._appends.items() if each.number in numbers]
+        if appends:
+            await asyncio.wait(appends, timeout=_APPENDED_S)
 
     @contextlib.asynccontextmanager
-    async def _between_turns(self) -> AsyncIterator[None]:
-        """Holds the next turn up until all that owners have decided is durable, or given up."""
-        async with self._turning:
-            await self._appended()
-            yield
+    async def _at_rest(self, partition: Partition) -> AsyncIterator[bool]:
+        """Holds a partition until what its owner has decided is durable; tells whether it is."""
+        partition.held = True
+        try:
+            await self._appended([partition.number])
+            yield self._driver.drives(partition) and not (
+                partition.under_way or partition.owner.has_staged()
+            )
+        finally:
+            partition.held = False
+            self._something_came.set()
 
     # -- posts, and the SQL of steps
 
@@ -338,12 +344,13 @@ class WorkflowWorker:
         """Writes the checkpoints that are due, and removes rows that nobody needs any more."""
         now_s, checkpoints = asyncio.get_running_loop().time(), self._checkpoints
         driven = self._driver.partitions
-        if any(checkpoints.is_due(each, now_s) for each in driven.values()):
-            async with self._between_turns():
-                due = [each for each in driven.values() if checkpoints.is_due(each, now_s)]
-                taken = [checkpoints.take(each) for each in due]
-            for states in taken:
-                await checkpoints.write(states, now_s)
+        for partition in list(driven.values()):
+            if not checkpoints.is_due(partition, now_s):
+                continue
+            async with self._at_rest(partition) as durable:
+                taken = checkpoints.take(partition) if durable else None
+            if taken is not None:
+                await checkpoints.write(taken, now_s)
         for partition in list(driven.values()):
             await self._sql.tidy(partition)
 

@@ -108,8 +108,8 @@ class WorkflowLogContract:
             log, partition = place.log(), place.partition
             epoch = await log.claim(partition, "worker-1")
             sent = some(epoch, 3)
-            assert await log.append({partition: sent}) == {partition: epoch + 1}
-            assert await log.append({partition: some(epoch, 1, 3)}) == {partition: epoch + 4}
+            assert await log.append(partition, sent) == epoch + 1
+            assert await log.append(partition, some(epoch, 1, 3)) == epoch + 4
             assert await read(log, partition, epoch + 1, epoch + 4) == [
                 (epoch + 1 + number, record) for number, (_, record) in enumerate(sent)
             ]
@@ -120,30 +120,14 @@ class WorkflowLogContract:
 
         run(scenario)
 
-    def test_one_append_serves_many_partitions(self, run: Run):
-        async def scenario(place: Place) -> None:
-            log = place.log()
-            epochs = {p: await log.claim(p, "worker-1") for p in place.partitions}
-            firsts = await log.append(
-                {p: some(epoch, 1 + p) for p, epoch in epochs.items()} | {10_000: []}
-            )
-            assert firsts == {p: epoch + 1 for p, epoch in epochs.items()}
-            for partition, epoch in epochs.items():
-                found = await counted(log, partition, epoch, epoch + 2 + partition)
-                assert [number for _, number in found] == list(range(1 + partition))
-
-        run(scenario)
-
     def test_an_append_of_megabytes_keeps_its_order(self, run: Run):
         async def scenario(place: Place) -> None:
             log, partition = place.log(), place.partition
             epoch = await log.claim(partition, "worker-1")
             many = [(KEY, a_record(epoch, number, size=1_000)) for number in range(3_000)]
             after = some(epoch, 2, 3_000)
-            firsts = await asyncio.gather(
-                log.append({partition: many}), log.append({partition: after})
-            )
-            assert firsts == [{partition: epoch + 1}, {partition: epoch + 3_001}]
+            firsts = await asyncio.gather(log.append(partition, many), log.append(partition, after))
+            assert firsts == [epoch + 1, epoch + 3_001]
             found = await counted(log, partition, epoch, epoch + 3_003)
             assert found == [(epoch + 1 + number, number) for number in range(3_002)]
 
@@ -153,9 +137,9 @@ class WorkflowLogContract:
         async def scenario(place: Place) -> None:
             log, partition = place.log(), place.partition
             epoch = await log.claim(partition, "worker-1")
-            appends = (log.append({partition: some(epoch, 2, 2 * n)}) for n in range(20))
+            appends = (log.append(partition, some(epoch, 2, 2 * n)) for n in range(20))
             firsts = await asyncio.gather(*appends)
-            assert firsts == [{partition: epoch + 1 + 2 * n} for n in range(20)]
+            assert firsts == [epoch + 1 + 2 * n for n in range(20)]
             found = await counted(log, partition, epoch, epoch + 41)
             assert [number for _, number in found] == list(range(40))
 
@@ -164,12 +148,11 @@ class WorkflowLogContract:
     def test_a_partition_that_is_not_claimed_takes_nothing(self, run: Run):
         async def scenario(place: Place) -> None:
             log, partition = place.log(), place.partition
-            error = await lost(log.append({partition: some(0, 1)}))
-            assert (error.partitions, error.kept) == ({partition}, {})
+            error = await lost(log.append(partition, some(0, 1)))
             assert "not claimed" in error.message
             await log.claim(partition, "worker-1")
             log.release(partition)
-            await lost(log.append({partition: some(0, 1)}))
+            await lost(log.append(partition, some(0, 1)))
 
         run(scenario)
 
@@ -177,13 +160,12 @@ class WorkflowLogContract:
         async def scenario(place: Place) -> None:
             old, new, partition = place.log(), place.log(), place.partition
             first = await old.claim(partition, "worker-1")
-            await old.append({partition: some(first, 2)})
+            await old.append(partition, some(first, 2))
             second = await new.claim(partition, "worker-2")
-            error = await lost(old.append({partition: some(first, 5, 2)}))
-            assert error.partitions == {partition}
+            error = await lost(old.append(partition, some(first, 5, 2)))
             assert f"worker-2 claimed it at offset {second}" in error.message
             # The zombie's five records lie between the claim and these two.
-            assert await new.append({partition: some(second, 2, 2)}) == {partition: second + 6}
+            assert await new.append(partition, some(second, 2, 2)) == second + 6
             expected = [(first + 1, 0), (first + 2, 1), (second + 6, 2), (second + 7, 3)]
             assert await counted(new, partition, first, second + 8) == expected
 
@@ -194,12 +176,12 @@ class WorkflowLogContract:
             old, new, partition = place.log(), place.log(), place.partition
             epoch = await old.claim(partition, "worker-1")
             await new.claim(partition, "worker-2")
-            both = (old.append({partition: some(epoch, 1, n)}) for n in range(2))
+            both = (old.append(partition, some(epoch, 1, n)) for n in range(2))
             outcomes = await asyncio.gather(*both, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [OwnershipLost, OwnershipLost]
-            await lost(old.append({partition: some(epoch, 1)}))
+            await lost(old.append(partition, some(epoch, 1)))
             epoch = await old.claim(partition, "worker-1")
-            assert await old.append({partition: some(epoch, 1)}) == {partition: epoch + 1}
+            assert await old.append(partition, some(epoch, 1)) == epoch + 1
 
         run(scenario)
 
@@ -207,16 +189,16 @@ class WorkflowLogContract:
         async def scenario(place: Place) -> None:
             owner, zombie, partition = place.log(), place.log(), place.partition
             epoch = await owner.claim(partition, "worker-2")
-            await owner.append({partition: some(epoch, 1)})
+            await owner.append(partition, some(epoch, 1))
             late = await zombie.claim(partition, "worker-1")
-            await lost(owner.append({partition: some(epoch, 1, 1)}))
+            await lost(owner.append(partition, some(epoch, 1, 1)))
             again = await owner.claim(partition, "worker-2")
-            await owner.append({partition: some(again, 1, 1)})
+            await owner.append(partition, some(again, 1, 1))
             assert [offset for offset, _ in await counted(owner, partition, epoch, again + 2)] == [
                 epoch + 1,
                 again + 1,
             ]
-            await lost(zombie.append({partition: some(late, 1, 9)}))
+            await lost(zombie.append(partition, some(late, 1, 9)))
 
         run(scenario)
 
@@ -226,8 +208,7 @@ class WorkflowLogContract:
             epoch = await log.claim(partition, "worker-1")
             # What is left of an attempt to claim that was given up: the same name, another offset.
             late = await twin.claim(partition, "worker-1")
-            error = await lost(log.append({partition: some(epoch, 1)}))
-            assert error.partitions == {partition}
+            await lost(log.append(partition, some(epoch, 1)))
             assert await counted(log, partition, epoch, late + 1) == []
 
         run(scenario)
@@ -238,14 +219,13 @@ class WorkflowLogContract:
             gone, kept = place.partitions[:2]
             epochs = {p: await log.claim(p, "worker-1") for p in (gone, kept)}
             await other.claim(gone, "worker-2")
-            group = {p: some(epoch, 2) for p, epoch in epochs.items()}
-            error = await lost(log.append(group))
-            assert (error.partitions, error.kept) == ({gone}, {kept: epochs[kept] + 1})
-            group = {p: some(epoch, 1, 2) for p, epoch in epochs.items()}
-            error = await lost(log.append(group))
-            assert (error.partitions, error.kept) == ({gone}, {kept: epochs[kept] + 3})
-            found = await counted(log, kept, epochs[kept], epochs[kept] + 4)
-            assert [number for _, number in found] == [0, 1, 2]
+            for first in (0, 2):
+                appends = (log.append(p, some(epoch, 2, first)) for p, epoch in epochs.items())
+                refused, landed = await asyncio.gather(*appends, return_exceptions=True)
+                assert isinstance(refused, OwnershipLost)
+                assert landed == epochs[kept] + 1 + first
+            found = await counted(log, kept, epochs[kept], epochs[kept] + 5)
+            assert [number for _, number in found] == [0, 1, 2, 3]
 
         run(scenario)
 
@@ -254,8 +234,8 @@ class WorkflowLogContract:
             log, partition = place.log(), place.partition
             before = await log.claim(partition, "worker-1")
             epoch = await log.claim(partition, "worker-1")
-            assert "another epoch" in (await lost(log.append({partition: some(before, 1)}))).message
-            assert await log.append({partition: some(epoch, 1)}) == {partition: epoch + 1}
+            assert "another epoch" in (await lost(log.append(partition, some(before, 1)))).message
+            assert await log.append(partition, some(epoch, 1)) == epoch + 1
 
         run(scenario)
 
@@ -263,12 +243,12 @@ class WorkflowLogContract:
         async def scenario(place: Place) -> None:
             log, partition = place.log(), place.partition
             epoch = await log.claim(partition, "worker-1")
-            append = asyncio.create_task(log.append({partition: some(epoch, 3)}))
+            append = asyncio.create_task(log.append(partition, some(epoch, 3)))
             await asyncio.sleep(0)
             append.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await append
-            await lost(log.append({partition: some(epoch, 1, 3)}))
+            await lost(log.append(partition, some(epoch, 1, 3)))
             again = await log.claim(partition, "worker-1")
             numbers = [number for _, number in await counted(log, partition, epoch, again + 1)]
             assert numbers in ([], [0, 1, 2]), "whole or not at all, and known at the next claim"
@@ -280,7 +260,7 @@ class WorkflowLogContract:
             log, partition = place.log(), place.partition
             epoch = await log.claim(partition, "worker-1")
             with pytest.raises(InvariantViolation, match="orders/1"):
-                await log.append({partition: [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))]})
+                await log.append(partition, [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))])
             again = await log.claim(partition, "worker-1")
             assert again == epoch + 1
 
@@ -299,8 +279,7 @@ class WorkflowLogContract:
                 wake_at_ms=-1,
                 state=b"state",
             )
-            refused = await lost(log.write_snapshots({partition: [(b"a", taken)]}))
-            assert refused.partitions == {partition}
+            await lost(log.write_snapshots({partition: [(b"a", taken)]}))
             await log.claim(partition, "worker-1")
             await log.write_snapshots({partition: [(b"a", taken), (b"b", taken)]})
             await log.write_snapshots({partition: [(b"a", None)]})

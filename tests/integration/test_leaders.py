@@ -2,30 +2,40 @@
 
 import asyncio
 import logging
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import StartRun
 from headwater.schemas.records import WebhookReceived
-from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
+from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Outgoing
+from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
+from headwater.streams.workflows.worker import WorkflowWorker
+from tests.e2e.workflow_house import Sender
+from tests.fakes.engines import ENGINES
 
 PARTITIONS = 4
 PATIENCE_S = 60.0
 SENDERS = 32
 DELIVERIES = 3_000
+TAKEN = "INSTANCE_ID_ALREADY_EXISTS"
+TEXT = StartRun('"x"')
 
 
 class Brokers:
@@ -192,6 +202,105 @@ def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
     assert set(senders.answered) <= found.keys()
     # A retry is a new record only where the first try may be in the log already.
     assert sum(found.values()) <= DELIVERIES + senders.refused
+
+
+async def on_both(cluster: Cluster, topic: str) -> None:
+    """Has the brokers lead a partition of a topic each: 0 the first, 1 the second."""
+    admin = AIOKafkaAdminClient(**cluster.options())
+    await admin.start()
+    await admin.delete_topics([topic])
+    wanted = NewTopic(topic, -1, -1, replica_assignments={0: [1], 1: [2]})
+    async with asyncio.timeout(PATIENCE_S):
+        while (await leaders(cluster, topic)) != {0: 1, 1: 2}:
+            await admin.create_topics([wanted])
+            await asyncio.sleep(0.1)
+    await admin.close()
+
+
+def a_client(cluster: Cluster) -> WorkflowClient:
+    return WorkflowClient(
+        cluster=cluster,
+        client_id="tests",
+        timeout_s=5,
+        clock=now_ms,
+        new_id=lambda: os.urandom(8).hex(),
+    )
+
+
+@pytest.fixture
+def history_of_both(brokers: Brokers) -> Cluster:
+    """Everything is with the first broker, but for one partition of the history."""
+    alone = Cluster(brokers.first.start())
+    asyncio.run(create_topics(alone, partitions=2, replication=1))
+    asyncio.run(joined_a_group(alone))
+    cluster = Cluster(f"{alone},{brokers.second.start()}")
+    asyncio.run(on_both(cluster, WORKFLOW_HISTORY))
+    return cluster
+
+
+@asynccontextmanager
+async def working(cluster: Cluster) -> AsyncIterator[tuple[WorkflowWorker, WorkflowClient]]:
+    worker = WorkflowWorker(
+        cluster=cluster,
+        apps=["tests.e2e.workflow_app"],
+        engines=ENGINES,
+        clock=now_ms,
+        draw_seed=lambda: "seed",
+        name="tests",
+    )
+    client = a_client(cluster)
+    running = asyncio.create_task(worker.run())
+    await client.start()
+    try:
+        yield worker, client
+    finally:
+        await client.stop()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
+    brokers: Brokers,
+    history_of_both: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(Appender.__init__.__kwdefaults__, "give_up_s", 3.0)
+    there, gone = (
+        [f"i-{n}" for n in range(60) if partition_of(f"echo/i-{n}".encode(), 2) == partition]
+        for partition in range(2)
+    )
+
+    async def scenario() -> None:
+        async with working(history_of_both) as (worker, client):
+            sender = Sender(client)
+            await sender.ready()
+            for each in (there.pop(), gone.pop()):
+                assert not (await sender.send("echo", each, TEXT)).code
+            epoch = worker._driver.partitions[0].epoch
+            await asyncio.to_thread(brokers.second.kill)
+            stuck = [asyncio.create_task(client.send("echo", each, TEXT)) for each in gone]
+            for each in there[1:]:
+                assert not (await client.send("echo", each, TEXT)).code
+            with pytest.raises(OutcomeUnknown):
+                await stuck[0]
+            async with asyncio.timeout(PATIENCE_S):
+                while "partition 1 cannot be taken over yet" not in caplog.text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            assert worker._driver.partitions[0].epoch == epoch, "it was taken over on the way"
+            assert not (await client.send("echo", there[0], TEXT)).code
+            await asyncio.to_thread(brokers.second.start)
+            assert (await sender.send("echo", gone[0], TEXT)).code in ("", TAKEN)
+            await asyncio.gather(*stuck, return_exceptions=True)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+
+
+async def joined_a_group(cluster: Cluster) -> None:
+    """Has Kafka make its topic of groups, on the brokers that there are now."""
+    async with AIOKafkaConsumer(WEBHOOKS, **cluster.options(), group_id="first") as consumer:
+        await consumer.getmany(timeout_ms=100)
 
 
 async def in_the_log(cluster: Cluster) -> Counter[str]:

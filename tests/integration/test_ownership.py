@@ -32,7 +32,7 @@ def ownership(
         workflow_log=WorkflowLog(cluster=Cluster(kafka), client_id="tests", clock=now_ms),
         clock=now_ms,
         take_over=take_over,
-        before_giving_up=lambda: asyncio.sleep(0),
+        before_giving_up=lambda _: asyncio.sleep(0),
         given_up=lambda _: None,
         parked=lambda *_: None,
         wake_up=wake_up.set,

@@ -1,5 +1,6 @@
 """The pipeline worker is crash-only, also when it is Faust that fails: its exit code says so."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,11 @@ def test_a_failure_of_faust_ends_the_worker_as_a_crash(
         text=True,
         timeout=PATIENCE_S,
         check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert not [*tmp_path.glob("*-data")], (
+        "Faust makes a folder for tables, of which there are none"
     )
     assert worker.returncode == EXIT_CRASHED, worker.stderr
     assert said in worker.stderr

@@ -88,33 +88,6 @@ def test_a_fault_beside_the_turns_ends_the_worker(topics: str):
         asyncio.run(scenario())
 
 
-def test_what_waits_for_appends_does_not_wait_for_those_that_follow():
-    async def scenario() -> None:
-        worker = WorkflowWorker(
-            cluster=Cluster("127.0.0.1:1"),
-            apps=[],
-            engines=ENGINES,
-            clock=now_ms,
-            draw_seed=lambda: "seed",
-            name="tests",
-        )
-        first, second = (asyncio.Event() for _ in range(2))
-
-        async def append() -> None:
-            await first.wait()
-            worker._appends.add(asyncio.create_task(second.wait()))
-
-        worker._appends.add(asyncio.create_task(append()))
-        asyncio.get_running_loop().call_soon(first.set)
-        async with asyncio.timeout(5), worker._between_turns():
-            assert not second.is_set()
-            assert worker._turning.locked()
-        assert not worker._turning.locked()
-        second.set()
-
-    asyncio.run(scenario())
-
-
 def test_a_store_that_is_torn_ends_the_worker_and_the_next_one_fills_it(
     topics: str, tmp_path: Path
 ):

@@ -107,7 +107,7 @@ def test_holes_of_control_records_are_no_claims(topics: str, run: Run):
             await producer.send(WORKFLOW_HISTORY, value, KEY, partition)
         # The foreign record and the end of its transaction, which comes by itself, lie between.
         await ended(topics, partition, epoch + 3)
-        assert await log.append({partition: some(epoch, 1)}) == {partition: epoch + 3}
+        assert await log.append(partition, some(epoch, 1)) == epoch + 3
         assert await counted(log, partition, epoch, epoch + 4) == [(epoch + 3, 0)]
 
     run(scenario)
@@ -135,16 +135,14 @@ def test_what_is_queued_behind_a_refused_batch_is_refused_too(
     async def scenario(place: Place) -> None:
         log, partition, other = place.log(), *place.partitions[:2]
         epoch, elsewhere = [await log.claim(p, "worker-1") for p in (partition, other)]
-        refused = log.append({partition: [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))]})
-        behind = log.append({partition: some(epoch, 1, 1)})
+        refused = log.append(partition, [(KEY, a_record(epoch, 0, MAX_RECORD_BYTES))])
+        behind = log.append(partition, some(epoch, 1, 1))
         outcomes = await asyncio.gather(refused, behind, return_exceptions=True)
-        assert isinstance(outcomes[0], BrokerUnavailable)
-        assert isinstance(outcomes[1], BrokerUnavailable | OwnershipLost)
-        # The producer is of no more use, for any partition.
-        with pytest.raises(OwnershipLost):
-            await log.append({other: some(elsewhere, 1)})
+        assert [type(outcome) for outcome in outcomes] == [OwnershipLost, OwnershipLost]
+        # The producer is of no more use for this partition, and claims go through another.
+        assert await log.append(other, some(elsewhere, 1)) == elsewhere + 1
         assert await log.claim(partition, "worker-1") == epoch + 1
-        assert await log.append({partition: some(epoch + 1, 1)}) == {partition: epoch + 2}
+        assert await log.append(partition, some(epoch + 1, 1)) == epoch + 2
 
     run(scenario)
 
@@ -160,8 +158,7 @@ def test_who_writes_what_not_everybody_reads_waits_before_claiming_again(
         epoch = await log.claim(partition, "worker-1")
         monkeypatch.setattr("headwater.streams.workflows.log.encode", newer)
         with pytest.raises(OwnershipLost) as lost:
-            await log.append({partition: some(epoch, 1)})
-        assert lost.value.partitions == {partition}
+            await log.append(partition, some(epoch, 1))
         assert lost.value.pause_s == 5.0
 
     run(scenario)
@@ -190,15 +187,15 @@ def test_a_broker_that_is_killed_under_load_leaves_every_record_once(scratch: Pa
         await create_topics(Cluster(bootstrap), partitions=1, replication=1)
         log = a_log(bootstrap)
         epoch = await log.claim(0, "worker-1")
-        appends: list[asyncio.Task[dict[int, int]]] = []
+        appends: list[asyncio.Task[int]] = []
         for number in range(300):
-            appends.append(asyncio.create_task(log.append({0: some(epoch, 10, 10 * number)})))
+            appends.append(asyncio.create_task(log.append(0, some(epoch, 10, 10 * number))))
             await asyncio.wait(appends[-2:-1] or appends)
             if number == 150:
                 # One append is on its way now, another behind it.
                 broker.kill()
                 await asyncio.to_thread(broker.start)
-        assert await asyncio.gather(*appends) == [{0: epoch + 1 + 10 * n} for n in range(300)]
+        assert await asyncio.gather(*appends) == [epoch + 1 + 10 * n for n in range(300)]
         found = await counted(log, 0, epoch, epoch + 3_001)
         assert [number for _, number in found] == list(range(3_000))
         await log.stop()
@@ -234,7 +231,7 @@ def test_what_appending_costs_is_told(topics: str, run: Run):
             codec = time.perf_counter() - began
             began = time.perf_counter()
             for group in records:
-                await log.append({partition: [(KEY, record) for record in group]})
+                await log.append(partition, [(KEY, record) for record in group])
             took = time.perf_counter() - began
             bare = await plain(partition, groups)
             print(  # noqa: T201, the report is what it is for
@@ -274,7 +271,7 @@ class FakeOwner:
             (record.key or b"", self.outcome(epoch, record.offset, sent))
             for record, sent in zip(records, commands, strict=True)
         ]
-        first = (await self.log.append({partition: group}))[partition]
+        first = await self.log.append(partition, group)
         replies = [
             (sent.reply_to, self.reply(sent, outcome, partition, first + number))
             for number, (sent, (_, outcome)) in enumerate(zip(commands, group, strict=True))

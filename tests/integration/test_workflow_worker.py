@@ -256,7 +256,7 @@ def test_an_outcome_whose_owner_died_before_it_told_anybody_is_told_by_the_next(
                 key = instance_key(command.workflow, command.instance_id)
                 records.append((key.encode(), _outcome(epoch, offset, command, key in begun)))
                 begun.add(key)
-            await log.append({partition: records})
+            await log.append(partition, records)
         await log.stop()
         work(house)
         replies = await asyncio.gather(*asked, *again)

@@ -194,8 +194,8 @@ class Process:
             received += [_FROM_HOST.decode(host.sent.popleft()) for _ in range(count)]
         self.driver.host_sent(received)
         turn = self.driver.turn(now_ms, limit)
-        if turn.flight is not None:
-            self._begin_append(turn.flight)
+        for flight in turn.flights:
+            self._begin_append(flight)
         self._take_released()
         self._check_seen(received, now_ms)
         shown = ", ".join(_shown(each) for each in received)
@@ -216,7 +216,7 @@ class Process:
                 raise Violation(f"{live.key}: {key} is under way for a second and nobody sees it")
 
     def _begin_append(self, flight: Flight) -> None:
-        ((_, batch),) = flight.batches
+        batch = flight.batch
         keys = {instance_key(each.workflow, each.instance_id) for each in batch.records}
         # What is sent later has to be what is true now.
         batch.effects[:] = [_as_it_is(each) for each in batch.effects]
@@ -316,8 +316,8 @@ class Process:
         landed = [each for each in self.appends if not each.records]
         append = self.world.random.choice(landed)
         self.appends.remove(append)
-        self.driver.appended(append.flight, {self.partition.number: append.first})
-        return f"{self._take_released(count)} of {append.flight.number}"
+        self.driver.appended(append.flight, append.first)
+        return f"{self._take_released(count)} of {append.flight.batch.number}"
 
     def _take_released(self, count: int | None = None) -> str:
         released = self.driver.take_released()

@@ -163,21 +163,20 @@ class ReleasesEarly(Driver):
     @override
     def turn(self, now_ms: int, limit: int | None = None, *, complete: bool = False) -> Turn:
         turn = super().turn(now_ms, limit, complete=complete)
-        if turn.flight is not None:
-            for partition, batch in turn.flight.batches:
-                self._follow(partition, batch, 0)
-                batch.effects.clear()
+        for partition, batch in turn.flights:
+            self._follow(partition, batch, 0)
+            batch.effects.clear()
         return turn
 
 
 class ReleasesInAnyOrder(Driver):
-    """A driver that does not wait for the turns before."""
+    """A driver that does not wait for the batches before."""
 
     @override
-    def appended(self, flight: Flight, firsts: Mapping[int, int] | None) -> None:
-        self._flights.remove(flight)
-        for partition, batch in flight.batches:
-            self._follow(partition, batch, (firsts or {}).get(partition.number, 0))
+    def appended(self, flight: Flight, first: int | None) -> None:
+        partition, batch = flight
+        partition.under_way.remove(batch)
+        self._follow(partition, batch, first or 0)
 
 
 class CountsTheBatchBefore(Driver):

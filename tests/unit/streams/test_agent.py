@@ -261,7 +261,16 @@ def test_a_rebalance_during_a_tick_ends_nobody():
     asyncio.run(scene())
 
 
-def test_a_log_that_lost_its_end_empties_the_store():
+async def another_delivery(agent: Agent) -> None:
+    await agent.process(Batch(raw(received(event_id="e2", reference="user_2"), 1)))
+
+
+async def nothing_to_do(agent: Agent) -> None:
+    await agent.tick()
+
+
+@pytest.mark.parametrize("go_on", [another_delivery, nothing_to_do])
+def test_a_log_that_lost_its_end_empties_the_store(go_on: Callable[[Agent], Awaitable[None]]):
     async def scene() -> None:
         log, store = Log(), MemoryStore()
         agent = agent_of(log, store=store)
@@ -271,7 +280,7 @@ def test_a_log_that_lost_its_end_empties_the_store():
             if topic != WEBHOOKS:
                 del log.records[topic][1:]
         with pytest.raises(LogCut):
-            await agent.process(Batch(raw(received(event_id="e2", reference="user_2"), 1)))
+            await go_on(agent)
         assert not store.positions()
 
     asyncio.run(scene())

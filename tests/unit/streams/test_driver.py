@@ -1,6 +1,5 @@
 """What a driver of several partitions lets go, and when; `tests/simulation` has one in each."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from headwater.processors.replay.host_messages import Activate
@@ -63,16 +62,15 @@ class Worker:
         return self.driver.turn(0)
 
     def flight(self) -> Flight:
-        flight = self.turn().flight
-        assert flight is not None
+        (flight,) = self.turn().flights
         return flight
 
-    def follows(self, flight: Flight, firsts: Mapping[int, int] | None) -> Released:
-        self.driver.appended(flight, firsts)
+    def follows(self, flight: Flight, first: int | None) -> Released:
+        self.driver.appended(flight, first)
         return self.driver.take_released()
 
     def activation(self, number: int, offset: int = 0, workflow: str = "order") -> int:
-        released = self.follows(self.start(number, offset, workflow), {number: 1})
+        released = self.follows(self.start(number, offset, workflow), 1)
         (activate,) = released.to_hosts.pop(HOSTS[workflow])
         assert not released.to_hosts
         assert isinstance(activate, Activate)
@@ -90,21 +88,47 @@ def test_what_a_partition_has_under_way_follows_no_more_once_it_is_given_up():
     worker.driver.give_up(0)
     assert worker.driver.take_released().to_hosts == {0: [Forget(activation)]}
     worker.take_on(0)
-    gone = worker.follows(flights[0], {0: 1})
+    gone = worker.follows(flights[0], 1)
     assert (gone.answers, gone.to_hosts) == ([], {})
-    assert _answered(worker.follows(flights[1], {1: 1})) == ["1-0"]
+    assert _answered(worker.follows(flights[1], 1)) == ["1-0"]
 
 
-def test_what_follows_waits_for_the_turns_before_and_of_one_that_is_unknown_nothing_does():
-    worker = Worker(0, 1)
-    first, second = worker.start(0), worker.start(1)
+def test_what_follows_waits_for_the_batches_before_and_of_one_that_is_unknown_nothing_does():
+    worker = Worker(0)
+    first, second = worker.start(0), worker.start(0, 1)
     assert not worker.driver.may_turn()
-    released = worker.follows(second, {1: 1})
+    released = worker.follows(second, 2)
     assert (released.answers, released.to_hosts) == ([], {})
     released = worker.follows(first, None)
-    assert _answered(released) == ["1-0"]
-    assert [each.activation % 2 for each in released.to_hosts[0]] == [1]
+    assert _answered(released) == ["0-1"]
+    assert len(released.to_hosts[0]) == 1
     assert worker.driver.may_turn()
+
+
+def test_a_partition_whose_appends_do_not_return_holds_up_no_other():
+    worker = Worker(0, 1)
+    stuck = worker.start(0), worker.start(0, 1)
+    worker.command(0, 2)
+    for offset in range(5):
+        (flight,) = [worker.start(1, offset)]
+        assert flight.partition.number == 1
+        assert _answered(worker.follows(flight, 2 * offset)) == [f"1-{offset}"]
+    assert _answered(worker.follows(stuck[0], 1)) == ["0-0"]
+    assert _answered(worker.follows(stuck[1], 2)) == ["0-1"]
+    assert _answered(worker.follows(worker.flight(), 3)) == ["0-2"], "its commands have waited"
+
+
+def test_a_partition_that_is_held_takes_part_in_no_turn():
+    worker = Worker(0)
+    activation = worker.activation(0)
+    partition = worker.driver.partitions[0]
+    partition.held = True
+    worker.command(0, 1)
+    worker.driver.host_sent([Requested(activation, COMPLETED)])
+    assert worker.turn().flights == []
+    assert not partition.owner.has_staged()
+    partition.held = False
+    assert len(worker.flight().records()) == 2
 
 
 def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after():
@@ -115,9 +139,10 @@ def test_what_a_host_sent_counts_before_it_is_gone_and_what_the_next_sends_after
         worker.driver.host_sent([Requested(each, COMPLETED)])
     worker.driver.host_gone("it is gone")
     worker.driver.host_sent([Requested(activation, StepReturned(STEP, 2, POLICY, "6"))])
-    records = worker.flight().records()
-    for number in (0, 1):
-        ((_, record),) = records[number]
+    flights = worker.turn().flights
+    assert {flight.partition.number for flight in flights} == {0, 1}
+    for flight in flights:
+        ((_, record),) = flight.records()
         assert [type(event) for event in record.events] == [StepCompleted]
 
 
@@ -126,8 +151,8 @@ def test_what_was_for_a_host_before_the_present_one_is_not_sent():
     flight = worker.start(0)
     worker.driver.host_gone("it is gone")
     worker.driver.host_started()
-    assert worker.follows(flight, {0: 1}).to_hosts == {}
-    (again,) = worker.follows(worker.flight(), {}).to_hosts[0]
+    assert worker.follows(flight, 1).to_hosts == {}
+    (again,) = worker.follows(worker.flight(), 1).to_hosts[0]
     assert isinstance(again, Activate)
 
 
@@ -139,14 +164,14 @@ def test_a_host_that_is_gone_takes_only_what_it_had():
     worker.driver.host_gone("it is gone", host=1)
     worker.driver.host_started(1)
     records = worker.flight().records()
-    ((_, record),) = records[0]
+    ((_, record),) = records
     assert record.workflow == "parcel"
     assert [type(event) for event in record.events] == [StepFailed]
     (kept, again) = worker.driver.partitions[0].owner.activations()
     assert kept == mine
     assert again > other
     worker.driver.host_sent([Requested(other, RETURNED), Requested(mine, COMPLETED)])
-    ((_, record),) = worker.flight().records()[0]
+    ((_, record),) = worker.flight().records()
     assert record.workflow == "order", "of an activation that is over nothing is heard"
 
 
@@ -155,7 +180,7 @@ def test_what_was_for_one_host_is_sent_though_another_is_new():
     flight = worker.start(0)
     worker.driver.host_gone("it is gone", host=1)
     worker.driver.host_started(1)
-    assert [*worker.follows(flight, {0: 1}).to_hosts] == [0]
+    assert [*worker.follows(flight, 1).to_hosts] == [0]
 
 
 def test_a_closed_host_is_given_nothing_and_the_others_go_on():
@@ -174,16 +199,16 @@ def test_a_step_whose_sql_took_effect_is_completed_though_its_host_is_gone():
     worker.driver.host_sent([Requested(worker.activation(0), RETURNED)])
     turn = worker.turn()
     (step,) = turn.steps
-    assert turn.flight is None, "the log says nothing before the SQL took effect"
+    assert turn.flights == [], "the log says nothing before the SQL took effect"
     worker.driver.host_gone("it is gone")
     worker.driver.host_started()
     before = worker.start(0, 1)
     worker.driver.step_settled(step, RETURNED)
     flight = worker.flight()
-    ((_, record),) = flight.records()[0]
+    ((_, record),) = flight.records()
     assert [type(event) for event in record.events] == [StepCompleted]
-    assert worker.follows(before, {0: 2}).recorded == [], "its row stays until the log has it"
-    assert worker.follows(flight, {0: 3}).recorded == [(step.partition, step.commit.id)]
+    assert worker.follows(before, 2).recorded == [], "its row stays until the log has it"
+    assert worker.follows(flight, 3).recorded == [(step.partition, step.commit.id)]
 
 
 def test_a_step_whose_sql_failed_has_failed():
@@ -192,7 +217,7 @@ def test_a_step_whose_sql_failed_has_failed():
     (step,) = worker.turn().steps
     raised = StepRaised(STEP, 1, Failure("Error", "no such table"), POLICY)
     worker.driver.step_settled(step, raised)
-    ((_, record),) = worker.flight().records()[0]
+    ((_, record),) = worker.flight().records()
     assert [type(event).__name__ for event in record.events] == ["StepFailed"]
 
 
@@ -203,7 +228,7 @@ def test_sql_that_is_settled_when_its_partition_is_somebody_elses_changes_nothin
     worker.driver.give_up(0)
     worker.take_on(0)
     worker.driver.step_settled(step, RETURNED)
-    assert worker.turn().flight is None
+    assert worker.turn().flights == []
 
 
 def test_the_sql_of_a_step_that_is_done_is_not_run():
