@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "headwater.providers"
 
-#: The providers that come with Headwater.
+#: The providers that come with Headwater, and whose deliveries are posted.
 BUILT_IN: Final = ("terra",)
 
 
@@ -36,17 +36,18 @@ def provider_names() -> tuple[str, ...]:
 
 
 def installed_providers() -> "Providers":
-    """Loads all providers.
+    """Loads all providers, the house's own among them.
 
     Errors: ProviderInvalid.
     """
+    from headwater.processors.providers.headwater.provider import HEADWATER  # noqa: PLC0415 (see above)
     from headwater.processors.providers.provider import catalogue_of  # noqa: PLC0415 (see above)
     from headwater.processors.providers.terra.provider import TERRA  # noqa: PLC0415 (see above)
     from headwater.schemas.installed_tables import ALL_TABLES  # noqa: PLC0415 (see above)
     from headwater.schemas.installed_tables import GROUP as TABLES_GROUP  # noqa: PLC0415 (see above)
 
     try:
-        found = catalogue_of([TERRA, *map(_load, entry_points(group=GROUP))])
+        found = catalogue_of([HEADWATER, TERRA, *map(_load, entry_points(group=GROUP))])
     except ValueError as error:
         raise ProviderInvalid(f"entry points {GROUP}: {error}") from error
     for provider in found.values():

@@ -15,7 +15,7 @@ from headwater.gateway.loopback import DEVELOPMENT_SECRETS, development_secret, 
 from headwater.gateway.providers import installed_providers, provider_names
 from headwater.gateway.settings import PREFIX, SECRET_MIN, Settings
 from headwater.processors.signatures import key_of
-from headwater.processors.sources import Source, SourcesInvalid, read_sources, source_of
+from headwater.processors.sources import Source, SourcesInvalid, posted, read_sources, source_of
 
 #: What `headwater up` takes for a file of sources: one of each scheme, for this machine alone.
 DEVELOPMENT_SOURCES: Final = str(files("headwater.gateway.local") / "sources.toml")
@@ -35,7 +35,7 @@ def sources_of(settings: Settings) -> tuple[Source, ...]:
     """
     providers = installed_providers()
     if not settings.sources:
-        return tuple(map(source_of, providers.values()))
+        return tuple(map(source_of, posted(providers)))
     try:
         return read_sources(Path(settings.sources).read_text("utf-8"), providers)
     except (OSError, UnicodeDecodeError) as error:

@@ -4,6 +4,9 @@ Rule: every column keeps the stamp of the delivery that set it, and of two value
 greater stamp stays. A null never sets a column, so an older delivery still fills what newer ones
 left open. The greatest of a set does not depend on order or repetition: merging is commutative,
 associative and idempotent, and any order of the same deliveries ends in the same row.
+
+The least of a set depends on them as little: where a table's column keeps its `first` value, the
+smaller stamp stays. Where a table's rows are `whole`, a row is one value, with nulls of its own.
 """
 
 from collections.abc import Mapping
@@ -89,6 +92,8 @@ def merge(row: Row | None, update: RowUpdate) -> Row:
     Shape:  (row or None, update) -> row; the very same object when nothing changed.
     """
     table, stamp = update.table, update.stamp
+    if table.whole:
+        return _replaced(row, update)
     if row is None:
         width = len(table.columns)
         row = Row(update.key, (None,) * width, (None,) * width)
@@ -99,10 +104,22 @@ def merge(row: Row | None, update: RowUpdate) -> Row:
             continue
         at = table.index[name]
         held = row.stamps[at] if values is None else stamps[at]
-        if held is not None and not outranks(stamp, held):
+        if held is not None and not (
+            outranks(held, stamp) if name in table.first else outranks(stamp, held)
+        ):
             continue
         if values is None:
             values, stamps = list(row.values), list(row.stamps)
         values[at] = value
         stamps[at] = stamp
     return row if values is None else Row(row.key, tuple(values), tuple(stamps))
+
+
+def _replaced(row: Row | None, update: RowUpdate) -> Row:
+    """The row of a table whose rows are one value: the update's, or the row that outranks it."""
+    table, stamp = update.table, update.stamp
+    held = None if row is None else next(filter(None, row.stamps), None)
+    if row is not None and held is not None and not outranks(stamp, held):
+        return row
+    values = tuple(map(update.values.get, table.column_names))
+    return Row(update.key, values, tuple(None if each is None else stamp for each in values))

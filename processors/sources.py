@@ -26,6 +26,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headwater.processors.handshakes import GITHUB_EVENT, HANDSHAKES, Handshake
+from headwater.processors.providers.headwater.provider import HEADWATER
 from headwater.processors.providers.provider import Provider, Providers
 from headwater.processors.providers.undescribed import undescribed
 from headwater.processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
@@ -126,14 +127,22 @@ class Source:
 
 
 def source_of(provider: Provider) -> Source:
-    """A provider as a source of its own name, signed as the provider says."""
+    """A provider as a source of its own name, signed as the provider says.
+
+    Errors: ValueError for one whose deliveries nobody posts.
+    """
     return Source(
         name=provider.name,
-        scheme=provider.scheme,
+        scheme=_scheme_of(provider),
         provider=provider,
         paths=provider.paths,
-        handshake=HANDSHAKES.get(provider.scheme.name),
+        handshake=HANDSHAKES.get(_scheme_of(provider).name),
     )
+
+
+def posted(providers: Providers) -> list[Provider]:
+    """The providers whose deliveries are posted."""
+    return [provider for provider in providers.values() if provider.scheme is not None]
 
 
 def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
@@ -148,11 +157,12 @@ def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
     except msgspec.ValidationError as error:
         raise SourcesInvalid(f"expected [[source]] tables, found: {error}") from None
     problems: list[str] = []
+    providers = {each.name: each for each in posted(providers)}
     read = [_read(number, each, providers, problems) for number, each in enumerate(file.source, 1)]
     found = [source for source in read if source is not None]
     if file.every_provider:
         named = {source.provider.name for source in found}
-        found += [source_of(each) for name, each in providers.items() if name not in named]
+        found += [source_of(each) for each in posted(providers) if each.name not in named]
     problems += _twice("name", [source.name for source in found])
     problems += _twice("path", [path for source in found for path in source.paths])
     if problems:
@@ -161,8 +171,14 @@ def read_sources(text: str, providers: Providers) -> tuple[Source, ...]:
 
 
 def providers_of(sources: Iterable[Source]) -> Providers:
-    """Who describes the deliveries of which source, for the pipeline."""
-    return {source.name: source.provider for source in sources}
+    """Who describes the deliveries of which source, for the pipeline; the house is one of them."""
+    return {HEADWATER.name: HEADWATER} | {source.name: source.provider for source in sources}
+
+
+def _scheme_of(provider: Provider) -> SignatureScheme:
+    if provider.scheme is None:
+        raise ValueError(f"provider: expected one that posts deliveries, found {provider.name}")
+    return provider.scheme
 
 
 def _read(
@@ -225,7 +241,7 @@ def _scheme(written: _Written, providers: Providers) -> SignatureScheme:
         provider = providers.get(written.provider or "")
         if provider is None:
             raise ValueError(f"scheme: expected {_one_of(SCHEMES)}, or a table; found none")
-        return provider.scheme
+        return _scheme_of(provider)
     if written.scheme not in SCHEMES:
         raise ValueError(f"scheme: expected {_one_of(SCHEMES)}, found {written.scheme!r}")
     return SCHEMES[written.scheme]
@@ -233,8 +249,11 @@ def _scheme(written: _Written, providers: Providers) -> SignatureScheme:
 
 def _faults(written: _Written, providers: Providers) -> Iterable[str]:
     """What is wrong with a source beside its scheme."""
-    if not _NAME.fullmatch(written.name):
-        yield f"name: expected a name such as my-shop, found {written.name!r}"
+    if not _NAME.fullmatch(written.name) or written.name == HEADWATER.name:
+        yield (
+            f"name: expected a name such as my-shop, and not that of the house, {HEADWATER.name}; "
+            f"found {written.name!r}"
+        )
     for path in written.paths:
         if not _PATH.fullmatch(path) or "{" in path:
             yield f"paths: expected paths that begin with /, found {path!r}"

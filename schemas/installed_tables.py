@@ -45,7 +45,8 @@ class TableInvalid(HeadwaterError):
 
 def fault_of_table(table: Table) -> str | None:
     """Says what is wrong with a declaration, if anything."""
-    names = (*table.key_names, *table.column_names)
+    generated = (column.name for column in table.generated)
+    names = (*table.key_names, *table.column_names, *generated)
     for what, good in (
         (f"a name such as github_pushes, found {table.name!r}", _NAME.fullmatch(table.name)),
         (f"a topic such as github-pushes, found {table.topic!r}", _TOPIC.fullmatch(table.topic)),

@@ -29,7 +29,7 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     agrees on the winner. Partition and offset only say where to find the delivery.
     """
 
-    #: Preference of the origin for this column; 1 where sleep outranks daily, else 0.
+    #: Preference of the origin for this column, such as 1 where sleep outranks daily; else 0.
     rank: int
     #: The signed time of the delivery, Unix milliseconds.
     sent_at_ms: int
@@ -84,6 +84,8 @@ class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
 
     #: Whose it is, once that is known.
     user_id: str | None = None
+    #: Our own id of its subject, where the subject was looked up and we have one.
+    our_id: str | None = None
     #: Partition of the delivery in the topic webhooks.
     partition: int
     #: Offset of the delivery in the topic webhooks.

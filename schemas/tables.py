@@ -1,8 +1,9 @@
 """The projection tables, each declared once.
 
 A struct declares the columns. Its fields without a default form the primary key and are text; the
-others are last-writer-wins columns, null until a delivery sets them. Columns are only ever added
-behind the others, because a row names the stamps of its columns by their place.
+others are last-writer-wins columns, null until a delivery sets them. (`first` and `whole` declare
+what is otherwise.) Columns are only ever added behind the others, because a row names the stamps of
+its columns by their place.
 
 `table_of` adds what a struct cannot say. All else follows: the topic, the Avro schema of a row, the
 table of Postgres with its comments, how the projector writes it, what `/v1/sync` gives and what a
@@ -162,6 +163,121 @@ class SleepSession(msgspec.Struct):
     raw: JsonText | None = None
 
 
+class Activity(msgspec.Struct):
+    """A workout, whole."""
+
+    #: Our user.
+    user_id: str
+    #: The wearable's maker, lower case, for example garmin.
+    source: str
+    #: Start of the workout, RFC 3339 in UTC.
+    start_time: Moment
+    #: End of the workout, RFC 3339 in UTC.
+    end_time: Moment | None = None
+    #: Terra's id of the record, if it gives one.
+    summary_id: str | None = None
+    #: Kind of the workout, Terra's number.
+    type: int | None = None
+    #: What the wearable calls the workout.
+    name: str | None = None
+    #: Seconds from start to end.
+    duration_seconds: float | None = None
+    #: Kilocalories burned in all.
+    calories: float | None = None
+    #: Metres.
+    distance_meters: float | None = None
+    #: Steps walked or run.
+    steps: int | None = None
+    #: Average beats per minute.
+    avg_heart_rate: float | None = None
+    #: Highest beats per minute.
+    max_heart_rate: float | None = None
+    #: Strain (Whoop: 0 to 21).
+    strain: float | None = None
+    #: The record as Terra sent it, JSON text byte for byte.
+    raw: JsonText | None = None
+
+
+class Biomarker(msgspec.Struct):
+    """One measurement of a user's body or blood on one day; all of it is from one delivery."""
+
+    #: Our user.
+    user_id: str
+    #: Where it was measured: terra_lab, or a wearable's maker with _body, such as withings_body.
+    source: str
+    #: The day, YYYY-MM-DD: of a lab the collection date, of a body the day in its own time zone.
+    date: Day
+    #: What was measured, for example glucose; as the lab sent it where no canonical code is known.
+    code: str
+    #: The number.
+    value: float | None = None
+    #: What the lab wrote where it is no number, for example <0.5.
+    value_text: str | None = None
+    #: The unit, as sent.
+    unit: str | None = None
+    #: optimal, borderline or out_of_range; null where the lab's classification is none of ours.
+    status: str | None = None
+    #: The lab's own classification, as sent.
+    classification: str | None = None
+    #: Lower end of the lab's reference range.
+    reference_low: float | None = None
+    #: Upper end of the lab's reference range.
+    reference_high: float | None = None
+    #: What the report calls it, as sent.
+    name: str | None = None
+    #: The upload that the report is of, lab_uploads.id.
+    upload_id: str | None = None
+    #: How many samples were averaged; null where the value is a single one.
+    samples: int | None = None
+
+
+class LabUpload(msgspec.Struct):
+    """A lab report that a user uploaded, and what became of it at Terra."""
+
+    #: Our id of the upload.
+    id: str
+    #: Our user.
+    user_id: str | None = None
+    #: Where the file lies among the blobs.
+    storage_key: str | None = None
+    #: The name of the file, as it was uploaded.
+    original_name: str | None = None
+    #: The MIME type of the file.
+    content_type: str | None = None
+    #: Bytes of the file.
+    size: int | None = None
+    #: pending, submitted, failed:<HTTP status>, failed:network, parsed or failed:<Terra's code>.
+    terra_status: str | None = None
+    #: Terra's id of the upload, which its report names.
+    terra_upload_id: str | None = None
+    #: What Terra answered when it was given the file.
+    terra_response: str | None = None
+    #: When it was uploaded.
+    created_at: Moment | None = None
+
+
+class TerraLabUpload(msgspec.Struct):
+    """Which upload Terra's id of one stands for: its lab reports name nobody else."""
+
+    #: Terra's id of the upload.
+    terra_upload_id: str
+    #: Our user.
+    user_id: str | None = None
+    #: Our id of the upload, lab_uploads.id.
+    upload_id: str | None = None
+
+
+class User(msgspec.Struct):
+    """Somebody of whom deliveries came that brought rows."""
+
+    #: Our user.
+    id: str
+    #: When they were first heard of: the time of the earliest delivery.
+    created_at: Moment | None = None
+    #: When they were last heard of: the time of the latest delivery.
+    last_seen_at: Moment | None = None
+
+
 class Owner(StrEnum):
     """Whose a table's rows are: what its topic is partitioned by."""
 
@@ -218,6 +334,10 @@ class Table:
     columns: tuple[Column, ...]
     generated: tuple[GeneratedColumn, ...]
     times: tuple[TimeColumn, ...]
+    #: Columns whose first value stays, while of all others the last one does.
+    first: frozenset[str]
+    #: Whether a row is one value: all of it is from one delivery, nulls too.
+    whole: bool
     index: dict[str, int]
     key_names: tuple[str, ...]
     column_names: tuple[str, ...]
@@ -229,7 +349,7 @@ class Table:
         return msgspec.json.encode(key)
 
 
-def table_of(
+def table_of(  # noqa: PLR0913 (all that a struct cannot say)
     kind: type[msgspec.Struct],
     *,
     name: str,
@@ -237,6 +357,8 @@ def table_of(
     owner: Owner = Owner.USER,
     generated: tuple[GeneratedColumn, ...] = (),
     times: tuple[TimeColumn, ...] = (),
+    first: tuple[str, ...] = (),
+    whole: bool = False,
 ) -> Table:
     """Declares a table; its Avro schema is named as the struct is."""
     fields = msgspec.structs.fields(kind)
@@ -254,6 +376,8 @@ def table_of(
         columns=values,
         generated=generated,
         times=times,
+        first=frozenset(first),
+        whole=whole,
         index={column.name: position for position, column in enumerate(values)},
         key_names=tuple(column.name for column in key),
         column_names=tuple(column.name for column in values),
@@ -295,6 +419,48 @@ CONNECTIONS: Final = table_of(
 )
 DAILY_SUMMARY: Final = table_of(DailySummary, name="daily_summary", topic="daily-summary")
 SLEEP_SESSIONS: Final = table_of(SleepSession, name="sleep_sessions", topic="sleep-sessions")
+ACTIVITIES: Final = table_of(Activity, name="activities", topic="activities")
+# Columns of two deliveries side by side would be a number with the unit of another one.
+BIOMARKERS: Final = table_of(Biomarker, name="biomarkers_raw", topic="biomarkers", whole=True)
+LAB_UPLOADS: Final = table_of(
+    LabUpload,
+    name="lab_uploads",
+    topic="lab-uploads",
+    times=(
+        TimeColumn(
+            name="parsed_at",
+            column="terra_status",
+            value="parsed",
+            doc="When the report came: the time of the delivery that brought it. Null until then.",
+        ),
+    ),
+)
+TERRA_LAB_UPLOADS: Final = table_of(
+    TerraLabUpload, name="terra_lab_uploads", topic="terra-lab-uploads", owner=Owner.SUBJECT
+)
+USERS: Final = table_of(
+    User,
+    name="users",
+    topic="users",
+    first=("created_at",),
+    generated=(
+        GeneratedColumn(
+            name="user_id",
+            sql="text",
+            expression="id",
+            doc="The same as id, under the name that it has in all other tables.",
+        ),
+    ),
+)
 
 #: The tables that come with Headwater; `installed_tables` has those of packages, too.
-TABLES: Final = (CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS)
+TABLES: Final = (
+    CONNECTIONS,
+    DAILY_SUMMARY,
+    SLEEP_SESSIONS,
+    ACTIVITIES,
+    BIOMARKERS,
+    LAB_UPLOADS,
+    TERRA_LAB_UPLOADS,
+    USERS,
+)

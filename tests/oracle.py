@@ -4,28 +4,34 @@ No batches, partitions or time: the agents may take any way they like, but when 
 and outcomes must be these. Written to be read, not to be fast.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from headwater.processors.columns import RowUpdate, merge
-from headwater.processors.providers.envelope import user_of
-from headwater.processors.providers.provider import NO_USER, DeliveryType
-from headwater.processors.providers.results import Failed, Skipped
+from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.headwater.provider import HEADWATER
+from headwater.processors.providers.provider import NO_USER, DeliveryType, Provider
+from headwater.processors.providers.results import Failed, Normalized, Skipped
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.errors import MalformedPayload
-from headwater.schemas.records import WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import CONNECTIONS, TABLES, Row
+from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
+from headwater.schemas.tables import CONNECTIONS, TABLES, TERRA_LAB_UPLOADS, USERS, Row
 
 NO_CONNECTION: Final = "no_connection_for_terra_user"
 
 #: Partition and offset in the topic `webhooks`, and the delivery found there.
 Delivery: TypeAlias = tuple[int, int, WebhookReceived]
-#: Rows of terra_connections by key.
-Connections: TypeAlias = dict[tuple[str, ...], Row]
+#: Rows by key.
+Rows: TypeAlias = dict[tuple[str, ...], Row]
 #: Status and reason, as in `OutcomeRecorded`.
 Outcome: TypeAlias = tuple[str, str]
+
+_PROVIDERS: Final[dict[str, Provider]] = {"terra": TERRA, "headwater": HEADWATER}
+#: The tables in which users are looked up.
+_LOOKUPS: Final = (CONNECTIONS, TERRA_LAB_UPLOADS)
 
 
 class Folded(msgspec.Struct, frozen=True):
@@ -34,7 +40,7 @@ class Folded(msgspec.Struct, frozen=True):
     Shape:  rows by table name and key, every table named; outcomes by event id.
     """
 
-    rows: dict[str, dict[tuple[str, ...], Row]]
+    rows: dict[str, Rows]
     outcomes: dict[str, Outcome]
 
 
@@ -47,17 +53,43 @@ def fold(deliveries: Iterable[Delivery], *, user_prefix: str) -> Folded:
             which no fold can know.
     """
     admitted = [_admit(delivery) for delivery in _first_of_each(deliveries)]
-    connections = _connections(admitted, user_prefix)
-    folded = Folded({table.name: {} for table in TABLES}, {})
-    folded.rows[CONNECTIONS.name].update(connections)
+    known = _looked_up(admitted, user_prefix)
+    outcomes: dict[str, Outcome] = {}
+    updates: list[RowUpdate] = []
     for event in admitted:
-        outcome, updates = _outcome(event, connections, user_prefix)
-        folded.outcomes[event.event_id] = outcome
-        for update in updates:
-            if update.table is not CONNECTIONS:
-                rows = folded.rows[update.table.name]
-                rows[update.key] = merge(rows.get(update.key), update)
-    return folded
+        outcomes[event.event_id], found = _outcome(event, known, user_prefix)
+        updates += found
+    return Folded({table.name: {} for table in TABLES} | rows_of(updates), outcomes)
+
+
+def rows_of(updates: Iterable[RowUpdate]) -> dict[str, Rows]:
+    """The rows that updates come to: for each column, the greatest stamp of those that set it.
+
+    Shape:  rows by the name of the table and key. The least stamp, where the first value stays; one
+            stamp for all columns, where a row is one value.
+    """
+    of_row: dict[tuple[str, tuple[str, ...]], list[RowUpdate]] = defaultdict(list)
+    for update in updates:
+        of_row[update.table.name, update.key].append(update)
+    rows: dict[str, Rows] = defaultdict(dict)
+    for (name, key), found in of_row.items():
+        table = found[0].table
+        winners = {}
+        for column in table.column_names:
+            setting = [each for each in found if table.whole or each.values.get(column) is not None]
+            best = min if column in table.first else max
+            winner = best(setting, key=lambda each: _order(each.stamp), default=None)
+            winners[column] = None if winner is None else (winner.values.get(column), winner.stamp)
+        values = tuple(each and each[0] for each in winners.values())
+        stamps = tuple(
+            None if each is None or each[0] is None else each[1] for each in winners.values()
+        )
+        rows[name][key] = Row(key, values, stamps)
+    return dict(rows)
+
+
+def _order(stamp: Stamp) -> tuple[int, int, int, str]:
+    return stamp.rank, stamp.sent_at_ms, stamp.updated_at_ms, stamp.event_id
 
 
 def _first_of_each(deliveries: Iterable[Delivery]) -> list[Delivery]:
@@ -80,39 +112,26 @@ def _admit(delivery: Delivery) -> WebhookAdmitted:
     )
 
 
-def _connections(admitted: Iterable[WebhookAdmitted], user_prefix: str) -> Connections:
-    """The rows of terra_connections.
+def _looked_up(admitted: Iterable[WebhookAdmitted], user_prefix: str) -> Mapping[str, Rows]:
+    """The rows of the tables in which users are looked up.
 
     A delivery can take its user from a row that another one writes, so all are gone through until
     nothing changes. Every round starts from what the last one knew: the order does not matter.
     """
-    events = [event for event in admitted if (kind := _kind(event)) and kind.fills_lookup]
-    known: Connections = {}
+    events = [
+        event for event in admitted if (kind := _kind(event)) and set(kind.tables) & set(_LOOKUPS)
+    ]
+    known: Mapping[str, Rows] = {}
     while True:  # a round adds users, which are never taken away: it ends
-        rows: Connections = {}
-        for event in events:
-            for update in _outcome(event, known, user_prefix)[1]:
-                rows[update.key] = merge(rows.get(update.key), update)
-        if rows == known:
+        updates = [each for event in events for each in _outcome(event, known, user_prefix)[1]]
+        found = rows_of(each for each in updates if each.table in _LOOKUPS)
+        if found == known:
             return known
-        known = rows
-
-
-def _user(event: WebhookAdmitted, connections: Connections, user_prefix: str) -> str | None:
-    """Whose a delivery is: as it says itself, else as the row of a subject it names says."""
-    named = user_of(event.reference, user_prefix)
-    if named is not None:
-        return named
-    for subject in _subjects(event):
-        row = connections.get((subject,))
-        user = row.values[CONNECTIONS.index["user_id"]] if row is not None else None
-        if isinstance(user, str):
-            return user
-    return None
+        known = found
 
 
 def _kind(event: WebhookAdmitted) -> DeliveryType[Any] | None:
-    return TERRA.types.get(event.type)
+    return _PROVIDERS[event.source].types.get(event.type)
 
 
 def _subjects(event: WebhookAdmitted) -> tuple[str, ...]:
@@ -126,22 +145,57 @@ def _subjects(event: WebhookAdmitted) -> tuple[str, ...]:
         return (event.subject,)
 
 
+def _owned(
+    event: WebhookAdmitted, known: Mapping[str, Rows], user_prefix: str
+) -> tuple[str | None, str | None]:
+    """Whose a delivery is, and our id of its subject: as it says, else as a row that it names."""
+    reference = event.reference or ""
+    if event.source == "headwater" or reference.startswith(user_prefix):
+        return reference or None, None
+    kind = _kind(event)
+    if kind is None or kind.lookup is None:
+        return None, None
+    table, rows = kind.lookup.table, known.get(kind.lookup.table.name, {})
+    for subject in _subjects(event):
+        row = rows.get((subject,))
+        values = dict(zip(table.column_names, row.values, strict=True)) if row else {}
+        if values.get("user_id"):
+            ours = values.get(kind.lookup.our_id) if kind.lookup.our_id else None
+            return str(values["user_id"]), None if ours is None else str(ours)
+    return None, None
+
+
 def _outcome(
-    event: WebhookAdmitted, connections: Connections, user_prefix: str
+    event: WebhookAdmitted, known: Mapping[str, Rows], user_prefix: str
 ) -> tuple[Outcome, tuple[RowUpdate, ...]]:
     """What becomes of one delivery, and the rows it touches."""
-    user = _user(event, connections, user_prefix)
+    user, ours = _owned(event, known, user_prefix)
     kind = _kind(event)
-    if user is None and kind is not None and not kind.fills_lookup:
-        return (("parked", NO_CONNECTION) if event.subject else ("dead", NO_USER)), ()
+    waits = kind is not None and kind.of_user and user is None
+    missing = kind.lookup.missing if kind is not None and kind.lookup else ""
     try:
-        result = TERRA.normalize(msgspec.structs.replace(event, user_id=user))
+        if waits and kind is not None and not kind.fills_lookup:
+            skipped = kind.skip_reason(event.body)
+            unknown = ("parked", missing) if event.subject and missing else ("dead", NO_USER)
+            return (unknown if skipped is None else ("skipped", skipped)), ()
+        event = msgspec.structs.replace(event, user_id=user, our_id=ours)
+        result = _PROVIDERS[event.source].normalize(event)
     except MalformedPayload as error:
         return ("dead", error.code), ()
     if isinstance(result, Skipped):
-        return ("skipped", result.reason), ()
-    if user is None and event.subject:
-        return ("parked", NO_CONNECTION), ()
+        return ("skipped", result.reason), result.updates
+    if waits and event.subject:
+        return ("parked", missing), ()
     if isinstance(result, Failed):
         return ("dead", result.code), ()
-    return ("processed", ""), result.updates
+    return ("processed", ""), (*result.updates, *_heard_of(event, result))
+
+
+def _heard_of(event: WebhookAdmitted, result: Normalized) -> tuple[RowUpdate, ...]:
+    """What a delivery with rows of a user says of when they were heard of."""
+    if not event.user_id or not result.updates:
+        return ()
+    sent = datetime.fromtimestamp(event.sent_at_ms / 1000, UTC)
+    moment = f"{sent:%Y-%m-%dT%H:%M:%S}.{event.sent_at_ms % 1000:03}Z"
+    seen = {"created_at": moment, "last_seen_at": moment}
+    return (RowUpdate(USERS, (event.user_id,), seen, event.stamp()),)

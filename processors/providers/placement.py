@@ -23,6 +23,13 @@ class Placement(NamedTuple):
         provider = self.providers.get(delivery.source)
         return None if provider is None else provider.types.get(delivery.type)
 
+    def user_of(self, delivery: Delivery) -> str | None:
+        """The user that a delivery names; None if it names none of ours."""
+        provider = self.providers.get(delivery.source)
+        if provider is not None and provider.scheme is None:
+            return delivery.reference
+        return user_of(delivery.reference, self.user_prefix)
+
     def owner_of(self, delivery: Delivery) -> str:
         """Whose partition a delivery lies in.
 
@@ -31,6 +38,6 @@ class Placement(NamedTuple):
         """
         kind = self.kind_of(delivery)
         if kind is None or (kind.of_user and not kind.fills_lookup):
-            user = user_of(delivery.reference, self.user_prefix)
+            user = self.user_of(delivery)
             return user or delivery.subject or delivery.event_id
         return delivery.subject or delivery.event_id

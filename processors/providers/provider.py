@@ -26,6 +26,7 @@ from headwater.processors.providers.results import (
     Normalized,
     NormalizeResult,
     Skipped,
+    updates_of,
 )
 from headwater.processors.signature_schemes import SignatureScheme
 from headwater.schemas.records import WebhookAdmitted
@@ -57,19 +58,28 @@ _PATH: Final = re.compile(r"/[^{}\s]*")
 class Lookup:
     """Where the user of a subject is found: in the row of a table whose key is the subject.
 
-    Shape:  the table has a column `user_id`. `missing` is the reason of a delivery that waits for
-            the row; `expected` and `cure` are the words for people whose delivery waited in vain.
+    Shape:  the table has a column `user_id`; `our_id` is its column with our own id of the subject,
+            if we have one. `missing` is the reason of a delivery that waits for the row; `expected`
+            and `cure` are the words for people whose delivery waited in vain.
     """
 
     table: Table
+    our_id: str | None = None
     missing: str
     expected: str
     cure: str
 
-    def user_in(self, values: tuple[object, ...]) -> str | None:
+    def user_in(self, row: Row | None) -> str | None:
         """The user that a row names; None if it names none yet."""
-        user = values[self.table.index["user_id"]]
-        return user if isinstance(user, str) else None
+        return None if row is None else self._text(row, "user_id")
+
+    def our_id_in(self, row: Row | None) -> str | None:
+        """Our id of the subject, as a row names it."""
+        return None if row is None or self.our_id is None else self._text(row, self.our_id)
+
+    def _text(self, row: Row, column: str) -> str | None:
+        value = row.values[self.table.index[column]]
+        return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +89,8 @@ class DeliveryType(Generic[P]):
     Shape:  `decode` raises MalformedPayload. `normalize` is given the delivery, the id of the owner
             of its rows and the payload; it fills no other tables than `tables`. The owner is the
             user, or the subject where `of_user` is false. A type with a `lookup` waits until its
-            user is found there; one that fills that lookup is processed under the subject.
+            user is found there; one that fills that lookup is processed under the subject, and its
+            other rows are the user's.
             `skips` says why a delivery is skipped whoever it is about; None if it is not.
             `starts` says what a delivery that fills its lookup does to workflows, given the row of
             its subject before and after it; it has to say the same when it is processed again.
@@ -103,6 +114,14 @@ class DeliveryType(Generic[P]):
         fills = self.lookup is not None and self.lookup.table in self.tables
         object.__setattr__(self, "fills_lookup", fills)
 
+    def owns(self, table: Table) -> bool:
+        """Whether the owner of a delivery has the rows that it fills of a table.
+
+        Shape:  the owner is the user, or the subject where `of_user` is false. The rows of a lookup
+                are the subject's.
+        """
+        return table.owner is (Owner.USER if self.of_user else Owner.SUBJECT)
+
     def skip_reason(self, body: bytes) -> str | None:
         """Why a delivery is skipped whoever it is about; None if it is not.
 
@@ -125,14 +144,16 @@ class DeliveryType(Generic[P]):
 class Provider:
     """A sender of webhooks.
 
-    Shape:  deliveries are posted to /webhooks/<name> and to `more_paths`. `read` is given a
+    Shape:  deliveries are posted to /webhooks/<name> and to `more_paths`; nobody can post those of
+            a provider without a `scheme`: the house tells them itself, so that their references are
+            ids of ours. `read` is given a
             verified body and those of its `headers` that came, in lower case. A type of `skipped`
             is known and fills nothing; one that ends with a dot stands for its whole family.
     Errors: `read` raises MalformedPayload. ValueError for a declaration that contradicts itself.
     """
 
     name: str
-    scheme: SignatureScheme
+    scheme: SignatureScheme | None
     read: Callable[[bytes, Mapping[str, str]], Routing | Malformed]
     types: Mapping[str, DeliveryType[Any]]
     skipped: frozenset[str] = frozenset()
@@ -153,7 +174,7 @@ class Provider:
     @property
     def paths(self) -> tuple[str, ...]:
         """Where its deliveries are posted."""
-        return (f"/webhooks/{self.name}", *self.more_paths)
+        return () if self.scheme is None else (f"/webhooks/{self.name}", *self.more_paths)
 
     def normalize(self, event: WebhookAdmitted) -> NormalizeResult:
         """Normalizes a delivery.
@@ -173,15 +194,13 @@ class Provider:
         if not owner:
             return Failed(NO_USER, "expected a delivery whose user or subject is known, found none")
         result = kind.normalize(event, owner, payload)
-        if isinstance(result, Normalized):
-            for update in result.updates:
-                if update.table not in kind.tables:
-                    return Failed(UNDECLARED_TABLE, _undeclared(self.name, event, update.table))
-                fault = misfit(update)
-                if fault is not None:
-                    return Failed(UNFIT_VALUE, fault)
-            result = _made_by(kind.version, result)
-        return result
+        for update in updates_of(result):
+            if update.table not in kind.tables:
+                return Failed(UNDECLARED_TABLE, _undeclared(self.name, event, update.table))
+            fault = misfit(update)
+            if fault is not None:
+                return Failed(UNFIT_VALUE, fault)
+        return result if isinstance(result, Failed) else _made_by(kind.version, result)
 
     def _skip_reason(self, type_: str) -> str:
         if not self.types:
@@ -206,17 +225,19 @@ def catalogue_of(providers: Iterable[Provider]) -> Providers:
     _refuse_twice("path", [path for provider in found for path in provider.paths])
     for provider in found:
         for type_, kind in provider.types.items():
-            owner = Owner.USER if kind.of_user and not kind.fills_lookup else Owner.SUBJECT
+            owner = Owner.USER if kind.of_user else Owner.SUBJECT
+            filled = kind.lookup.table if kind.lookup and kind.fills_lookup else None
             for table in kind.tables:
-                if table.owner is not owner:
+                wanted = Owner.SUBJECT if table is filled else owner
+                if table.owner is not wanted:
                     raise ValueError(
                         f"{provider.name}, {type_}: expected a table whose rows belong to a "
-                        f"{owner}, found {table.name}, whose rows belong to a {table.owner}"
+                        f"{wanted}, found {table.name}, whose rows belong to a {table.owner}"
                     )
     return {provider.name: provider for provider in found}
 
 
-def _made_by(version: int, result: Normalized) -> Normalized:
+def _made_by(version: int, result: Normalized | Skipped) -> Normalized | Skipped:
     """The same rows, with the version of the normalizer that made them in their stamps."""
     if version == _FIRST_VERSION:
         return result

@@ -44,9 +44,10 @@ class Normalized(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A delivery that is understood and holds nothing to store."""
+    """A delivery that is understood and holds nothing to store; or little, which is its updates."""
 
     reason: str
+    updates: tuple[RowUpdate, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -71,6 +72,11 @@ def normalized(updates: Sequence[RowUpdate], rejected: Sequence[Rejected]) -> No
     if rejected and not updates:
         return Failed(NO_USABLE_RECORD, details_of(rejected), len(rejected))
     return Normalized(tuple(updates), tuple(rejected))
+
+
+def updates_of(result: NormalizeResult) -> tuple[RowUpdate, ...]:
+    """The rows that a delivery sets columns of."""
+    return () if isinstance(result, Failed) else result.updates
 
 
 def details_of(rejected: Sequence[Rejected]) -> str:

@@ -143,3 +143,266 @@ comment on column sleep_sessions.raw is 'The record as Terra sent it, JSON text 
 comment on column sleep_sessions.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column sleep_sessions.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
 comment on column sleep_sessions.updated_at is 'When the projector last wrote the row.';
+create table activities (
+    user_id text not null check (user_id <> ''),
+    source text not null,
+    start_time timestamptz not null,
+    end_time timestamptz,
+    summary_id text,
+    type bigint,
+    name text,
+    duration_seconds double precision,
+    calories double precision,
+    distance_meters double precision,
+    steps bigint,
+    avg_heart_rate double precision,
+    max_heart_rate double precision,
+    strain double precision,
+    raw json,
+    column_sources json not null,
+    changed_in xid8 not null default pg_current_xact_id(),
+    updated_at timestamptz not null,
+    primary key (user_id, source, start_time)
+);
+
+create index activities_changed on activities (changed_in);
+
+comment on table activities is 'A workout, whole. Topic activities.';
+comment on column activities.user_id is 'Our user.';
+comment on column activities.source is 'The wearable''s maker, lower case, for example garmin.';
+comment on column activities.start_time is 'Start of the workout, RFC 3339 in UTC.';
+comment on column activities.end_time is 'End of the workout, RFC 3339 in UTC.';
+comment on column activities.summary_id is 'Terra''s id of the record, if it gives one.';
+comment on column activities.type is 'Kind of the workout, Terra''s number.';
+comment on column activities.name is 'What the wearable calls the workout.';
+comment on column activities.duration_seconds is 'Seconds from start to end.';
+comment on column activities.calories is 'Kilocalories burned in all.';
+comment on column activities.distance_meters is 'Metres.';
+comment on column activities.steps is 'Steps walked or run.';
+comment on column activities.avg_heart_rate is 'Average beats per minute.';
+comment on column activities.max_heart_rate is 'Highest beats per minute.';
+comment on column activities.strain is 'Strain (Whoop: 0 to 21).';
+comment on column activities.raw is 'The record as Terra sent it, JSON text byte for byte.';
+comment on column activities.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column activities.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column activities.updated_at is 'When the projector last wrote the row.';
+create table biomarkers_raw (
+    user_id text not null check (user_id <> ''),
+    source text not null,
+    date date not null,
+    code text not null,
+    value double precision,
+    value_text text,
+    unit text,
+    status text,
+    classification text,
+    reference_low double precision,
+    reference_high double precision,
+    name text,
+    upload_id text,
+    samples bigint,
+    column_sources json not null,
+    changed_in xid8 not null default pg_current_xact_id(),
+    updated_at timestamptz not null,
+    primary key (user_id, source, date, code)
+);
+
+create index biomarkers_raw_changed on biomarkers_raw (changed_in);
+
+comment on table biomarkers_raw is 'One measurement of a user''s body or blood on one day; all of it is from one delivery. Topic biomarkers.';
+comment on column biomarkers_raw.user_id is 'Our user.';
+comment on column biomarkers_raw.source is 'Where it was measured: terra_lab, or a wearable''s maker with _body, such as withings_body.';
+comment on column biomarkers_raw.date is 'The day, YYYY-MM-DD: of a lab the collection date, of a body the day in its own time zone.';
+comment on column biomarkers_raw.code is 'What was measured, for example glucose; as the lab sent it where no canonical code is known.';
+comment on column biomarkers_raw.value is 'The number.';
+comment on column biomarkers_raw.value_text is 'What the lab wrote where it is no number, for example <0.5.';
+comment on column biomarkers_raw.unit is 'The unit, as sent.';
+comment on column biomarkers_raw.status is 'optimal, borderline or out_of_range; null where the lab''s classification is none of ours.';
+comment on column biomarkers_raw.classification is 'The lab''s own classification, as sent.';
+comment on column biomarkers_raw.reference_low is 'Lower end of the lab''s reference range.';
+comment on column biomarkers_raw.reference_high is 'Upper end of the lab''s reference range.';
+comment on column biomarkers_raw.name is 'What the report calls it, as sent.';
+comment on column biomarkers_raw.upload_id is 'The upload that the report is of, lab_uploads.id.';
+comment on column biomarkers_raw.samples is 'How many samples were averaged; null where the value is a single one.';
+comment on column biomarkers_raw.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column biomarkers_raw.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column biomarkers_raw.updated_at is 'When the projector last wrote the row.';
+create table lab_uploads (
+    id text not null check (id <> ''),
+    user_id text,
+    storage_key text,
+    original_name text,
+    content_type text,
+    size bigint,
+    terra_status text,
+    terra_upload_id text,
+    terra_response text,
+    created_at timestamptz,
+    parsed_at timestamptz,
+    column_sources json not null,
+    changed_in xid8 not null default pg_current_xact_id(),
+    updated_at timestamptz not null,
+    primary key (id)
+);
+
+create index lab_uploads_of_user on lab_uploads (user_id);
+create index lab_uploads_changed on lab_uploads (changed_in);
+
+comment on table lab_uploads is 'A lab report that a user uploaded, and what became of it at Terra. Topic lab-uploads.';
+comment on column lab_uploads.id is 'Our id of the upload.';
+comment on column lab_uploads.user_id is 'Our user.';
+comment on column lab_uploads.storage_key is 'Where the file lies among the blobs.';
+comment on column lab_uploads.original_name is 'The name of the file, as it was uploaded.';
+comment on column lab_uploads.content_type is 'The MIME type of the file.';
+comment on column lab_uploads.size is 'Bytes of the file.';
+comment on column lab_uploads.terra_status is 'pending, submitted, failed:<HTTP status>, failed:network, parsed or failed:<Terra''s code>.';
+comment on column lab_uploads.terra_upload_id is 'Terra''s id of the upload, which its report names.';
+comment on column lab_uploads.terra_response is 'What Terra answered when it was given the file.';
+comment on column lab_uploads.created_at is 'When it was uploaded.';
+comment on column lab_uploads.parsed_at is 'When the report came: the time of the delivery that brought it. Null until then.';
+comment on column lab_uploads.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column lab_uploads.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column lab_uploads.updated_at is 'When the projector last wrote the row.';
+create table terra_lab_uploads (
+    terra_upload_id text not null check (terra_upload_id <> ''),
+    user_id text,
+    upload_id text,
+    column_sources json not null,
+    changed_in xid8 not null default pg_current_xact_id(),
+    updated_at timestamptz not null,
+    primary key (terra_upload_id)
+);
+
+create index terra_lab_uploads_of_user on terra_lab_uploads (user_id);
+create index terra_lab_uploads_changed on terra_lab_uploads (changed_in);
+
+comment on table terra_lab_uploads is 'Which upload Terra''s id of one stands for: its lab reports name nobody else. Topic terra-lab-uploads.';
+comment on column terra_lab_uploads.terra_upload_id is 'Terra''s id of the upload.';
+comment on column terra_lab_uploads.user_id is 'Our user.';
+comment on column terra_lab_uploads.upload_id is 'Our id of the upload, lab_uploads.id.';
+comment on column terra_lab_uploads.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column terra_lab_uploads.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column terra_lab_uploads.updated_at is 'When the projector last wrote the row.';
+create table users (
+    user_id text generated always as (id) stored,
+    id text not null check (id <> ''),
+    created_at timestamptz,
+    last_seen_at timestamptz,
+    column_sources json not null,
+    changed_in xid8 not null default pg_current_xact_id(),
+    updated_at timestamptz not null,
+    primary key (id)
+);
+
+create index users_of_user on users (user_id);
+create index users_changed on users (changed_in);
+
+comment on table users is 'Somebody of whom deliveries came that brought rows. Topic users.';
+comment on column users.user_id is 'The same as id, under the name that it has in all other tables.';
+comment on column users.id is 'Our user.';
+comment on column users.created_at is 'When they were first heard of: the time of the earliest delivery.';
+comment on column users.last_seen_at is 'When they were last heard of: the time of the latest delivery.';
+comment on column users.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
+comment on column users.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
+comment on column users.updated_at is 'When the projector last wrote the row.';
+create view biomarkers_wide as
+select user_id, source, date,
+    max(value) filter (where code = 'glucose') as glucose,
+    max(value) filter (where code = 'hba1c') as hba1c,
+    max(value) filter (where code = 'total_cholesterol') as total_cholesterol,
+    max(value) filter (where code = 'ldl') as ldl,
+    max(value) filter (where code = 'hdl') as hdl,
+    max(value) filter (where code = 'triglycerides') as triglycerides,
+    max(value) filter (where code = 'creatinine') as creatinine,
+    max(value) filter (where code = 'hemoglobin') as hemoglobin,
+    max(value) filter (where code = 'vitamin_d') as vitamin_d,
+    max(value) filter (where code = 'ferritin') as ferritin,
+    max(value) filter (where code = 'tsh') as tsh,
+    max(value) filter (where code = 'crp') as crp,
+    max(value) filter (where code = 'systolic_bp') as systolic_bp,
+    max(value) filter (where code = 'diastolic_bp') as diastolic_bp,
+    max(value) filter (where code = 'weight_kg') as weight_kg,
+    max(value) filter (where code = 'body_fat_percent') as body_fat_percent,
+    max(value) filter (where code = 'non_hdl_cholesterol') as non_hdl_cholesterol,
+    max(value) filter (where code = 'apolipoprotein_b') as apolipoprotein_b,
+    max(value) filter (where code = 'lipoprotein_a') as lipoprotein_a,
+    max(value) filter (where code = 'hs_crp') as hs_crp,
+    max(value) filter (where code = 'homocysteine') as homocysteine,
+    max(value) filter (where code = 'insulin') as insulin,
+    max(value) filter (where code = 'egfr') as egfr,
+    max(value) filter (where code = 'urea_nitrogen') as urea_nitrogen,
+    max(value) filter (where code = 'uric_acid') as uric_acid,
+    max(value) filter (where code = 'alt') as alt,
+    max(value) filter (where code = 'ast') as ast,
+    max(value) filter (where code = 'alp') as alp,
+    max(value) filter (where code = 'ggt') as ggt,
+    max(value) filter (where code = 'bilirubin') as bilirubin,
+    max(value) filter (where code = 'albumin') as albumin,
+    max(value) filter (where code = 'sodium') as sodium,
+    max(value) filter (where code = 'potassium') as potassium,
+    max(value) filter (where code = 'calcium') as calcium,
+    max(value) filter (where code = 'magnesium') as magnesium,
+    max(value) filter (where code = 'iron') as iron,
+    max(value) filter (where code = 'vitamin_b12') as vitamin_b12,
+    max(value) filter (where code = 'folate') as folate,
+    max(value) filter (where code = 'free_t3') as free_t3,
+    max(value) filter (where code = 'free_t4') as free_t4,
+    max(value) filter (where code = 'testosterone') as testosterone,
+    max(value) filter (where code = 'cortisol') as cortisol,
+    max(value) filter (where code = 'hematocrit') as hematocrit,
+    max(value) filter (where code = 'red_blood_cells') as red_blood_cells,
+    max(value) filter (where code = 'white_blood_cells') as white_blood_cells,
+    max(value) filter (where code = 'platelets') as platelets
+from biomarkers_raw
+group by user_id, source, date;
+
+comment on view biomarkers_wide is 'The biomarkers of a day side by side: those with a canonical code, as numbers. Units and all else are in biomarkers_raw.';
+comment on column biomarkers_wide.user_id is 'Our user.';
+comment on column biomarkers_wide.source is 'Where it was measured, as in biomarkers_raw.';
+comment on column biomarkers_wide.date is 'The day, as in biomarkers_raw.';
+comment on column biomarkers_wide.glucose is 'Glucose in the blood, fasting; as sent.';
+comment on column biomarkers_wide.hba1c is 'Glycated hemoglobin; as sent.';
+comment on column biomarkers_wide.total_cholesterol is 'Cholesterol, all of it; as sent.';
+comment on column biomarkers_wide.ldl is 'LDL cholesterol; as sent.';
+comment on column biomarkers_wide.hdl is 'HDL cholesterol; as sent.';
+comment on column biomarkers_wide.triglycerides is 'Triglycerides; as sent.';
+comment on column biomarkers_wide.creatinine is 'Creatinine in the blood; as sent.';
+comment on column biomarkers_wide.hemoglobin is 'Hemoglobin; as sent.';
+comment on column biomarkers_wide.vitamin_d is 'Vitamin D, 25-hydroxy; as sent.';
+comment on column biomarkers_wide.ferritin is 'Ferritin; as sent.';
+comment on column biomarkers_wide.tsh is 'Thyroid-stimulating hormone; as sent.';
+comment on column biomarkers_wide.crp is 'C-reactive protein; as sent.';
+comment on column biomarkers_wide.systolic_bp is 'Systolic blood pressure, mmHg.';
+comment on column biomarkers_wide.diastolic_bp is 'Diastolic blood pressure, mmHg.';
+comment on column biomarkers_wide.weight_kg is 'Weight, kg.';
+comment on column biomarkers_wide.body_fat_percent is 'Body fat, percent.';
+comment on column biomarkers_wide.non_hdl_cholesterol is 'Cholesterol that is not HDL; as sent.';
+comment on column biomarkers_wide.apolipoprotein_b is 'Apolipoprotein B; as sent.';
+comment on column biomarkers_wide.lipoprotein_a is 'Lipoprotein(a); as sent.';
+comment on column biomarkers_wide.hs_crp is 'C-reactive protein, high sensitivity; as sent.';
+comment on column biomarkers_wide.homocysteine is 'Homocysteine; as sent.';
+comment on column biomarkers_wide.insulin is 'Insulin, fasting; as sent.';
+comment on column biomarkers_wide.egfr is 'Estimated glomerular filtration rate; as sent.';
+comment on column biomarkers_wide.urea_nitrogen is 'Urea nitrogen in the blood; as sent.';
+comment on column biomarkers_wide.uric_acid is 'Uric acid; as sent.';
+comment on column biomarkers_wide.alt is 'Alanine aminotransferase; as sent.';
+comment on column biomarkers_wide.ast is 'Aspartate aminotransferase; as sent.';
+comment on column biomarkers_wide.alp is 'Alkaline phosphatase; as sent.';
+comment on column biomarkers_wide.ggt is 'Gamma-glutamyl transferase; as sent.';
+comment on column biomarkers_wide.bilirubin is 'Bilirubin, all of it; as sent.';
+comment on column biomarkers_wide.albumin is 'Albumin in the blood; as sent.';
+comment on column biomarkers_wide.sodium is 'Sodium; as sent.';
+comment on column biomarkers_wide.potassium is 'Potassium; as sent.';
+comment on column biomarkers_wide.calcium is 'Calcium; as sent.';
+comment on column biomarkers_wide.magnesium is 'Magnesium; as sent.';
+comment on column biomarkers_wide.iron is 'Iron; as sent.';
+comment on column biomarkers_wide.vitamin_b12 is 'Vitamin B12; as sent.';
+comment on column biomarkers_wide.folate is 'Folate; as sent.';
+comment on column biomarkers_wide.free_t3 is 'Free triiodothyronine; as sent.';
+comment on column biomarkers_wide.free_t4 is 'Free thyroxine; as sent.';
+comment on column biomarkers_wide.testosterone is 'Testosterone, all of it; as sent.';
+comment on column biomarkers_wide.cortisol is 'Cortisol; as sent.';
+comment on column biomarkers_wide.hematocrit is 'Hematocrit; as sent.';
+comment on column biomarkers_wide.red_blood_cells is 'Red blood cells; as sent.';
+comment on column biomarkers_wide.white_blood_cells is 'White blood cells; as sent.';
+comment on column biomarkers_wide.platelets is 'Platelets; as sent.';

@@ -105,6 +105,7 @@ class Intake:
                 raise
             except Exception as error:  # noqa: BLE001, one bad record is one dead letter
                 processing.failed(record, error)
+        processing.note_users()
         return state.claims.changed(now_ms) + state.rows.changed() + processing.emission.records
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:

@@ -82,8 +82,7 @@ class PartitionState:
 
     def user_of(self, lookup: Lookup, subject: str) -> str | None:
         """The user of a subject, None while nobody has said it."""
-        row = self.rows.get(lookup.table, (subject,))
-        return None if row is None else lookup.user_in(row.values)
+        return lookup.user_in(self.rows.get(lookup.table, (subject,)))
 
     # -- the store
 

@@ -17,10 +17,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headwater.processors.providers.envelope import user_of
+from headwater.processors.providers.heard_of import heard_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import NO_USER, DeliveryType, Lookup, Provider
-from headwater.processors.providers.results import Failed, Normalized, NormalizeResult
+from headwater.processors.providers.results import (
+    Failed,
+    Normalized,
+    NormalizeResult,
+    updates_of,
+)
 from headwater.processors.triggers.decide import checked, decide
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import encode
@@ -68,11 +73,14 @@ class Processing:
         emission: Emission,
         rules: Sequence[Rule],
     ) -> None:
-        self._providers, self._user_prefix = placement
+        self._placement = placement
+        self._providers = placement.providers
         self._partitions = partitions
         self._state = state
         self.emission = emission
         self._rules = rules
+        #: By user, the deliveries that brought rows of theirs.
+        self._heard: dict[str, list[WebhookAdmitted]] = {}
         #: The delivery at hand, once it is known.
         self._event: WebhookAdmitted | None = None
 
@@ -99,7 +107,7 @@ class Processing:
             updated_at_ms=delivery.updated_at_ms,
             received_at_ms=delivery.received_at_ms,
             body=delivery.body,
-            user_id=user_of(delivery.reference, self._user_prefix),
+            user_id=self._placement.user_of(delivery),
             partition=record.partition,
             offset=first,
             admitted_at_ms=self.emission.now_ms,
@@ -113,12 +121,19 @@ class Processing:
             for subject in kind.subjects_of(event):
                 self._to_subject(subject, event, record)
         elif kind.of_user and not kind.fills_lookup and event.user_id is None:
-            detail = "expected a delivery with a subject, or a reference that is a user id of "
-            self.emission.dead(record, event, NO_USER, detail + "ours; found neither")
+            self._of_nobody(kind, event, record)
         else:
             owner = event.user_id if kind.of_user else event.subject
             self._to_owner(owner or event.event_id, event, record)
         self._event = None
+
+    def _of_nobody(self, kind: DeliveryType[Any], event: WebhookAdmitted, record: Incoming) -> None:
+        """Ends a delivery that names neither a user nor a subject whose user could be found."""
+        if kind.skip_reason(event.body) is not None:
+            self._decide(event, record)
+            return
+        detail = "expected a delivery with a subject, or a reference that is a user id of ours; "
+        self.emission.dead(record, event, NO_USER, detail + "found neither")
 
     def own(self, event: WebhookAdmitted, record: Incoming, *, replayed: bool) -> None:
         """Writes the rows of a delivery that came by a hop: its outcome was said before the hop.
@@ -127,8 +142,7 @@ class Processing:
         """
         self._event = event
         result = self._provider_of(event).normalize(event)
-        if isinstance(result, Normalized):
-            self._merge(result)
+        self._merge(event, result)
         if replayed or not isinstance(result, Normalized):
             self.emission.normalized(event, record, result)
         self._event = None
@@ -141,8 +155,8 @@ class Processing:
 
     def _to_owner(self, owner: str, event: WebhookAdmitted, record: Incoming) -> None:
         result = self._decide(event, record)
-        if isinstance(result, Normalized) and not self._hops(EVENTS, owner, event):
-            self._merge(result)
+        if updates_of(result) and not self._hops(EVENTS, owner, event):
+            self._merge(event, result)
 
     def _to_subject(self, subject: str, event: WebhookAdmitted, record: Incoming) -> None:
         if not self._hops(UNRESOLVED, subject, event):
@@ -165,10 +179,22 @@ class Processing:
         self._conclude(event, record, result)
         return result
 
-    def _merge(self, result: Normalized) -> None:
+    def _merge(self, event: WebhookAdmitted, result: NormalizeResult) -> None:
+        """Writes the rows of a delivery that its owner has, who is here."""
         merge = self._state.rows.merge
-        for update in result.updates:
-            merge(update)
+        kind = self._provider_of(event).types[event.type]
+        for update in updates_of(result):
+            if not kind.fills_lookup or kind.owns(update.table):
+                merge(update)
+        if event.user_id and isinstance(result, Normalized):
+            self._heard.setdefault(event.user_id, []).append(event)
+
+    def note_users(self) -> None:
+        """Writes when the users of a batch were heard of: two updates each, however many came."""
+        for user, events in self._heard.items():
+            for update in heard_of(user, events):
+                self._state.rows.merge(update)
+        self._heard.clear()
 
     def _conclude(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
         """Says what became of a delivery, and what it does to workflows unless it is dead."""
@@ -214,12 +240,16 @@ class Processing:
 
     def _resolve(self, found: _Found) -> None:
         event, subject = found.event, found.subject
-        named = event.user_id or user_of(event.reference, self._user_prefix)
-        user = named or self._state.user_of(found.lookup, subject)
+        lookup = found.lookup
+        named = event.user_id or self._placement.user_of(event)
+        row = None if named else self._state.rows.get(lookup.table, (subject,))
+        user = named or lookup.user_in(row)
         if user is None:
             self._without_user(found)
             return
-        event = msgspec.structs.replace(self._waited(found), user_id=user)
+        event = msgspec.structs.replace(
+            self._waited(found), user_id=user, our_id=lookup.our_id_in(row)
+        )
         if not found.kind.fills_lookup:
             self._to_owner(user, event, found.record)
             return
@@ -242,20 +272,23 @@ class Processing:
         return msgspec.structs.replace(waiting, released_at_ms=self.emission.now_ms)
 
     def _fill(self, found: _Found) -> None:
-        """Writes the subject's row of the lookup."""
-        result = found.provider.normalize(found.event)
+        """Writes the subject's row of the lookup; what is the user's is written with the user."""
+        event, user = found.event, found.event.user_id
+        result = found.provider.normalize(event)
         if isinstance(result, Normalized):
             rows, place = self._state.rows, (found.lookup.table, (found.subject,))
             before = rows.get(*place)
             for update in result.updates:
-                if update.key == (found.subject,):
+                if (update.table, update.key) == place:
                     rows.merge(update)
             after = rows.get(*place)
             if found.kind.starts is not None and after is not None:
-                started = found.kind.starts(found.event, before, after)
+                started = found.kind.starts(event, before, after)
                 result = msgspec.structs.replace(result, effects=(*result.effects, *started))
         if found.carries_outcome:
-            self._conclude(found.event, found.record, result)
+            self._conclude(event, found.record, result)
+            if user and updates_of(result) and not self._hops(EVENTS, user, event):
+                self._merge(event, result)
 
     def _without_user(self, found: _Found) -> None:
         event, record = found.event, found.record

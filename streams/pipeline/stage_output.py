@@ -3,8 +3,10 @@
 All of it goes to the partition that the batch was read from, but for hops to other owners.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
+from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.results import (
     Effect,
     Failed,
@@ -45,10 +47,10 @@ class Emission:
             case Normalized(updates=updates, rejected=rejected):
                 if rejected:
                     self._letter(record, event, PARTIAL, details_of(rejected))
-                rows = len({(update.table.name, update.key) for update in updates})
+                rows = _rows(updates)
                 self.outcome(event, record, "processed", rows=rows, rejected=len(rejected))
-            case Skipped(reason=reason):
-                self.outcome(event, record, "skipped", reason)
+            case Skipped(reason=reason, updates=updates):
+                self.outcome(event, record, "skipped", reason, rows=_rows(updates))
             case Failed(code=code, detail=detail, rejected=rejected_all):
                 self._letter(record, event, code, detail)
                 self.outcome(event, record, "dead", code, rejected=rejected_all)
@@ -147,6 +149,10 @@ class Emission:
         """Adds a dead letter for an error that processing a record raised."""
         reason = error.code if isinstance(error, HeadwaterError) else "unexpected_error"
         self.dead(record, event, reason, f"{type(error).__name__}: {error}", error)
+
+
+def _rows(updates: Sequence[RowUpdate]) -> int:
+    return len({(update.table.name, update.key) for update in updates})
 
 
 def effect_of(event: WebhookAdmitted, effect: Effect) -> EffectDecided:

@@ -19,9 +19,11 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.processors.providers.placement import Placement
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
+from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
@@ -148,6 +150,14 @@ class WebhookLog:
         await self._commit.stop()
         if self._background:
             await asyncio.wait(self._background, timeout=_STOP_S)
+
+    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+        """Appends what the house has learnt, as a delivery of its own; returns when it is durable.
+
+        Shape:  a fact that was told before is a duplicate, and changes nothing.
+        Errors: as of `append`; telling it again is safe.
+        """
+        return await self.append(delivery_of(fact, request_id=request_id, now_ms=self._clock()))
 
     async def append(self, delivery: WebhookReceived) -> Appended:
         """Appends a delivery; returns when it is durable (`acks=all`).

@@ -21,7 +21,7 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
-from headwater.schemas.tables import CONNECTIONS
+from headwater.schemas.tables import CONNECTIONS, TABLES
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, a_delivery
 from tests.integration.written import (
@@ -89,7 +89,7 @@ def write(fresh_database: str) -> Write:
 
 def test_a_database_that_has_nothing_yet_answers_with_empty_tables(client: Client) -> None:
     page = client.get("/v1/sync", headers=READ).json()
-    assert page["tables"] == {"terra_connections": [], "daily_summary": [], "sleep_sessions": []}
+    assert page["tables"] == {table.name: [] for table in TABLES}
     assert page["has_more"] is False
     assert page["cursor"]
 

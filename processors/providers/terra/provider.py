@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from headwater.processors.providers.provider import DeliveryType, Lookup, Provider
+from headwater.processors.providers.lookups import CONNECTION
+from headwater.processors.providers.provider import DeliveryType, Provider
 from headwater.processors.providers.terra.auth import (
     CLOSING_TYPES,
     OPENING_TYPES,
@@ -25,32 +26,25 @@ from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 
 __all__ = ["TERRA"]
 
-_CONNECTION: Final = Lookup(
-    table=CONNECTIONS,
-    missing="no_connection_for_terra_user",
-    expected="a connection of the Terra user",
-    cure="connect the user, then replay",
-)
-
 _TYPES: Final[dict[str, DeliveryType[Any]]] = {
     "daily": DeliveryType(
         decode=decode_daily,
         normalize=normalize_daily,
         tables=(DAILY_SUMMARY,),
-        lookup=_CONNECTION,
+        lookup=CONNECTION,
     ),
     "sleep": DeliveryType(
         decode=decode_sleep,
         normalize=normalize_sleep,
         tables=(SLEEP_SESSIONS, DAILY_SUMMARY),
-        lookup=_CONNECTION,
+        lookup=CONNECTION,
     ),
     **{
         type_: DeliveryType(
             decode=decode_envelope,
             normalize=normalize_auth,
             tables=(CONNECTIONS,),
-            lookup=_CONNECTION,
+            lookup=CONNECTION,
             starts=backfill,
             skips=failure_of if type_ == "auth" else None,
             other_subject=previous_subject if type_ == USER_REAUTH else None,

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.ranks import SLEEP_RANK
 from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.parts import (
@@ -36,9 +37,6 @@ from headwater.schemas.providers.terra import (
 )
 from headwater.schemas.records import Stamp, WebhookAdmitted
 from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, Table, Value
-
-#: Resting heart rate and variability measured asleep outrank the day's, whichever came first.
-SLEEP_RANK: Final = 1
 
 # What a record that leaves a part out is read as.
 _DURATIONS: Final = SleepDurations()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from headwater.schemas.records import WebhookReceived
-from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, TABLES
 from tests.oracle import Folded, fold
 
 #: 2026-07-02T12:00:00Z.
@@ -55,7 +55,7 @@ def days(found: Folded):
 def test_nothing_folds_to_empty_tables():
     found = folded()
     assert found.outcomes == {}
-    assert found.rows == {"terra_connections": {}, "daily_summary": {}, "sleep_sessions": {}}
+    assert found.rows == {table.name: {} for table in TABLES}
 
 
 @pytest.mark.parametrize(

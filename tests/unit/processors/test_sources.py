@@ -2,6 +2,7 @@
 
 import pytest
 
+from headwater.processors.providers.headwater.provider import HEADWATER
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.processors.signature_schemes import SCHEMES, HeaderForm
 from headwater.processors.sources import Source, SourcesInvalid, providers_of, read_sources
@@ -48,7 +49,7 @@ def test_a_source_of_a_provider_is_signed_and_read_as_the_provider_says():
     other = one('[[source]]\nname = "terra-eu"\nprovider = "terra"\nscheme = "svix"')
     assert (other.provider, other.scheme) == (TERRA, SCHEMES["svix"])
     assert other.paths == ("/webhooks/terra-eu",)
-    assert providers_of([other]) == {"terra-eu": TERRA}
+    assert providers_of([other]) == {"headwater": HEADWATER, "terra-eu": TERRA}
 
 
 def test_providers_that_no_source_names_are_sources_if_the_file_says_so():

@@ -8,6 +8,7 @@ import pytest
 from headwater.gateway.commands.mirror import sqlite_table
 from headwater.projections.postgres.statements import upsert_of
 from headwater.projections.postgres.table_ddl import ddl_of
+from headwater.projections.postgres.wide_view import wide_view_ddl
 from headwater.schemas.struct_schemas import row_schema_of
 from headwater.schemas.tables import TABLES, Table
 from headwater.schemas.topics import Cleanup, topic_of
@@ -84,3 +85,12 @@ def test_a_declared_table_has_a_copy_in_sqlite():
         ("raw", "TEXT"),
     ]
     assert [bool(key) for *_, key in columns] == [True, True, False, False, False]
+
+
+def test_a_migration_makes_the_wide_view_of_all_canonical_codes():
+    folder = files("headwater.projections").joinpath("migrations")
+    migrations = [path.read_text("utf-8") for path in folder.iterdir()]
+    assert sum(wide_view_ddl() in text for text in migrations) == 1, (
+        "expected one migration to hold the text that `python -m "
+        "headwater.projections.postgres.wide_view` prints"
+    )

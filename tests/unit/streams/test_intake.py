@@ -152,7 +152,7 @@ def test_a_delivery_lies_where_what_it_changes_is_owned(changes: dict[str, objec
 def test_the_ordinary_delivery_is_done_in_one_step_and_all_of_it_in_one_partition():
     partition = partition_of(b"user_1", 4)
     emitted = step(intake_of(partitions=4), raw(received(reference="user_1")), at=partition)
-    assert {record.topic for record in emitted} == {ADMISSIONS, OUTCOMES, "daily-summary"}
+    assert {record.topic for record in emitted} == {ADMISSIONS, OUTCOMES, "daily-summary", "users"}
     assert {record.partition for record in emitted} == {partition}
 
 
@@ -172,8 +172,11 @@ def test_a_delivery_whose_user_lives_elsewhere_takes_one_hop_which_writes_the_ro
     assert (hop.partition, hop.key) == (home, b"user_1")
     assert outcomes(emitted)["e1"].status == "processed"
     assert on(emitted, "daily-summary") == []
-    (row,) = step(intake, read_back(hop), at=home)
-    assert (row.topic, row.partition) == ("daily-summary", home)
+    rows = step(intake, read_back(hop), at=home)
+    assert [(row.topic, row.partition) for row in rows] == [
+        ("daily-summary", home),
+        ("users", home),
+    ]
 
 
 def test_a_delivery_whose_user_lives_here_needs_no_hop():

@@ -1,0 +1,1 @@
+"""The house as its own provider: what it learns becomes deliveries that nobody can post."""

@@ -1,0 +1,159 @@
+"""What the house tells itself: facts become rows as deliveries do, and nobody can post them."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from headwater.gateway.providers import installed_providers
+from headwater.processors.providers.headwater.delivering import delivery_of
+from headwater.processors.providers.placement import Placement
+from headwater.processors.sources import SourcesInvalid, posted, read_sources
+from headwater.schemas.codec import decode, decode_row, encode
+from headwater.schemas.installed_tables import TABLE_BY_TOPIC
+from headwater.schemas.providers.headwater import (
+    ConnectionGone,
+    ConnectionListed,
+    Fact,
+    LabSubmitted,
+    LabUploaded,
+)
+from headwater.schemas.records import OutcomeRecorded, WebhookReceived
+from headwater.schemas.topics import OUTCOMES, WEBHOOKS
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.pipeline.intake import Intake
+from tests.fakes.memory_store import MemoryStore
+
+NOW = 1_783_000_000_000
+USER = "amara"  # Users of ours need no prefix where the house itself names them.
+UPLOADED = LabUploaded(
+    at_ms=NOW,
+    user_id=USER,
+    upload_id="u1",
+    storage_key="lab-uploads/amara/u1.pdf",
+    original_name="blood.pdf",
+    content_type="application/pdf",
+    size=1234,
+)
+SUBMITTED = LabSubmitted(
+    at_ms=NOW + 5,
+    user_id=USER,
+    upload_id="u1",
+    terra_status="submitted",
+    terra_upload_id="upl_1",
+    terra_response='{"upload_id": "upl_1"}',
+)
+LISTED = ConnectionListed(
+    at_ms=NOW, user_id=USER, terra_user_id="t1", provider="GARMIN", scopes="A,B"
+)
+GONE = ConnectionGone(at_ms=NOW + 5, user_id=USER, terra_user_id="t1")
+DAILY = b"""{"type": "daily", "user": {"user_id": "t1", "provider": "GARMIN"},
+ "data": [{"metadata": {"start_time": "2026-07-01T00:00:00+01:00"},
+           "distance_data": {"steps": 100}}]}"""
+
+
+class Pipeline:
+    """Intake with one partition, and the newest of what it has appended."""
+
+    def __init__(self) -> None:
+        self._intake = Intake(
+            placement=Placement(installed_providers(), "user_"), partitions=1, park_for_ms=10**9
+        )
+        self._intake.opened(0, MemoryStore())
+        self._offsets = itertools.count()
+        self.outcomes: dict[str, OutcomeRecorded] = {}
+        self.rows: dict[str, dict[str, object]] = {}
+
+    def take(self, *deliveries: WebhookReceived | Fact) -> "Pipeline":
+        for each in deliveries:
+            received = each if isinstance(each, WebhookReceived) else told(each)
+            key, value = received.event_id.encode(), encode(received)
+            place = (WEBHOOKS, 0, next(self._offsets), 0, 0)
+            record = Incoming(*place, key, value, None, len(key), len(value), ())
+            for made in self._intake.step(WEBHOOKS, 0, [record], NOW):
+                self._read(made)
+        return self
+
+    def _read(self, record: Outgoing) -> None:
+        table = TABLE_BY_TOPIC.get(record.topic)
+        if table is not None:
+            row = decode_row(table, record.value)
+            named = dict(zip(table.column_names, row.values, strict=True))
+            self.rows[f"{table.name} {' '.join(row.key)}"] = named
+        elif record.topic == OUTCOMES:
+            outcome = decode(record.value, OutcomeRecorded)
+            self.outcomes[outcome.event_id] = outcome
+
+
+def told(fact: Fact) -> WebhookReceived:
+    return delivery_of(fact, request_id="r", now_ms=NOW + 9)
+
+
+def daily() -> WebhookReceived:
+    return WebhookReceived(
+        event_id="e1", request_id="r", source="terra", type="daily", subject="t1",
+        sent_at_ms=NOW, updated_at_ms=0, received_at_ms=NOW, body=DAILY,
+    )  # fmt: skip
+
+
+def test_an_upload_and_what_terra_said_to_it_are_one_row():
+    found = Pipeline().take(UPLOADED, SUBMITTED)
+    assert {each.status for each in found.outcomes.values()} == {"processed"}
+    assert found.rows["lab_uploads u1"] == {
+        "user_id": "amara",
+        "storage_key": "lab-uploads/amara/u1.pdf",
+        "original_name": "blood.pdf",
+        "content_type": "application/pdf",
+        "size": 1234,
+        "terra_status": "submitted",
+        "terra_upload_id": "upl_1",
+        "terra_response": '{"upload_id": "upl_1"}',
+        "created_at": "2026-07-02T13:46:40.000Z",
+    }
+    assert found.rows["terra_lab_uploads upl_1"] == {"user_id": "amara", "upload_id": "u1"}
+    assert found.rows["users amara"]["created_at"] == "2026-07-02T13:46:40.000Z"
+    assert found.rows["users amara"]["last_seen_at"] == "2026-07-02T13:46:40.005Z"
+
+
+def test_the_order_of_facts_does_not_matter():
+    retold = msgspec.structs.replace(SUBMITTED, at_ms=NOW + 2, terra_status="failed:network")
+    facts = [UPLOADED, SUBMITTED, retold, LISTED, GONE]
+    for order in itertools.permutations(facts):
+        assert Pipeline().take(*order, *order).rows == Pipeline().take(*facts).rows
+
+
+def test_an_upload_that_terra_did_not_take_names_nobody():
+    failed = msgspec.structs.replace(
+        SUBMITTED, terra_status="failed:500", terra_upload_id=None, terra_response="boom"
+    )
+    found = Pipeline().take(UPLOADED, failed)
+    assert found.rows["lab_uploads u1"]["terra_status"] == "failed:500"
+    assert not any(row.startswith("terra_lab_uploads") for row in found.rows)
+
+
+def test_a_connection_that_terra_lists_releases_who_waits_for_it():
+    found = Pipeline().take(daily())
+    assert found.outcomes["e1"].status == "parked"
+    found.take(LISTED)
+    assert found.outcomes["e1"].status == "processed"
+    assert found.rows["daily_summary amara garmin 2026-07-01"]["steps"] == 100
+    assert found.rows["terra_connections t1"]["active"] is True
+    found.take(GONE)
+    assert found.rows["terra_connections t1"]["active"] is False
+
+
+def test_what_is_told_twice_is_one_delivery_and_another_time_is_another():
+    later = msgspec.structs.replace(LISTED, at_ms=NOW + 7)
+    assert told(LISTED).event_id == told(LISTED).event_id != told(later).event_id
+
+
+def test_nobody_can_post_what_the_house_tells():
+    providers = installed_providers()
+    assert "headwater" not in [provider.name for provider in posted(providers)]
+    assert providers["headwater"].paths == ()
+    for written in (
+        '[[source]]\nname = "headwater"\nscheme = "svix"\nsecrets = ["whsec_YWJj"]',
+        '[[source]]\nname = "mine"\nprovider = "headwater"\nscheme = "svix"',
+    ):
+        with pytest.raises(SourcesInvalid, match="headwater"):
+            read_sources(written, providers)
