@@ -19,6 +19,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from headwater.gateway.http.admin import admin_routes
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import READ_S, Budget
+from headwater.gateway.http.callers import Callers
 from headwater.gateway.http.health import health_routes
 from headwater.gateway.http.hosts import hosts_known
 from headwater.gateway.http.metrics import Metrics
@@ -33,6 +34,7 @@ from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.settings import Settings
+from headwater.gateway.tokens.verifier import Verifier
 from headwater.gateway.workflows.entrance import LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
@@ -69,8 +71,11 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     clock: Callable[[], int],
     new_request_id: Callable[[], str],
     workflows: WorkflowPorts | None = None,
+    tokens: Verifier | None = None,
 ) -> Litestar:
     """Builds the application; without ports of workflows it has no routes for them.
+
+    Shape:  without a verifier no user's token is taken.
 
     Units:  the clock in Unix milliseconds.
     """
@@ -99,7 +104,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             *(_receiving(each, [path]) for path, each in by_path.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
-            read_routes(reader, settings.read_key.get_secret_value()),
+            read_routes(reader, Callers(settings.read_key.get_secret_value(), tokens)),
             _admin_routes(settings, reader, log, replays, sources),
             registry,
             health_routes(log, reader, metrics),

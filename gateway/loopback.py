@@ -12,6 +12,9 @@ DEVELOPMENT_SECRETS: Final[Mapping[str, str]] = {
     "workflow_key": "dev-workflow-key",
 }
 
+#: The issuer of users' tokens that `headwater up` plays; its key lies in the folder of the data.
+DEVELOPMENT_ISSUER: Final = "urn:headwater:development-issuer"
+
 
 def development_secret(provider: str) -> str:
     """What signs the deliveries of a provider that was given no secret, on this machine alone."""

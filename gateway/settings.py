@@ -27,10 +27,16 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from headwater.gateway.kafka_settings import KafkaSettings
-from headwater.gateway.loopback import DEVELOPMENT_SECRETS, development_secret, is_loopback
+from headwater.gateway.loopback import (
+    DEVELOPMENT_ISSUER,
+    DEVELOPMENT_SECRETS,
+    development_secret,
+    is_loopback,
+)
 from headwater.gateway.providers import provider_names
 from headwater.gateway.redaction import redacted
 from headwater.gateway.terra_settings import TerraSettings
+from headwater.gateway.user_settings import UserSettings
 
 __all__ = [
     "DEVELOPMENT_SECRETS",
@@ -134,7 +140,7 @@ class Described(NamedTuple):
     meaning: str
 
 
-class Settings(KafkaSettings, TerraSettings):
+class Settings(KafkaSettings, TerraSettings, UserSettings):
     """All settings; every field says what it means and in which unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
@@ -325,6 +331,17 @@ class Settings(KafkaSettings, TerraSettings):
                 f"{PREFIX}HOST: expected a loopback address while secrets are short or those of "
                 f"development, found '{self.host}'; set {', '.join(dict.fromkeys(weak))} to "
                 f"secrets of your own, of at least {SECRET_MIN} characters"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_issuer_of_nobody(self) -> "Settings":
+        unnamed = self.jwt_issuer in ("", DEVELOPMENT_ISSUER)
+        if self.jwks and unnamed and not is_loopback(self.host):
+            raise ValueError(
+                f"{PREFIX}JWT_ISSUER: expected the name of an issuer of your own while "
+                f"{PREFIX}HOST is '{self.host}', which others can reach, found "
+                f"'{self.jwt_issuer}'"
             )
         return self
 

@@ -71,6 +71,11 @@ COMMANDS: Final = (
         "Copy the rows into a SQLite file: everything at first, then what changed.",
     ),
     OnDemand(
+        "token",
+        "headwater.gateway.commands.user_tokens:token",
+        "Print a token of a user, of the development issuer that `headwater up` has.",
+    ),
+    OnDemand(
         "trace",
         "headwater.gateway.commands.operate:trace",
         "Show the journey of a delivery: every stage, when, and what was decided there.",

@@ -21,6 +21,7 @@ from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.show_day import DayFailed, DayShow
 from headwater.gateway.commands.show_workflow import DEMO_APP, WorkflowShow
 from headwater.gateway.commands.starting import check_rules, pipeline_rules
+from headwater.gateway.commands.user_tokens import with_development_issuer
 from headwater.gateway.commands.work import declared_by
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.supervisor import Part, Supervisor
@@ -51,7 +52,7 @@ def run_up(
     """
     if settings.kafka or settings.kafka_tls or settings.kafka_sasl:
         cluster_of(settings)  # what is wrong with it is said before anything is started
-    settings = with_development_sources(settings)
+    settings = with_development_issuer(with_development_sources(settings))
     # Whoever could not be received is told of before anything is started.
     sources_with_secrets(settings, os.environ)
     _tell_of_app(settings)

@@ -25,17 +25,10 @@ def operators_only(key: str) -> Guard:
     return guard
 
 
-def readers_only(key: str) -> Guard:
-    """A guard that asks for the readers' key as a bearer token, or in x-api-key."""
-
-    def guard(connection: _Connection, _handler: BaseRouteHandler) -> None:
-        if not has_key(connection.headers, key):
-            raise Problem(
-                "unauthorized",
-                "expected the readers' key, as Authorization: Bearer or in the header x-api-key",
-            )
-
-    return guard
+def bearer_of(headers: Mapping[str, str]) -> str:
+    """What a request brings as Authorization: Bearer; empty if it brings nothing."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def has_key(headers: Mapping[str, str], key: str) -> bool:
@@ -43,10 +36,8 @@ def has_key(headers: Mapping[str, str], key: str) -> bool:
 
     Either will do: whoever puts a token of their own into the one has the other for the key.
     """
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" else ""
     expected = key.encode()
     # Both are compared, whatever comes of the first: the time tells nothing.
-    by_token = compare_digest(bearer.encode(), expected)
+    by_token = compare_digest(bearer_of(headers).encode(), expected)
     by_header = compare_digest(headers.get("x-api-key", "").encode(), expected)
     return by_token or by_header

@@ -9,9 +9,16 @@ from headwater.gateway.http.problems import CODES, MEDIA_TYPE, ProblemDocument
 
 READ_KEY: Final = "readKey"
 ADMIN_KEY: Final = "adminKey"
+USER_TOKEN: Final = "userToken"  # noqa: S105 (the name of a scheme)
 
 SECURITY: Final = {
     READ_KEY: SecurityScheme(type="http", scheme="bearer", description="HEADWATER_READ_KEY."),
+    USER_TOKEN: SecurityScheme(
+        type="http",
+        scheme="bearer",
+        bearer_format="JWT",
+        description="A token of the issuer whose keys HEADWATER_JWKS names; `sub` is the user.",
+    ),
     ADMIN_KEY: SecurityScheme(
         type="apiKey",
         name="x-admin-key",

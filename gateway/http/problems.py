@@ -34,7 +34,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_parameter": (400, "The route has no such parameter"),
     "empty_body": (400, "The body is empty"),
     "malformed_payload": (400, "The body is not what its producer documents"),
-    "unauthorized": (401, "The key is missing or not valid"),
+    "unauthorized": (401, "The key or token is missing or not valid"),
     "invalid_signature": (401, "The signature is not valid"),
     "not_found": (404, "There is nothing here"),
     "unknown_source": (404, "No such webhook source"),
@@ -50,6 +50,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "internal_error": (500, "Something went wrong on our side"),
     "broker_unavailable": (503, "Kafka did not acknowledge in time"),
     "store_unavailable": (503, "Postgres did not answer"),
+    "jwks_unavailable": (503, "The keys of users' tokens are not there"),
     "overloaded": (503, "The gateway has as much to do as it takes on"),
     "not_yet_readable": (503, "Members of an older release could not read it yet"),
     # Of the workflow service; in capitals what owners refuse commands with.

@@ -1,14 +1,14 @@
 """What readers ask: the rows that changed since they last asked."""
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from litestar import Router, get
+from litestar import Request, Router, get
 from litestar.params import QueryParameter
 
-from headwater.gateway.http.keys import readers_only
+from headwater.gateway.http.callers import Callers, user_or_reader
 from headwater.gateway.http.known_parameters import known_parameters
-from headwater.gateway.http.openapi import READ_KEY, problem_responses
+from headwater.gateway.http.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import Reader
@@ -26,7 +26,7 @@ Limit = Annotated[
 ]
 
 
-def read_routes(reader: Reader, key: str) -> Router:
+def read_routes(reader: Reader, callers: Callers) -> Router:
     """The routes under /v1."""
 
     @get(
@@ -37,10 +37,13 @@ def read_routes(reader: Reader, key: str) -> Router:
         "whenever it changes, so upsert by primary key. A row that was deleted is its key and "
         '`"deleted": true`; these come before the rows of their table. A cursor is good for '
         f"{SYNC_KEPT_DAYS} days; then the answer is `cursor_expired`: empty the copy, and begin "
-        "without one.",
-        responses=problem_responses("invalid_cursor", "cursor_expired", "store_unavailable"),
+        "without one. The readers' key sees the rows of all users, a user's token its own.",
+        responses=problem_responses(
+            "invalid_cursor", "cursor_expired", "forbidden", "store_unavailable", "jwks_unavailable"
+        ),
     )
     async def sync(
+        request: Request[Any, Any, Any],
         since: Annotated[
             str | None,
             QueryParameter(description="Only what was written since then: RFC 3339, or a cursor."),
@@ -53,17 +56,24 @@ def read_routes(reader: Reader, key: str) -> Router:
         ] = None,
         limit: Limit = _PAGE_DEFAULT,
     ) -> SyncPage:
+        caller = user_or_reader(request.scope)
+        if caller is not None and user_id not in (None, caller):
+            raise Problem(
+                "forbidden", "user_id: a user's token sees no rows of others", field="user_id"
+            )
         moment = None
         if cursor is None and since is not None:
             moment = _moment(since)
             cursor = since if moment is None else None
-        return await changes(reader, after=cursor, since=moment, limit=limit, user_id=user_id)
+        return await changes(
+            reader, after=cursor, since=moment, limit=limit, user_id=caller or user_id
+        )
 
     return Router(
         "/v1",
         route_handlers=[sync],
-        guards=[readers_only(key), known_parameters, whole_numbers],
-        security=[{READ_KEY: []}],
+        guards=[callers.users_and_readers, known_parameters, whole_numbers],
+        security=[{READ_KEY: []}, {USER_TOKEN: []}],
         tags=["read"],
     )
 

@@ -1,0 +1,111 @@
+"""Users' tokens on the command line and in the gateway: printed by one, checked by the other."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from headwater.gateway.commands.options import data_dir_option, examples, settings_from
+from headwater.gateway.loopback import DEVELOPMENT_ISSUER, is_loopback
+from headwater.processors.runs.durations import milliseconds
+from headwater.streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headwater.gateway.settings import Settings
+    from headwater.gateway.tokens.verifier import Verifier
+
+
+def verifier_of(
+    settings: "Settings", *, clock: Callable[[], int], steady_s: Callable[[], float]
+) -> "Verifier | None":
+    """What checks users' tokens; None if the settings name no keys."""
+    from headwater.gateway.tokens.key_source import KeySource, keys_at  # noqa: PLC0415 (slow)
+    from headwater.gateway.tokens.verifier import Verifier  # noqa: PLC0415 (slow)
+
+    if not settings.jwks:
+        return None
+    return Verifier(
+        KeySource(keys_at(settings.jwks), steady_s),
+        issuer=settings.jwt_issuer,
+        audience=settings.jwt_audience,
+        user_prefix=settings.user_prefix,
+        clock=clock,
+    )
+
+
+def with_development_issuer(settings: "Settings") -> "Settings":
+    """The settings; those of this machine alone without an issuer with that of development."""
+    from headwater.gateway.tokens.development import AUDIENCE, make_issuer  # noqa: PLC0415 (slow)
+
+    if settings.jwks or not is_loopback(settings.host):
+        return settings
+    return settings.model_copy(
+        update={
+            "jwks": str(make_issuer(settings.data_dir).absolute()),
+            "jwt_issuer": DEVELOPMENT_ISSUER,
+            "jwt_audience": AUDIENCE,
+        }
+    )
+
+
+def _lifetime_s(_context: click.Context, _option: click.Parameter, text: str) -> int:
+    try:
+        # A bare number is seconds here, as in every token.
+        lifetime_s = int(text) if text.isdecimal() else milliseconds(text) // 1000
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if not 1 <= lifetime_s <= _LONGEST_S:
+        raise click.BadParameter(f"expected 1 second to 366 days, found {text!r}")
+    return lifetime_s
+
+
+_LONGEST_S = 366 * 86_400
+
+
+@click.command(
+    epilog=examples(
+        "headwater token user_amara",
+        "headwater token user_amara --expires 7d",
+        'curl -H "Authorization: Bearer $(headwater token user_amara)" '
+        "http://127.0.0.1:8080/v1/sync",
+    )
+)
+@click.argument("user_id", metavar="USER")
+@click.option(
+    "--expires",
+    "lifetime_s",
+    metavar="SPAN",
+    default="1h",
+    show_default=True,
+    callback=_lifetime_s,
+    help="How long it is good: 15m, 8h, 7d, or a number of seconds.",
+)
+@data_dir_option
+def token(user_id: str, lifetime_s: int, data_dir: "Path | None") -> None:
+    """Print a token of a user, of the development issuer that `headwater up` has.
+
+    It is good on this machine alone. With HEADWATER_JWKS, tokens come from your own issuer.
+    """
+    from headwater.gateway.tokens.development import NoIssuer, token_of  # noqa: PLC0415 (slow)
+    from headwater.gateway.tokens.verifier import user_fault  # noqa: PLC0415 (slow)
+
+    settings = settings_from(data_dir=data_dir)
+    if settings.jwks and settings.jwt_issuer != DEVELOPMENT_ISSUER:
+        raise click.ClickException(
+            "expected no HEADWATER_JWKS, found one: tokens come from the issuer that it names"
+        )
+    if not is_loopback(settings.host):
+        raise click.ClickException(
+            f"expected HEADWATER_HOST to be a loopback address, found '{settings.host}': the "
+            "development issuer is for a machine of one's own"
+        )
+    fault = user_fault("USER", user_id, settings.user_prefix)
+    if fault:
+        raise click.UsageError(fault)
+    try:
+        text = token_of(settings.data_dir, user_id, now_s=now_ms() // 1000, lifetime_s=lifetime_s)
+    except NoIssuer as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(text)

@@ -1,0 +1,1 @@
+"""Users' tokens: JWTs, checked against the keys of their issuer."""
