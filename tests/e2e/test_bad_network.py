@@ -16,6 +16,7 @@ from psycopg import conninfo
 
 from headwater.streams.kafka.embedded import Listener
 from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
+from tests.e2e.deliveries import mixed
 from tests.e2e.house import House, opened, under_load
 from tests.fakes.proxy import Proxy
 
@@ -100,6 +101,9 @@ def house(
         house = Networked(directory, fresh_database, stack)
         stack.enter_context(opened(house))
         house.start("worker2")
+        # Parts that have yet to start would not notice what becomes of their network.
+        house.deliver(mixed(5, 300))
+        house.check()
         yield house
 
 

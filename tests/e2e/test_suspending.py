@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headwater.streams.pipeline._faust import SESSION_TIMEOUT_S
+from tests.e2e.deliveries import mixed
 from tests.e2e.house import House, opened, under_load
 
 PARTS = ("worker", "project", "gateway", "broker")
@@ -27,6 +28,9 @@ def house(scratch: Path, fresh_database: str, request: pytest.FixtureRequest) ->
     directory.mkdir()
     with opened(House(directory, fresh_database)) as house:
         house.start("worker2")
+        # A worker that has yet to start could be suspended for as long as anybody likes.
+        house.deliver(mixed(5, 300))
+        house.check()
         yield house
 
 
@@ -44,8 +48,11 @@ def suspend(house: House, part: str, seconds: float) -> None:
 
 def test_a_worker_that_was_suspended_hides_and_loses_nothing(house: House):
     with under_load(house, 9):
+        suspended = house.parts["worker"].pid
         for seconds in PAUSES:
             suspend(house, "worker", seconds)
+        # What it still holds in memory is old: it ends, and another process takes its place.
+        house.wait(lambda: house.parts["worker"].pid != suspended, "the suspended worker to end")
     house.check()
 
 

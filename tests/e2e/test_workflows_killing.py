@@ -27,10 +27,6 @@ from tests.e2e.workflow_house import Mark, Sender, Story, opened
 
 INSTANCES = 200
 KILLS = int(os.environ.get("HEADWATER_TEST_KILLS", "3"))
-#: For a search, HEADWATER_TEST_SEEDS="1 2 3 …" plays every scene with each.
-_TOLD = [int(seed) for seed in os.environ.get("HEADWATER_TEST_SEEDS", "").split()]
-SEEDS = _TOLD or [1, 2]
-SEED = _TOLD or [1]
 _ROUNDS = itertools.count(1)
 
 
@@ -219,7 +215,6 @@ async def _kills(seed: int, how: Callable[[random.Random], None], kills: int = K
 
 
 @pytest.mark.parametrize("impatience", [{}, {"checkpoint_records": "1"}], ids=["", "impatient"])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_killing_workers(house: BookHouse, seed: int, impatience: dict[str, str]):
     def kill(draw: random.Random) -> None:
         name = draw.choice(["one", "two"])
@@ -231,7 +226,6 @@ def test_killing_workers(house: BookHouse, seed: int, impatience: dict[str, str]
     asyncio.run(under_load(house, lambda _: _kills(seed, kill)))
 
 
-@pytest.mark.parametrize("seed", SEED)
 def test_killing_the_host_alone(house: BookHouse, seed: int):
     def kill(draw: random.Random) -> None:
         house.kill_host(draw.choice(["one", "two"]))
@@ -248,7 +242,6 @@ def test_killing_the_host_alone(house: BookHouse, seed: int):
     asyncio.run(under_load(house, disturb))
 
 
-@pytest.mark.parametrize("seed", SEED)
 def test_killing_the_broker(house: BookHouse, seed: int):
     def kill(_: random.Random) -> None:
         house.broker.kill()
@@ -259,7 +252,6 @@ def test_killing_the_broker(house: BookHouse, seed: int):
     asyncio.run(under_load(house, lambda _: _kills(seed, kill, KILLS - 1)))
 
 
-@pytest.mark.parametrize("seed", SEED)
 def test_killing_postgres(house: BookHouse, seed: int):
     def kill(draw: random.Random) -> None:
         house.postgres.kill()
@@ -298,7 +290,6 @@ async def _owned_by(house: BookHouse, name: str) -> None:
         await house.until(story, owned, f"{name} to own all partitions")
 
 
-@pytest.mark.parametrize("seed", SEED)
 def test_a_suspended_worker_counts_for_nothing(house: BookHouse, seed: int):
     draw = random.Random(seed)
     forgiven: set[int] = set()
@@ -321,7 +312,6 @@ def test_a_suspended_worker_counts_for_nothing(house: BookHouse, seed: int):
     asyncio.run(under_load(house, suspend, forgiven=forgiven))
 
 
-@pytest.mark.parametrize("seed", SEED)
 def test_workers_that_join_and_leave(house: BookHouse, seed: int):
     # The last one: the group remembers those who were killed and have no name for ten seconds.
     numbers = itertools.count(1)

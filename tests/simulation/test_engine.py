@@ -33,7 +33,7 @@ from tests.simulation.engine_log import Violation
 from tests.simulation.engine_world import Rules, World
 from tests.simulation.shapes import SHAPES
 
-SEEDS = range(1_000)
+SEEDS = range(500)
 #: Seeds that found a fault, and what it was.
 FOUND = {
     19: "an instance that was restored from the log had no snapshot at the next checkpoint",
