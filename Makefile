@@ -8,7 +8,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 	--custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test soak bench lint schemas map lock lock-jars clean
+.PHONY: help setup up demo check test soak bench lint schemas map dictionary lock lock-jars clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -53,6 +53,9 @@ map: ## Write docs/map.md, a line for each file
 
 schemas: setup ## Make the Avro files from the structs
 	@$(BIN)/python -m headwater.schemas.write
+
+dictionary: setup ## Write docs/data/README.md, from the comments of the tables
+	@$(BIN)/python -m headwater.projections.postgres.dictionary docs/data/README.md
 
 lock: ## Pin the Python packages anew, from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml --output-file requirements.txt

@@ -298,14 +298,23 @@ async def _project(settings: "Settings") -> None:
         await run_projector(cluster=cluster, dsn=dsn_of(settings), clock=now_ms, stop=stop)
 
 
-@cli.command(epilog=examples("headwater migrate"))
+@cli.command(epilog=examples("headwater migrate", "headwater migrate --reader analyst"))
+@click.option(
+    "--reader",
+    metavar="ROLE",
+    help="Then make this role, which reads the documented tables and views alone.",
+)
 @postgres_option
-def migrate(postgres: str | None) -> None:
+def migrate(reader: str | None, postgres: str | None) -> None:
     """Bring Postgres' tables up to this release."""
+    from headwater.projections.postgres.analysts import make_reader  # noqa: PLC0415 (see above)
     from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
 
-    applied = migrate_database(dsn_of(settings_from(postgres=postgres)), say)
+    dsn = dsn_of(settings_from(postgres=postgres))
+    applied = migrate_database(dsn, say)
     say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
+    if reader is not None:
+        say(f"{reader} reads {', '.join(make_reader(dsn, reader))}.")
 
 
 @cli.group(

@@ -54,6 +54,13 @@ class DatabaseTooNew(HeadwaterError):
     code = "database_too_new"
 
 
+class ExportRefused(HeadwaterError):
+    """A table that is not there, may not be read, or has no such column."""
+
+    disposition = Disposition.REJECT
+    code = "export_refused"
+
+
 class LogTruncated(HeadwaterError):
     """A topic that ends before what the projection has already applied of it."""
 

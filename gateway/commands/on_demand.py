@@ -51,6 +51,11 @@ COMMANDS: Final = (
         "Say what a delivery has set and started.",
     ),
     OnDemand(
+        "export",
+        "headwater.gateway.commands.export:export",
+        "Write a table or view to a file: Parquet, CSV or NDJSON.",
+    ),
+    OnDemand(
         "instances",
         "headwater.gateway.commands.instances:instances",
         "Look at instances of workflows, create, steer and signal them.",

@@ -1,0 +1,120 @@
+"""`headwater export`: a table or view as a file for analysts, read from Postgres."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import click
+
+from headwater.gateway.commands.export_formats import WRITERS
+from headwater.gateway.commands.options import dsn_of, examples, postgres_option, settings_from
+from headwater.gateway.commands.output import at_terminal, counted, say
+
+_REPORT_EVERY_S: Final = 0.5
+
+
+@click.command(
+    epilog=examples(
+        "headwater export daily_summary --format parquet -o days.parquet",
+        "headwater export biomarkers_wide --format csv --user user_amara",
+        "headwater export sleep_sessions --format ndjson --since 2026-07-01T00:00:00Z > nights",
+        "headwater export daily_summary --format csv --postgres postgresql://analyst@db/headwater",
+    )
+)
+@click.argument("table")
+@click.option(
+    "--format",
+    "form",
+    required=True,
+    type=click.Choice(list(WRITERS)),
+    help="How rows are written.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file. Default: standard output.",
+)
+@click.option("--user", "user_id", metavar="ID", help="Only the rows of this user.")
+@click.option("--since", metavar="RFC3339", help="Only rows written since then.")
+@postgres_option
+def export(
+    table: str,
+    form: str,
+    output: Path | None,
+    user_id: str | None,
+    since: str | None,
+    postgres: str | None,
+) -> None:
+    """Write a table or view to a file: all of it as it is at one moment.
+
+    It reads Postgres itself, and needs no more than the analysts' role (`headwater migrate
+    --reader`). A file appears under its name when it is whole.
+    """
+    from headwater.projections.postgres.exporting import exported  # noqa: PLC0415 (loads slowly)
+
+    if form == "parquet" and output is None and at_terminal():
+        raise click.UsageError("--format parquet: expected --output, or a pipe, found a terminal")
+    dsn = dsn_of(settings_from(postgres=postgres))
+    with (
+        exported(dsn, table, user_id=user_id, since=_moment(since)) as found,
+        _file(output) as file,
+    ):
+        writer = WRITERS[form](file, found.columns)
+        tell, rows = _progress(table, time.monotonic), 0
+        for batch in found.batches:
+            writer.write(batch)
+            rows += len(batch)
+            tell(rows)
+        writer.finish()
+    say(f"{counted(rows, 'row')} of {table}" + (f" in {output}" if output else ""))
+
+
+def _moment(since: str | None) -> datetime | None:
+    if since is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(since)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise click.UsageError(
+            "--since: expected RFC 3339 with an offset, for example 2026-07-01T00:00:00Z, "
+            f"found {since[:60]!r}"
+        )
+    return moment
+
+
+@contextmanager
+def _file(output: Path | None) -> Iterator[BinaryIO]:
+    """Where rows are written; a file gets its name when all of it is there."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = output.with_name(f"{output.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _progress(table: str, clock: Callable[[], float]) -> Callable[[int], None]:
+    """Tells a person who waits how many rows there are so far, on a line of its own."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    last_s = clock()
+
+    def tell(rows: int) -> None:
+        nonlocal last_s
+        if clock() - last_s >= _REPORT_EVERY_S:
+            last_s = clock()
+            click.echo(f"\r{table}: {rows:,} rows", err=True, nl=False)
+
+    return tell
