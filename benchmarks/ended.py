@@ -112,7 +112,7 @@ def _sent(number: int, command: Command) -> CommandSent:
     )
 
 
-async def _nothing() -> None:
+async def _nothing(*_: object) -> None:
     pass
 
 

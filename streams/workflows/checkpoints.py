@@ -55,14 +55,14 @@ class Taken(NamedTuple):
 class Checkpoints:
     """The checkpoints of a worker's partitions.
 
-    Shape:  `replied` is awaited until the outcomes that were given out have been sent.
+    Shape:  `replied` is awaited until the outcomes that a partition has given out were sent.
     """
 
     def __init__(
         self,
         workflow_log: WorkflowLog,
         *,
-        replied: Callable[[], Awaitable[None]],
+        replied: Callable[[Partition], Awaitable[None]],
         commit: Callable[[], Awaitable[None]],
         records: int = CHECKPOINT_RECORDS,
         seconds: float = CHECKPOINT_S,
@@ -109,7 +109,7 @@ class Checkpoints:
             return
         try:
             async with asyncio.timeout(_REPLIES_S):
-                await self._replied()
+                await self._replied(partition)
             if partition.replied <= mark.cause:
                 # After a takeover some commands are read again, and answered once more.
                 taken.put_back()

@@ -32,18 +32,18 @@ from headwater.schemas.errors import (
     NewerSchema,
     NotYetReadable,
 )
-from headwater.schemas.history import HistoryAppended, PartitionClaimed, ReplySent
+from headwater.schemas.history import HistoryAppended, PartitionClaimed
 from headwater.schemas.newer import is_newer, readable, why_waits
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import (
     MAX_VALUE_BYTES,
     WORKFLOW_HISTORY,
-    WORKFLOW_REPLIES,
     WORKFLOW_SNAPSHOTS,
 )
 from headwater.streams.kafka.appender import Appender, Sent
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Outgoing
 
 #: A record with its offset.
@@ -103,38 +103,31 @@ class WorkflowLog:
     def __init__(self, *, cluster: Cluster, client_id: str, clock: Callable[[], int]) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._client_id = client_id
-        #: What claims go through.
-        self._history = self._producer()
+        self._producers = Producers(cluster, f"{client_id}-history")
         # A producer of its own: what is no history waits for none, and its errors stop none.
         self._aside = Appender(cluster=cluster, client_id=f"{client_id}-aside")
         self._tenures: dict[int, Tenure] = {}
-        self._ending: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Connects.
 
         Errors: BrokerUnavailable.
         """
-        await self._history.start()
+        await self._producers.current.start()
         await self._aside.start()
 
     async def stop(self) -> None:
         """Gives up all partitions and disconnects."""
         for partition in list(self._tenures):
             self.release(partition)
-        ending = [self._history.stop(_STOP_S), self._aside.stop(_STOP_S), *self._ending]
-        await asyncio.gather(*ending)
-
-    def _producer(self) -> Appender:
-        return Appender(cluster=self._cluster, client_id=f"{self._client_id}-history")
+        await asyncio.gather(self._producers.stop(), self._aside.stop(_STOP_S))
 
     async def partitions(self) -> int:
         """The number of partitions of the workflow topics.
 
         Errors: BrokerUnavailable, also when there are no such topics.
         """
-        return await self._history.partitions(WORKFLOW_HISTORY)
+        return await self._producers.current.partitions(WORKFLOW_HISTORY)
 
     async def claim(
         self, partition: int, owner: str, workflows: Mapping[str, str] | None = None
@@ -149,13 +142,13 @@ class WorkflowLog:
         """
         record = claim_of(owner, workflows or {}, self._clock())
         self.release(partition)
-        producer = self._history
+        producer = self._producers.of(partition)
         try:
             epoch = await _place(
                 producer, Outgoing(WORKFLOW_HISTORY, partition, None, encode(record))
             )
         except BrokerUnavailable:
-            self._retire(producer)
+            self._producers.failed(partition, producer)
             raise
         self.release(partition)
         self._tenures[partition] = Tenure(epoch, producer, epoch + 1)
@@ -166,23 +159,7 @@ class WorkflowLog:
         tenure = self._tenures.pop(partition, None)
         if tenure is not None:
             tenure.stop("it was given up")
-            self._end_unused(tenure.producer)
-
-    def _retire(self, producer: Appender) -> None:
-        """Makes the next claims go through a new producer."""
-        if producer is self._history:
-            self._history = self._producer()
-        self._end_unused(producer)
-
-    def _end_unused(self, producer: Appender) -> None:
-        """Ends a retired producer of which no partition is left, in the background."""
-        if producer is self._history or any(
-            tenure.producer is producer for tenure in self._tenures.values()
-        ):
-            return
-        ending = asyncio.create_task(producer.stop(_STOP_S))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+            self._producers.leave(partition)
 
     async def read(self, partition: int, start: int, end: int) -> AsyncIterator[list[Placed]]:
         """Yields the records from start on and before end, some at a time, with their offsets.
@@ -224,7 +201,7 @@ class WorkflowLog:
             tenure.pause_s = _UNWRITABLE_S
         except BrokerUnavailable as error:
             tenure.stop(error.message)
-            self._retire(tenure.producer)
+            self._producers.failed(partition, tenure.producer)
         except BaseException as error:
             tenure.stop(f"an append ended with {error!r}")
             raise
@@ -315,24 +292,6 @@ class WorkflowLog:
             for record in records:
                 value = None if is_newer(record) else record.value
                 yield record.key or b"", None if value is None else decode(value, SnapshotTaken)
-
-    async def reply(self, replies: Iterable[tuple[int, ReplySent]]) -> None:
-        """Sends outcomes to those who wait for them; returns when they are durable.
-
-        Shape:  (reply_to, reply); those that nobody waits for, or that name no partition of the
-                topic, are left out.
-        Errors: BrokerUnavailable; some may have been sent, and sending all again does no harm.
-        """
-        wanted = [(to, reply) for to, reply in replies if to >= 0]
-        if wanted:
-            count = await self._aside.partitions(WORKFLOW_REPLIES)
-            await self._aside.append_or_stop(
-                [
-                    Outgoing(WORKFLOW_REPLIES, to, None, encode(reply))
-                    for to, reply in wanted
-                    if to < count
-                ]
-            )
 
 
 async def _place(producer: Appender, claim: Outgoing) -> int:

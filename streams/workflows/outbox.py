@@ -2,28 +2,28 @@
 
 The commands of an instance are sent in their order, and so are its records for one topic. An
 instance learns up to which of its posts Kafka has acknowledged all. A topic that cannot be written
-to delays no other.
+to delays no other, nor does a partition of commands.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.codec import encode
-from headwater.schemas.errors import BrokerUnavailable, HeadwaterError, NotYetReadable
+from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.failures import RECORD_TOO_LARGE
 from headwater.schemas.history import CommandSent, Post, instance_key
-from headwater.schemas.topics import MAX_VALUE_BYTES, WORKFLOW_COMMANDS
+from headwater.schemas.topics import DEAD_LETTERS, MAX_VALUE_BYTES, WORKFLOW_COMMANDS
 from headwater.streams.engine.effects import Queued, command_of
 from headwater.streams.engine.refusal_notices import refusal_notice
-from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import dead_letter
+from headwater.streams.kafka.partition_queues import PartitionQueues
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
-from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.workflows.publishing import Publishing
 
 log = logging.getLogger(__name__)
@@ -33,11 +33,15 @@ _STOP_S: Final = 2.0
 
 
 class _Waiting(NamedTuple):
-    """A post that is a command, and the partition and key of its sender."""
+    """A command that is to be sent.
 
-    partition: int
-    sender: str
-    post: Post
+    Shape:  sent is called when it is durable; partition and sender are those of the instance whose
+            post it is, if it is one.
+    """
+
+    make: Callable[[], CommandSent]
+    sent: Callable[[], None]
+    partition: int = -1
 
 
 class Outbox:
@@ -55,15 +59,27 @@ class Outbox:
         clock: Callable[[], int],
         sent: Callable[[int, str, int], None],
     ) -> None:
-        self._appender = Appender(cluster=cluster, client_id=client_id)
+        self._commands = PartitionQueues[_Waiting](
+            cluster=cluster,
+            client_id=client_id,
+            topic=WORKFLOW_COMMANDS,
+            what="what workflows send has to wait",
+            records=self._records,
+            appended=lambda waiting: waiting.sent(),
+        )
+        self._dead_letters = PartitionQueues[Outgoing](
+            cluster=cluster,
+            client_id=client_id,
+            topic=DEAD_LETTERS,
+            what="dead letters have to wait",
+            records=lambda letters: letters,
+            appended=lambda _: None,
+        )
         self._publishing = Publishing(cluster=cluster, sent=self._done)
         self._clock = clock
         self._sent = sent
-        self._waiting: list[_Waiting] = []
         #: Numbers of posts and whether they are durable, by partition and instance.
         self._open: dict[int, dict[str, dict[int, bool]]] = defaultdict(dict)
-        self._dead_letters: list[Outgoing] = []
-        self._wake = asyncio.Event()
 
     def queue(self, partition: int, queued: Queued) -> None:
         """Takes posts of an instance."""
@@ -73,19 +89,24 @@ class Outbox:
         records = [post for post in queued.posts if post.command is None]
         if records:
             self._publishing.queue(partition, queued.key, records)
-        self._waiting += [
-            _Waiting(partition, queued.key, post)
-            for post in queued.posts
-            if post.command is not None
-        ]
-        self._wake.set()
+        for post in queued.posts:
+            if post.command is not None:
+                self._send_post(partition, queued.key, post)
 
-    async def deliver(self, commands: Sequence[CommandSent]) -> None:
-        """Sends commands that no outbox holds; returns when they are durable.
+    def _send_post(self, partition: int, sender: str, post: Post) -> None:
+        key = instance_key(post.workflow or "", post.instance_id or "")
+        make = partial(command_of, sender, post, self._clock())
+        sent = partial(self._done, partition, sender, post.number)
+        self._queue(key, _Waiting(make, sent, partition))
 
-        Errors: BrokerUnavailable.
-        """
-        await self._appender.append_or_stop(await self._records(commands))
+    def deliver(self, commands: Sequence[CommandSent], sent: Callable[[], None]) -> None:
+        """Sends commands that no instance has posted; `sent` is called for each that is durable."""
+        for command in commands:
+            key = instance_key(command.workflow, command.instance_id)
+            self._queue(key, _Waiting(partial(_as_it_is, command), sent))
+
+    def _queue(self, key: str, waiting: _Waiting) -> None:
+        self._commands.add(partition_of(key.encode(), self._commands.count), waiting)
 
     def park(self, record: Incoming, error: HeadwaterError) -> None:
         """Takes a command that cannot be read, for the dead letters."""
@@ -97,46 +118,29 @@ class Outbox:
             now_ms=self._clock(),
             error=error,
         )
-        self._dead_letters.append(parked)
-        self._wake.set()
+        self._dead_letters.add(parked.partition, parked)
 
     def forget(self, partition: int) -> None:
         """Drops the posts of a partition that has another owner now, who will send them."""
         self._open.pop(partition, None)
-        self._waiting = [each for each in self._waiting if each.partition != partition]
+        self._commands.drop(lambda waiting: waiting.partition == partition)
         self._publishing.forget(partition)
+
+    async def connect(self) -> None:
+        """Connects, before anything is queued.
+
+        Errors: BrokerUnavailable.
+        """
+        await self._commands.connect()
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
-        retrying = Retrying(log, "what workflows send has to wait", longest_s=5.0)
         try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                await retrying.until_done(self._send_waiting)
+            await asyncio.gather(self._commands.run(), self._dead_letters.run())
         finally:
             await self._publishing.stop()
-            await self._appender.stop(within_s=_STOP_S)
-
-    async def _send_waiting(self) -> None:
-        """Sends all that waits.
-
-        Errors: BrokerUnavailable, NotYetReadable; then it still waits.
-        """
-        dead_letters, self._dead_letters = self._dead_letters, []
-        waiting, self._waiting = self._waiting, []
-        try:
-            now_ms = self._clock()
-            sent = [command_of(each.sender, each.post, now_ms) for each in waiting]
-            commands = await self._records(sent)
-            await self._appender.append_or_stop(dead_letters + commands)
-        except (BrokerUnavailable, NotYetReadable):
-            self._dead_letters = dead_letters + self._dead_letters
-            # Those of partitions that were given up meanwhile are sent twice, which does no harm.
-            self._waiting = waiting + self._waiting
-            raise
-        for each in waiting:
-            self._done(each.partition, each.sender, each.post.number)
+            await self._commands.stop(_STOP_S)
+            await self._dead_letters.stop(_STOP_S)
 
     def _done(self, partition: int, key: str, number: int) -> None:
         """Takes note of a durable post; the instance learns of it when all before it are, too."""
@@ -154,14 +158,14 @@ class Outbox:
         if through is not None:
             self._sent(partition, key, through)
 
-    async def _records(self, commands: Sequence[CommandSent]) -> list[Outgoing]:
-        count = await self._appender.partitions(WORKFLOW_COMMANDS)
+    def _records(self, waiting: Sequence[_Waiting]) -> list[Outgoing]:
         records = []
-        for command in commands:
-            sent, value = self._sendable(command)
+        for each in waiting:
+            sent, value = self._sendable(each.make())
             if sent is not None:
                 key = instance_key(sent.workflow, sent.instance_id).encode()
-                records.append(Outgoing(WORKFLOW_COMMANDS, partition_of(key, count), key, value))
+                place = partition_of(key, self._commands.count)
+                records.append(Outgoing(WORKFLOW_COMMANDS, place, key, value))
         return records
 
     def _sendable(self, command: CommandSent) -> tuple[CommandSent | None, bytes]:
@@ -178,3 +182,7 @@ class Outbox:
         refused = Rejection(RECORD_TOO_LARGE, fault)
         back = refusal_notice(command, refused, None, self._clock())
         return back, b"" if back is None else encode(back)
+
+
+def _as_it_is(command: CommandSent) -> CommandSent:
+    return command

@@ -47,6 +47,8 @@ _COMMANDS_MAX: Final = 2_000
 _SESSION_MS: Final = 10_000
 _METADATA_AGE_MS: Final = 3_000
 _RETRY_S: Final = 1.0
+#: How long the end of the commands is waited for: meanwhile no commands are read.
+_END_S: Final = 2.0
 _RETRY_AFTER_FAULT_S: Final = 30.0
 
 
@@ -199,16 +201,26 @@ class Ownership:
         if not due:
             return
         try:
-            ends = await self._consumer.end_offsets([_commands(each.number) for each in due])
-        except (KafkaError, OSError) as error:
+            async with asyncio.timeout(_END_S):
+                ends = await self._consumer.end_offsets(
+                    [_commands(each.number) for each in due if self._has_leader(each.number)]
+                )
+        except (KafkaError, OSError) as error:  # also TimeoutError
             log.warning("the end of the commands cannot be read: %r", error)
             return
         for partition in due:
-            reading, end = self._readings[partition.number], ends[_commands(partition.number)]
+            reading, end = self._readings[partition.number], ends.get(_commands(partition.number))
+            if end is None:
+                continue
             if reading.fetched >= end:
                 partition.reached_ms = now_ms
             else:
                 reading.ahead = now_ms, end
+
+    def _has_leader(self, number: int) -> bool:
+        """Whether the commands of a partition have one: aiokafka would wait for it, 40 s long."""
+        cluster = self._consumer._client.cluster  # noqa: SLF001 (there is no other way to ask)
+        return cluster.leader_for_partition(_commands(number)) not in {None, -1}
 
     async def commit(self) -> None:
         """Commits to the group up to where commands have their replies; only takeovers go by it."""

@@ -11,6 +11,7 @@ records that its predecessors left before any of its own.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +29,9 @@ from headwater.streams.kafka.retrying import Retrying
 log = logging.getLogger(__name__)
 
 #: How long a transaction may stay open: nobody reads past it meanwhile, if its producer dies.
-_TRANSACTION_MS: Final = 15_000
+_TRANSACTION_S: Final = 15.0
+#: How long a producer may take to be ready: a partition of the topic may have no leader.
+_BEGIN_S: Final = 30.0
 #: How long a producer may take to end.
 _STOP_S: Final = 5.0
 
@@ -82,7 +85,8 @@ class Publisher:
 
     async def _publish_waiting(self) -> None:
         try:
-            producer = self._producer or await self._begin()
+            async with asyncio.timeout(_BEGIN_S):
+                producer = self._producer or await self._begin()
             waiting = list(self._waiting)
             fresh = [each for each in waiting if self._is_fresh(each.post)]
             if fresh:
@@ -104,7 +108,7 @@ class Publisher:
             **self._cluster.options(),
             client_id=self._name,
             transactional_id=self._name,
-            transaction_timeout_ms=_TRANSACTION_MS,
+            transaction_timeout_ms=int(_TRANSACTION_S * 1000),
             max_request_size=MAX_RECORD_BYTES,
         )
         self._producer = producer
@@ -124,10 +128,19 @@ class Publisher:
     async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[_Waiting]) -> None:
         reached = max(self._reached, _order(waiting[-1]) + 1)
         count = len(await producer.partitions_for(self._topic))
-        async with producer.transaction():
-            acknowledged = [await self._send(producer, count, *each) for each in waiting]
-            await asyncio.gather(*acknowledged)
-            await producer.send_offsets_to_transaction({self._input: reached}, self._group)
+        try:
+            async with asyncio.timeout(_TRANSACTION_S):
+                await producer.begin_transaction()
+                acknowledged = [await self._send(producer, count, *each) for each in waiting]
+                await asyncio.gather(*acknowledged)
+                await producer.send_offsets_to_transaction({self._input: reached}, self._group)
+                await producer.commit_transaction()
+        except BaseException:
+            # Else it stays open until the next producer begins. It may be of no more use, or have
+            # been committed after all: then this fails, or waits for a broker that is away.
+            with contextlib.suppress(KafkaError, OSError, AssertionError):
+                await asyncio.wait_for(producer.abort_transaction(), _STOP_S)
+            raise
         self._reached = reached
 
     async def _send(
@@ -146,10 +159,14 @@ class Publisher:
     async def _end_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            try:
-                await asyncio.wait_for(producer.stop(), _STOP_S)
-            except (KafkaError, OSError, TimeoutError) as error:
-                log.debug("%s did not end in order: %r", self._name, error)
+            stopping = asyncio.create_task(producer.stop())
+            await asyncio.wait([stopping], timeout=_STOP_S)
+            if not stopping.done():
+                # A producer that was fenced, or whose broker is away, may never end by itself.
+                stopping.cancel()
+                producer._sender.sender_task.cancel()  # noqa: SLF001 (nothing else ends it)
+                await producer.client.close()
+            await asyncio.gather(stopping, return_exceptions=True)
 
 
 class Publishing:

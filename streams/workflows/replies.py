@@ -1,59 +1,118 @@
 """Sends the outcomes of commands: to clients, and to workflows whose commands were refused."""
 
 import asyncio
-import logging
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
-from headwater.schemas.history import CommandSent, ReplySent
-from headwater.streams.engine.turns import Answers
-from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.workflows.log import WorkflowLog
+from headwater.schemas.codec import encode
+from headwater.schemas.history import ReplySent
+from headwater.schemas.topics import WORKFLOW_REPLIES
+from headwater.streams.engine.turns import Answers, Partition
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.partition_queues import PartitionQueues
+from headwater.streams.kafka.records import Outgoing
 from headwater.streams.workflows.outbox import Outbox
 
-log = logging.getLogger(__name__)
+#: How long a producer may take to end.
+_STOP_S: Final = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """Outcomes of commands, and how many of their records are not durable yet."""
+
+    answers: Answers
+    left: int
+
+
+@dataclass(slots=True, eq=False)
+class _Reply:
+    """An outcome on its way, and the others that it belongs to."""
+
+    to: int
+    reply: ReplySent
+    open: _Open
 
 
 class Replies:
-    """Sends outcomes, in the order of the commands of each partition.
+    """Sends outcomes, those for one receiver in the order of the commands of a partition.
 
-    When they are acknowledged the partition takes note of it: an owner that takes it over replies
-    again from there on.
+    When all up to one are acknowledged, the partition takes note of it: an owner that takes it over
+    replies again from there on. What nobody waits for, or names no partition of the topic, is left
+    out.
     """
 
-    def __init__(self, workflow_log: WorkflowLog, outbox: Outbox) -> None:
-        self._log = workflow_log
+    def __init__(self, *, cluster: Cluster, client_id: str, outbox: Outbox) -> None:
         self._outbox = outbox
-        #: Outcomes, and whoever waits for those before.
-        self._queue: asyncio.Queue[Answers | asyncio.Future[None]] = asyncio.Queue()
+        self._replies = PartitionQueues[_Reply](
+            cluster=cluster,
+            client_id=client_id,
+            topic=WORKFLOW_REPLIES,
+            what="replies have to wait",
+            records=_records,
+            appended=lambda sent: self._sent(sent.open),
+        )
+        #: Of each partition, in order; and whoever waits for those before.
+        self._open: defaultdict[Partition, deque[_Open | asyncio.Future[None]]] = defaultdict(deque)
 
     def send(self, answers: Answers) -> None:
         """Takes outcomes."""
-        self._queue.put_nowait(answers)
+        wanted = [(to, reply) for to, reply in answers.replies if 0 <= to < self._replies.count]
+        opened = _Open(answers, len(wanted) + len(answers.notices))
+        self._open[answers.partition].append(opened)
+        for to, reply in wanted:
+            self._replies.add(to, _Reply(to, reply, opened))
+        self._outbox.deliver(answers.notices, partial(self._sent, opened))
+        self._note(answers.partition)
 
-    async def all_sent(self) -> None:
-        """Waits until the outcomes that were given until now are sent."""
+    def forget(self, partition: Partition) -> None:
+        """Forgets a partition that was given up; what is on its way goes out all the same."""
+        for each in self._open.pop(partition, ()):
+            if isinstance(each, asyncio.Future) and not each.done():
+                each.set_result(None)
+
+    async def all_sent(self, partition: Partition) -> None:
+        """Waits until the outcomes of a partition that were given until now are sent."""
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(reached)
+        self._open[partition].append(reached)
+        self._note(partition)
         await reached
+
+    def _sent(self, opened: _Open) -> None:
+        opened.left -= 1
+        self._note(opened.answers.partition)
+
+    def _note(self, partition: Partition) -> None:
+        """Has a partition take note of what is sent, as far as all before it is."""
+        queue = self._open.get(partition)
+        while queue:
+            first = queue[0]
+            if isinstance(first, asyncio.Future):
+                if not first.done():
+                    first.set_result(None)
+            elif first.left:
+                return
+            else:
+                partition.replied_to(first.answers.through)
+            queue.popleft()
+
+    async def connect(self) -> None:
+        """Connects, before anything is to be sent.
+
+        Errors: BrokerUnavailable.
+        """
+        await self._replies.connect()
 
     async def run(self) -> None:
         """Sends until it is cancelled."""
-        while True:
-            waiting = [await self._queue.get()]
-            while not self._queue.empty():
-                waiting.append(self._queue.get_nowait())
-            answers = [each for each in waiting if isinstance(each, Answers)]
-            await self._send(
-                [reply for each in answers for reply in each.replies],
-                [notice for each in answers for notice in each.notices],
-            )
-            for each in waiting:
-                if isinstance(each, Answers):
-                    each.partition.replied_to(each.through)
-                elif not each.done():
-                    each.set_result(None)
+        try:
+            await self._replies.run()
+        finally:
+            await self._replies.stop(_STOP_S)
 
-    async def _send(self, replies: list[tuple[int, ReplySent]], notices: list[CommandSent]) -> None:
-        retrying = Retrying(log, "replies have to wait")
-        await retrying.until_done(lambda: self._log.reply(replies))
-        if notices:
-            await retrying.until_done(lambda: self._outbox.deliver(notices))
+
+def _records(replies: Sequence[_Reply]) -> list[Outgoing]:
+    return [Outgoing(WORKFLOW_REPLIES, each.to, None, encode(each.reply)) for each in replies]

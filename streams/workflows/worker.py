@@ -125,7 +125,7 @@ class WorkflowWorker:
             parked=self._outbox.park,
             wake_up=self._something_came.set,
         )
-        self._replies = Replies(self._log, self._outbox)
+        self._replies = Replies(cluster=cluster, client_id=f"{name}-replies", outbox=self._outbox)
         self._checkpoints = Checkpoints(
             self._log,
             replied=self._replies.all_sent,
@@ -192,6 +192,8 @@ class WorkflowWorker:
         retrying = Retrying(log, "waiting for Kafka")
         await retrying.until_done(self._log.start)
         self._driver.count = await retrying.until_done(self._log.partitions)
+        await retrying.until_done(self._outbox.connect)
+        await retrying.until_done(self._replies.connect)
 
     # -- turns
 
@@ -325,6 +327,7 @@ class WorkflowWorker:
         self._let_go()
         self._outbox.forget(partition.number)
         self._checkpoints.forget(partition)
+        self._replies.forget(partition)
         self._sql.forget(partition)
         partition.owner.instances.store.close()
 

@@ -20,7 +20,6 @@ from headwater.schemas.history import (
     HistoryAppended,
     LogWritten,
     PartitionClaimed,
-    ReplySent,
 )
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import MAX_RECORD_BYTES
@@ -35,8 +34,6 @@ class Place:
 
     open: Callable[[], WorkflowLog]
     partitions: tuple[int, ...]
-    #: Everything on a partition of `workflow-replies`, oldest first.
-    replies: Callable[[int], Awaitable[list[ReplySent]]]
     opened: list[WorkflowLog] = field(default_factory=list)
 
     @property
@@ -285,19 +282,5 @@ class WorkflowLogContract:
             await log.write_snapshots({partition: [(b"a", None)]})
             found = dict([pair async for pair in log.read_snapshots(partition)])
             assert (found[b"a"], found[b"b"]) == (None, taken)
-
-        run(scenario)
-
-    def test_replies_go_where_somebody_waits(self, run: Run):
-        async def scenario(place: Place) -> None:
-            log, to = place.log(), place.partition
-            before = len(await place.replies(to))
-            outcome = ReplySent(
-                command_id="c1", code="", message="", status="running", run_number=0,
-                partition=to, position=1,
-            )  # fmt: skip
-            await log.reply([(to, outcome), (-1, outcome), (10_000, outcome)])
-            await log.reply([])
-            assert (await place.replies(to))[before:] == [outcome]
 
         run(scenario)

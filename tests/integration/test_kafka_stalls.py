@@ -20,9 +20,11 @@ from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
+from headwater.streams.workflows import publishing
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import a_delivery
+from tests.integration.test_publishing import Told, a_topic, found_in, posts
 
 
 class Broker:
@@ -201,5 +203,36 @@ def test_stopping_while_kafka_stalls_ends(broker: Broker):
             assert all(isinstance(answer, BrokerUnavailable) for answer in answers)
         # The producer ends in the background, once it can.
         await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+    asyncio.run(whole())
+
+
+def test_a_transaction_ends_in_time_while_kafka_stalls_and_what_it_held_is_published_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(publishing, "_TRANSACTION_S", 1.0)
+    monkeypatch.setattr(publishing, "_STOP_S", 0.5)
+
+    async def whole() -> None:
+        log = webhook_log(broker, 5)
+        await log.start()
+        await ready(log)  # It may have been suspended just now.
+        await log.stop()
+        topic, told = await a_topic(broker.bootstrap), Told()
+        publisher = publishing.Publisher(
+            cluster=Cluster(broker.bootstrap), partition=0, topic=topic, sent=told
+        )
+        running = asyncio.create_task(publisher.run())
+        publisher.queue("a", posts(topic, (0, 5)))
+        await told.until(1)
+        with broker.suspended():
+            publisher.queue("a", posts(topic, (1, 7)))
+            async with asyncio.timeout(20):
+                while "have to wait" not in caplog.text:  # noqa: ASYNC110, a log has no event
+                    await asyncio.sleep(0.05)
+        await told.until(2)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert await found_in(broker.bootstrap, topic) == [("a#0", "0"), ("a#1", "1")]
 
     asyncio.run(whole())

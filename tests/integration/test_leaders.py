@@ -21,6 +21,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
+from headwater.streams.kafka.partition_queues import PartitionQueues
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
@@ -295,6 +296,45 @@ def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
+
+
+def test_what_waits_for_a_partition_without_a_leader_holds_up_nothing_else(brokers: Brokers):
+    cluster = brokers.start(replication=1)
+    done: list[tuple[int, int]] = []
+
+    async def scenario() -> None:
+        await on_both(cluster, DEAD_LETTERS)
+        queues = PartitionQueues[tuple[int, int]](
+            cluster=cluster,
+            client_id="test",
+            topic=DEAD_LETTERS,
+            what="they have to wait",
+            records=lambda entries: [
+                Outgoing(DEAD_LETTERS, place, b"k", b"%d" % number) for place, number in entries
+            ],
+            appended=done.append,
+        )
+        await queues.connect()
+        await added(queues, *((place, 0) for place in range(2)))
+        await asyncio.to_thread(brokers.second.kill)
+        queues.add(1, (1, 1))
+        for number in range(1, 50):
+            async with asyncio.timeout(5):
+                await added(queues, (0, number))
+        assert (1, 1) not in done
+        await asyncio.to_thread(brokers.second.start)
+        await added(queues, (1, 2))
+        await queues.stop(5)
+
+    async def added(queues: PartitionQueues[tuple[int, int]], *entries: tuple[int, int]) -> None:
+        for entry in entries:
+            queues.add(entry[0], entry)
+        async with asyncio.timeout(PATIENCE_S):
+            while not set(entries) <= set(done):  # noqa: ASYNC110 (nobody would set an event)
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+    assert [number for place, number in done if place == 1] == [0, 1, 2]
 
 
 async def joined_a_group(cluster: Cluster) -> None:

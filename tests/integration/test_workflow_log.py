@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -73,12 +73,8 @@ def a_log(bootstrap: str) -> WorkflowLog:
 
 
 def on_kafka(bootstrap: str) -> Run:
-    async def replies(partition: int) -> list[ReplySent]:
-        read = read_partition(Cluster(bootstrap), [WORKFLOW_REPLIES], partition)
-        return [decode(record.value, ReplySent) async for records in read for record in records]
-
     async def whole(scenario: Scenario) -> None:
-        place = Place(lambda: a_log(bootstrap), tuple(range(PARTITIONS)), replies)
+        place = Place(lambda: a_log(bootstrap), tuple(range(PARTITIONS)))
         try:
             await scenario(place)
         finally:
@@ -244,11 +240,18 @@ def test_what_appending_costs_is_told(topics: str, run: Run):
     run(scenario)
 
 
+async def replied(appender: Appender, replies: Sequence[tuple[int, ReplySent]]) -> None:
+    await appender.append(
+        [Outgoing(WORKFLOW_REPLIES, to, None, encode(reply)) for to, reply in replies]
+    )
+
+
 class FakeOwner:
     """Owns all partitions, starts every run and refuses every other command."""
 
     def __init__(self, bootstrap: str) -> None:
         self.log = a_log(bootstrap)
+        self.replies = Appender(cluster=Cluster(bootstrap), client_id="replies")
         self.bootstrap = bootstrap
         self.commands: list[CommandSent] = []
 
@@ -276,7 +279,7 @@ class FakeOwner:
             (sent.reply_to, self.reply(sent, outcome, partition, first + number))
             for number, (sent, (_, outcome)) in enumerate(zip(commands, group, strict=True))
         ]
-        await self.log.reply([*replies, *replies])
+        await replied(self.replies, [*replies, *replies])
 
     @staticmethod
     def outcome(epoch: int, cause: int, sent: CommandSent) -> HistoryAppended:
@@ -427,19 +430,18 @@ def test_without_a_worker_the_outcome_is_unknown_and_the_command_stays(topics: s
         ]
         assert [command.command_id for command in commands][-2:] == ["a-late", "b-late"]
         # The replies come after all: nobody waits for them, and they stand in nobody's way.
-        log = a_log(topics)
-        await log.claim(partition, "late")
+        owner = Appender(cluster=Cluster(topics), client_id="late")
         outcome = FakeOwner.outcome(0, 0, commands[-1])
         late = FakeOwner.reply(commands[-1], outcome, partition, 0)
-        await log.reply([(commands[-1].reply_to, late)])
+        await replied(owner, [(commands[-1].reply_to, late)])
         send = asyncio.create_task(waiting.send("orders", "x", PauseRun(), command_id="c"))
         reply = FakeOwner.reply(commands[-1], outcome, partition, 1)
         reply = msgspec.structs.replace(reply, command_id="c")
         async with asyncio.timeout(20):
             while not send.done():
-                await log.reply([(commands[-1].reply_to, reply)])
+                await replied(owner, [(commands[-1].reply_to, reply)])
         assert await send == reply
-        await asyncio.gather(log.stop(), client.stop(), waiting.stop())
+        await asyncio.gather(owner.stop(), client.stop(), waiting.stop())
 
     asyncio.run(whole())
 

@@ -75,7 +75,7 @@ def _checkpoint(
 ) -> bool:
     """Has a checkpoint written; says whether another is due after it."""
 
-    async def replies() -> None:
+    async def replies(_: Partition) -> None:
         replied(checkpoints)
 
     checkpoints = Checkpoints(cast("Any", log), replied=replies, commit=_nothing, records=1)
