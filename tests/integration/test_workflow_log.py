@@ -347,7 +347,9 @@ def with_owner(
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            await asyncio.gather(owner.log.stop(), *(client.stop() for client in clients))
+            await asyncio.gather(
+                owner.log.stop(), owner.replies.stop(), *(client.stop() for client in clients)
+            )
 
     asyncio.run(whole())
 
