@@ -87,7 +87,8 @@ def up(demo: bool, no_demo: bool, **flags: str | int | Path | None) -> None:
     """Run everything on this machine: Kafka, Postgres, gateway, pipeline, projector, workflows.
 
     Posts the demo day and shows its rows, unless --no-demo says otherwise or Kafka is not the one
-    run here; then stays up until Ctrl-C. With --app, which may be given more than once, runs the
+    run here; then stays up until Ctrl-C. Terra is played by a stand-in unless
+    HEADWATER_TERRA_DEV_ID is set. With --app, which may be given more than once, runs the
     workflows of that app in place of the demo's.
     """
     from headwater.gateway.commands.up import run_up  # noqa: PLC0415 (see above)
@@ -205,6 +206,7 @@ def _member(part: str) -> str:
         "headwater worker --app my_package.workflows      every workflow of a module",
         "headwater worker --app my_package.workflows:all  those in one list of it",
         "headwater worker --app orders --app billing      two apps, each in a process of its own",
+        "headwater worker --app headwater                 what comes with Headwater, alone",
         "headwater worker --kafka kafka:9092",
         "headwater worker --app my_package.workflows --tick    when HEADWATER_TICK_URL is set",
     )
@@ -218,7 +220,8 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
 
     The pipeline drops duplicates, finds users and makes rows; it needs Kafka alone. Workflows need
     Postgres, too, if steps use tx.execute; with --kafka they have one only if it is given, too.
-    Several workers share the work; all of them run the same apps.
+    Several workers share the work; all of them run the same apps. Each also runs what comes with
+    Headwater: schedules, and the workflows that ask Terra for data.
 
     With --tick a worker listens at HEADWATER_TICK_URL and runs code of workflows only when somebody
     posts there; the gateway's POST /api/workflows/_runner/tick does, for those who have its key.

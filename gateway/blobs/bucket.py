@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError
+from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from headwater.gateway.blobs.store import (
@@ -45,7 +45,7 @@ class BucketBlobs:
     async def write(self, key: str, content: bytes, content_type: str) -> None:
         """As `Blobs.write`."""
         attributes = {"Content-Type": content_type}
-        with self._edge(key):
+        with self._edge():
             await obstore.put_async(self._store, checked_key(key), content, attributes=attributes)
 
     async def read(self, key: str) -> bytes:
@@ -69,7 +69,7 @@ class BucketBlobs:
     async def delete_prefix(self, prefix: str) -> int:
         """As `Blobs.delete_prefix`."""
         deleted = 0
-        with self._edge(prefix):
+        with self._edge():
             async for keys in self._pages(prefix):
                 await obstore.delete_async(self._store, keys)
                 deleted += len(keys)
@@ -77,7 +77,7 @@ class BucketBlobs:
 
     async def keys(self, prefix: str = "") -> AsyncIterator[str]:
         """As `Blobs.keys`."""
-        with self._edge(prefix):
+        with self._edge():
             async for page in self._pages(prefix):
                 for key in page:
                     yield key
@@ -90,12 +90,15 @@ class BucketBlobs:
         """Connections end by themselves."""
 
     @contextmanager
-    def _edge(self, key: str) -> Iterator[None]:
+    def _edge(self, key: str | None = None) -> Iterator[None]:
+        """Translates the library's errors; with a key, nothing there is a blob that is not."""
         try:
             yield
-        except NotFoundError as error:
-            raise BlobNotFound(f"expected a blob {key}, found none in {self._address}") from error
-        except BaseError as error:
+        except (BaseError, OSError) as error:
+            # What the library does not find is a plain FileNotFoundError.
+            if key is not None and isinstance(error, FileNotFoundError):
+                found = f"expected a blob {key}, found none in {self._address}"
+                raise BlobNotFound(found) from error
             raise BlobsUnavailable(
                 f"expected {self._address} to answer, found: {str(error).splitlines()[0]}"
             ) from error

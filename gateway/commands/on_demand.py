@@ -76,6 +76,11 @@ COMMANDS: Final = (
         "Copy the rows into a SQLite file: everything at first, then what changed.",
     ),
     OnDemand(
+        "terra-stand-in",
+        "headwater.gateway.commands.terra_stand_in:terra_stand_in",
+        "Play Terra: connect people who do not exist, and post made data of theirs, signed.",
+    ),
+    OnDemand(
         "token",
         "headwater.gateway.commands.user_tokens:token",
         "Print a token of a user, of the development issuer that `headwater up` has.",

@@ -7,6 +7,7 @@ on a thread of its own, over HTTP like any producer, so that Ctrl-C works all th
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
+from pydantic import SecretStr
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import SettingsWrong, url_of
@@ -26,7 +28,7 @@ from headwater.gateway.commands.work import declared_by
 from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.supervisor import Part, Supervisor
 from headwater.gateway.request_ids import ulid_source
-from headwater.gateway.settings import Settings, environment
+from headwater.gateway.settings import HOUSE_APP, Settings, environment
 from headwater.gateway.sources import sources_with_secrets, with_development_sources
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
@@ -34,6 +36,8 @@ from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import alter_topics, compare, create_topics, find_topics
 
 _HEALTH_TIMEOUT_S: Final = 2.0
+#: Where Terra's stand-in is, unless somebody else is there.
+_STAND_IN_PORT: Final = 8091
 
 
 @dataclass(slots=True)
@@ -66,7 +70,8 @@ def run_up(
         migrate(settings.postgres, say)
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
-        house.start(*parts_of(settings))
+        settings, stand_in = _with_terra(settings)
+        house.start(*stand_in, *parts_of(settings))
         if show_day:
             show = _Show(settings, clock, result, then_stop=then_stop)
             threading.Thread(target=show.run, name="demo day", daemon=True).start()
@@ -83,7 +88,7 @@ def _tell_of_app(settings: Settings) -> None:
         raise SettingsWrong(
             "HEADWATER_APP: expected the app whose workflows rules start, found none"
         )
-    if not settings.app:
+    if not settings.apps:
         return
     declared = declared_by(settings.apps)
     check_rules(settings, rules, declared)
@@ -124,6 +129,50 @@ def _with_servers(settings: Settings, house: Supervisor) -> Settings:
     return settings.model_copy(update={"kafka": kafka, "postgres": postgres})
 
 
+def _with_terra(settings: Settings) -> tuple[Settings, tuple[Part, ...]]:
+    """The settings with Terra, which somebody else plays unless we are known to it."""
+    if settings.terra_dev_id:
+        return settings, ()
+    port = _free_port(_STAND_IN_PORT)
+    url = f"http://127.0.0.1:{port}"
+    settings = settings.model_copy(
+        update={
+            "terra_api": f"{url}/v2",
+            "terra_dev_id": "stand-in",
+            "terra_api_key": SecretStr("stand-in"),
+        }
+    )
+    argv = (sys.executable, "-m", "headwater", "terra-stand-in", "--port", str(port))
+    file = ("--file", str(settings.data_dir / "terra-stand-in.sqlite"))
+    say(f"Terra is played by a stand-in at {url}/stand-in: no data of its are real")
+    return settings, (
+        Part(
+            name="terra-stand-in",
+            argv=(*argv, *file),
+            env=environment(settings),
+            ready=lambda: _answers(f"{url}/stand-in"),
+        ),
+    )
+
+
+def _free_port(wanted: int) -> int:
+    """A port of loopback on which nobody listens."""
+    for port in (wanted, 0):
+        try:
+            with socket.create_server(("127.0.0.1", port)) as found:
+                return int(found.getsockname()[1])
+        except OSError:
+            continue
+    return wanted
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=_HEALTH_TIMEOUT_S).is_success
+    except httpx.TransportError:
+        return False
+
+
 def parts_of(settings: Settings) -> tuple[Part, ...]:
     """Our own parts, in the order in which they are started."""
     url = url_of(settings)
@@ -134,21 +183,13 @@ def parts_of(settings: Settings) -> tuple[Part, ...]:
         own = settings.model_copy(update={"member": f"up-{name}", "app": app})
         return Part(name=name, argv=argv, env=environment(own), ready=ready)
 
-    def gateway_is_ready() -> bool:
-        try:
-            return httpx.get(f"{url}/health/ready", timeout=_HEALTH_TIMEOUT_S).is_success
-        except httpx.TransportError:
-            return False
-
-    parts = [
-        part("gateway", "serve", gateway_is_ready),
+    return (
+        part("gateway", "serve", lambda: _answers(f"{url}/health/ready")),
         # None of these listens anywhere; if one cannot do its work, the demo's rows do not come.
         part("pipeline", "worker", lambda: True),
         part("projector", "project", lambda: True),
-    ]
-    if settings.app:
-        parts.append(part("workflows", "worker", lambda: True, app=settings.app))
-    return tuple(parts)
+        part("workflows", "worker", lambda: True, app=settings.app or HOUSE_APP),
+    )
 
 
 class _Show:

@@ -189,12 +189,13 @@ class Terra:
                 failed = _failure(answer)
                 asked = retry_after_s(answer.headers.get("retry-after", ""), self._wall_s())
             if asked is not None:
+                # For every request, this one among them.
                 self._pace.hold(_steady_s() + min(asked, _PATIENCE_S))
             repeats += 1
             hopeless = isinstance(failed, TerraRefused) or (asked or 0.0) > _PATIENCE_S
             if hopeless or repeats >= self._attempts:
                 raise failed
-            await self._sleep(max(backoff_s(repeats - 1, self._draw()), asked or 0.0))
+            await self._sleep(backoff_s(repeats - 1, self._draw()))
 
 
 def _steady_s() -> float:

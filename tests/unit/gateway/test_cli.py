@@ -233,7 +233,7 @@ def test_of_the_parts_of_up_only_the_workflow_worker_knows_the_app() -> None:
     assert parts["pipeline"].argv[-1] == parts["workflows"].argv[-1] == "worker"
     members = [part.env["HEADWATER_MEMBER"] for part in parts.values()]
     assert len(set(members)) == len(members)
-    assert "workflows" not in {part.name for part in parts_of(load_settings())}
+    assert parts_of(load_settings())[-1].env["HEADWATER_APP"] == "headwater"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""`headwater terra-stand-in`: a server that plays Terra's API, for machines without Terra."""
+
+import logging
+import os
+from pathlib import Path
+
+import click
+import msgspec
+import uvloop
+
+from headwater.gateway.commands.options import examples, settings_from, url_of
+from headwater.gateway.commands.output import say
+from headwater.gateway.http.server import refuse_taken_port, serve
+from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
+from headwater.gateway.terra_stand_in.app import SWITCHES, create_stand_in
+from headwater.gateway.terra_stand_in.faults import Fault
+from headwater.gateway.terra_stand_in.setup import StandIn
+from headwater.streams.clock import now_ms
+
+#: It listens here alone: whoever could reach it could read what is uploaded.
+_HOST = "127.0.0.1"
+
+
+@click.command(
+    "terra-stand-in",
+    epilog=examples(
+        "headwater terra-stand-in",
+        "headwater terra-stand-in --port 8091 --file terra.sqlite --seed 7",
+        'headwater terra-stand-in --fault \'{"kind": "status", "status": 429}\'',
+        'headwater terra-stand-in --fault \'{"kind": "stall", "path": "/v2/daily", "times": 3}\'',
+        'headwater terra-stand-in --fault \'{"kind": "die", "after": 10}\'',
+    ),
+)
+@click.option("--port", type=int, default=8091, show_default=True, help="Port on loopback.")
+@click.option("--target", help="Where deliveries are posted. Default: this machine's gateway.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keeps what it knows, so that it goes on after it has died. Default: nothing is kept.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="What all data follow from.")
+@click.option(
+    "--lab-shape",
+    type=click.Choice(["typed", "untyped"]),
+    default="typed",
+    show_default=True,
+    help="Shape of lab reports: today's, or the one without type and user.",
+)
+@click.option(
+    "--fault", "faults", multiple=True, metavar="JSON", help="How it is to fail at first."
+)
+def terra_stand_in(
+    port: int,
+    target: str | None,
+    file: Path | None,
+    seed: int,
+    lab_shape: str,
+    faults: tuple[str, ...],
+) -> None:
+    """Play Terra: connect people who do not exist, and post made data of theirs, signed.
+
+    It is no part of Terra and knows nothing real. Point Headwater at it with HEADWATER_TERRA_API=
+    http://127.0.0.1:8091/v2 and any developer id and key; `headwater up` does that by itself unless
+    HEADWATER_TERRA_DEV_ID is set. POST /stand-in/faults has it fail, GET /stand-in says how it is.
+    """
+    settings = settings_from()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    refuse_taken_port(_HOST, port)
+    setup = StandIn(
+        target=target or f"{url_of(settings)}/webhooks/terra",
+        secret=_secret(settings),
+        url=f"http://{_HOST}:{port}",
+        file=file,
+        seed=seed,
+        widget_path=settings.terra_widget_path,
+        lab_field=settings.terra_lab_field,
+        lab_shape=lab_shape,
+    )
+    app = create_stand_in(setup, now_ms, map(_fault, faults))
+    say(
+        f"This is a stand-in for Terra: it plays {setup.url}/v2 with people who do not exist, and "
+        f"posts to {setup.target}. {setup.url}{SWITCHES} says how it is. Ctrl-C stops it."
+    )
+    uvloop.run(serve(app, host=_HOST, port=port, end_streams=lambda: None))
+
+
+def _secret(settings: Settings) -> str:
+    """The secret by which Terra signs, as the sources have it."""
+    for source in sources_with_secrets(settings, os.environ):
+        if source.name == "terra" and source.secrets:
+            return source.secrets[0]
+    return settings.secrets_of("terra")[0]
+
+
+def _fault(text: str) -> Fault:
+    try:
+        return msgspec.json.decode(text, type=Fault)
+    except msgspec.DecodeError as error:
+        raise click.UsageError(
+            f"--fault: expected a fault as JSON, found {text!r}: {error}"
+        ) from error

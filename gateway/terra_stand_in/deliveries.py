@@ -1,0 +1,125 @@
+"""The deliveries that are not data: connections that open and close, requests, lab reports."""
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import Any, Final
+
+from headwater.gateway.terra_stand_in.made_data import Chance, lab_results
+from headwater.gateway.terra_stand_in.people import Person, Post
+
+#: Ranges that are longer come with an announcement, and in parts.
+LARGE_DAYS: Final = 28
+#: Days of a chunk.
+_CHUNK_DAYS: Final = 10
+
+
+def connected(person: Person, session_id: str) -> Post:
+    """Somebody has connected a wearable."""
+    return Post(
+        session_id,
+        {
+            "type": "auth",
+            "status": "success",
+            "message": "User has successfully authenticated",
+            "widget_session_id": session_id,
+            "user": person.as_user(),
+        },
+    )
+
+
+def cancelled(reference_id: str | None, session_id: str) -> Post:
+    """Somebody did not want to, after all."""
+    return Post(
+        session_id,
+        {
+            "type": "auth_cancelled",
+            "status": "error",
+            "flow_id": session_id,
+            "reason": "access_denied",
+            "reference_id": reference_id,
+        },
+    )
+
+
+def disconnected(person: Person) -> Post:
+    """Somebody's connection was ended."""
+    return Post(
+        f"deauth-{person.user_id}",
+        {
+            "type": "deauth",
+            "status": "success",
+            "message": "User has deauthenticated",
+            "user": person.as_user(active=False),
+        },
+    )
+
+
+def data(kind: str, person: Person, first: date, last: date, reference: str) -> Iterator[Post]:
+    """The data of some days: announced if they are many, and in chunks, the latest first."""
+    chunks = list(_chunks(first, last))
+    if (last - first).days > LARGE_DAYS:
+        about = {"reference": reference, "user": person.as_user()}
+        yield Post(
+            reference,
+            {
+                "type": "large_request_processing",
+                "status": "processing",
+                "message": "Large request is being processed",
+                **about,
+            },
+        )
+        yield Post(
+            reference,
+            {
+                "type": "large_request_sending",
+                "message": "Large request payloads are being sent",
+                "expected_payloads": len(chunks),
+                **about,
+            },
+        )
+    for begins, ends in chunks:
+        yield Post(reference, chunk=(kind, person.user_id, begins.isoformat(), ends.isoformat()))
+
+
+def _chunks(first: date, last: date) -> Iterator[tuple[date, date]]:
+    while last >= first:
+        begins = max(first, last - timedelta(days=_CHUNK_DAYS - 1))
+        yield begins, last
+        last = begins - timedelta(days=1)
+
+
+def lab_report(seed: int, upload_id: str, reference_id: str | None, day: date) -> Post:
+    """A lab report that was read."""
+    results = lab_results(seed, upload_id, day)
+    body: dict[str, Any] = {
+        "type": "lab_report.completed",
+        "event_id": f"evt_{Chance(seed, upload_id).id_of('event')}",
+        "occurred_at": f"{day.isoformat()}T12:00:00Z",
+        "upload_id": upload_id,
+        "data": {
+            "session_id": str(Chance(seed, upload_id).whole("session", 10**15, 10**16)),
+            "reference_id": reference_id,
+            "report_date": day.isoformat(),
+            "report_locale": "en-GB",
+            "results_count": len(results),
+            "results": results,
+            "panels": [],
+        },
+    }
+    return Post(upload_id, body)
+
+
+def untyped_lab_report(seed: int, upload_id: str, day: date) -> Post:
+    """The same in the shape that reports had before: without a type, and without anybody's name."""
+    results = [
+        {
+            "biomarker": each["biomarker"]["key"],
+            "name": each["source"]["name"],
+            "value": each["measurement"]["numeric"],
+            "unit": each["measurement"]["units"],
+            "classification": each["interpretation"]["flag"],
+        }
+        for each in lab_results(seed, upload_id, day)
+    ]
+    report = {"report_date": day.isoformat(), "results": results}
+    return Post(upload_id, {"upload_id": upload_id, "data": [report]})

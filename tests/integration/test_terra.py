@@ -1,0 +1,374 @@
+"""Terra's client and the house's own workflows against a real stand-in, whatever it does to them.
+
+The workflows run in the harness, whose time is its own: a retry after an hour takes no time here.
+What they ask for is asked over HTTP of the stand-in, a process that can be made to fail and to die,
+and what comes of it is taken by a server that remembers everything.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import date
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headwater.gateway.house.terra_workflows import TerraWorkflows
+from headwater.gateway.terra.access import TerraAccess
+from headwater.gateway.terra.client import DATA_TYPES, Terra
+from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
+from headwater.gateway.terra_stand_in.posting import DIED
+from headwater.streams.harness.test_instance import TestInstance
+from headwater.streams.harness.workflow_test import WorkflowTest
+from tests.terra import KEYS, StandIn, Taken, taking, until
+
+DAY = date(2026, 11, 22)
+USER = "t-1"
+
+
+@pytest.fixture(scope="module")
+def taken() -> Iterator[Taken]:
+    with taking() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def process(scratch: Path, taken: Taken) -> Iterator[StandIn]:
+    directory = scratch / "terra"
+    directory.mkdir()
+    with StandIn(directory, taken.url) as running:
+        yield running
+
+
+@pytest.fixture
+def terra(process: StandIn, taken: Taken) -> StandIn:
+    """The stand-in, with nothing on its way; whatever it was told before."""
+    process.work()
+    until(lambda: process.look()["waiting"] == 0, "everything to be posted")
+    taken.bodies.clear()
+    return process
+
+
+class Outside:
+    """What the workflows need: Terra, and connections that a test names."""
+
+    def __init__(self, terra: Terra, connections: Sequence[str] = ()) -> None:
+        self._terra = terra
+        self._connections = sorted(connections)
+        self.pages = 0
+
+    async def terra(self) -> Terra:
+        return self._terra
+
+    async def connections(self) -> "Outside":
+        return self
+
+    async def active_connections(self, *, after: str, limit: int) -> list[str]:
+        self.pages += 1
+        return [each for each in self._connections if each > after][:limit]
+
+
+@asynccontextmanager
+async def house(terra: Terra, connections: Sequence[str] = ()) -> AsyncIterator[WorkflowTest]:
+    async with terra:
+        workflows = TerraWorkflows(Outside(terra, connections)).workflows
+        start = "2026-11-22T03:00:00Z"
+        async with WorkflowTest(workflows, start=start) as test:
+            yield test
+
+
+async def backfilled(test: WorkflowTest) -> TestInstance:
+    params = {"terra_user_id": USER, "user_id": "user_1", "until": DAY.isoformat()}
+    instance = await test.create("terra-backfill", id=f"{USER}-0", params=params)
+    await test.run_until_idle()
+    return instance
+
+
+def all_days(taken: Taken, terra: StandIn, number: int) -> None:
+    """Waits for the days of an import, and sees that each came."""
+    until(lambda: terra.look()["waiting"] == 0, "everything to be posted")
+    days = [date.fromordinal(DAY.toordinal() - back).isoformat() for back in range(number + 1)]
+    assert sorted(set(taken.days_of("daily"))) == sorted(days)
+    assert taken.unsigned == 0
+
+
+# -- the client
+
+
+async def _fails(terra: Terra, kind: type[Exception], match: str) -> None:
+    async with terra:
+        with pytest.raises(kind, match=match):
+            await terra.request_data("daily", USER, DAY, DAY)
+
+
+def test_without_a_developer_id_nothing_is_asked():
+    access = TerraAccess(api="http://127.0.0.1:1", dev_id="", api_key="k")
+    terra = Terra(access, draw=lambda: 0.0, wall_s=time.time)
+    asyncio.run(_fails(terra, TerraNotConfigured, "HEADWATER_TERRA_DEV_ID, found nothing"))
+
+
+def test_nobody_there_is_an_error_that_says_where():
+    access = TerraAccess(api="http://127.0.0.1:1", dev_id="d", api_key="k")
+    terra = Terra(access, draw=lambda: 0.0, wall_s=time.time, attempts=1)
+    asyncio.run(_fails(terra, TerraFailed, "expected an answer from GET http://127.0.0.1:1/daily"))
+
+
+def test_a_refusal_says_what_terra_said_and_is_not_repeated(terra: StandIn):
+    async def act() -> None:
+        async with terra.client() as client:
+            with pytest.raises(TerraRefused, match="found 404 Not Found: user not found") as caught:
+                await client.request_data("daily", "nobody", DAY, DAY)
+            assert caught.value.is_unknown
+            with pytest.raises(TerraRefused, match="invalid start_date"):
+                await client.request_data("daily", USER, DAY, date(2026, 1, 1))
+
+    terra.add(USER)
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(("status", "header"), [(429, "1"), (503, None), (500, None)])
+def test_what_passes_is_asked_again_and_not_before_retry_after(
+    terra: StandIn, status: int, header: str | None
+):
+    async def act() -> None:
+        async with terra.client() as client:
+            assert await client.request_data("daily", USER, DAY, DAY)
+
+    terra.add(USER)
+    terra.fail("status", status=status, retry_after=header, path="/v2/daily")
+    terra.slept.clear()
+    asyncio.run(act())
+    assert sum(terra.slept) == pytest.approx(1.25 if header else 0.25, abs=0.1)
+
+
+def test_a_retry_after_of_an_hour_is_not_waited_for(terra: StandIn):
+    terra.fail("status", status=429, retry_after="3600", path="/v2/daily")
+    asyncio.run(_fails(terra.client(), TerraFailed, "found 429 Too Many Requests"))
+
+
+def test_an_answer_that_is_none_of_terras_is_not_taken_for_one(terra: StandIn):
+    api = f"{terra.url}/widget/none"
+    asyncio.run(_fails(terra.client(api=api), TerraRefused, "found 404"))
+
+
+def test_the_connections_of_a_user_are_found_on_every_page(terra: StandIn):
+    terra.add(*(f"page-{number:04}" for number in range(1_100)), reference="user_many")
+    terra.add("page-0700", reference="user_few")
+
+    async def act() -> None:
+        async with terra.client() as client:
+            assert len(await client.subscriptions("user_many")) == 1_099
+            (found,) = await client.subscriptions("user_few")
+            assert (found.user_id, found.provider, found.active) == ("page-0700", "GARMIN", True)
+            assert await client.subscriptions("user_none") == ()
+
+    asyncio.run(act())
+
+
+def test_somebody_connects_on_the_page_and_disconnects(terra: StandIn, taken: Taken):
+    async def begin() -> str:
+        async with terra.client() as client:
+            there = "http://127.0.0.1/done?a=b"
+            session = await client.widget_session(
+                "user_new", providers=("WHOOP", "OURA"), success_url=there
+            )
+            assert session.expires_in == 900
+            return session.url
+
+    url = asyncio.run(begin())
+    page = httpx.get(url).text
+    assert "stand-in" in page
+    assert 'value="WHOOP"' in page
+    assert "GARMIN" not in page
+    done = httpx.post(url, data={"provider": "WHOOP"})
+    assert done.status_code == 303
+    assert done.headers["location"].startswith("http://127.0.0.1/done?a=b&user_id=")
+    until(lambda: taken.types() == ["auth"], "an auth")
+    user = taken.bodies[0]["user"]
+    assert (user["provider"], user["reference_id"]) == ("WHOOP", "user_new")
+    gone = f"{terra.url}/v2/auth/deauthenticateUser"
+    httpx.delete(gone, params={"user_id": user["user_id"]}, headers=KEYS).raise_for_status()
+    until(lambda: taken.types() == ["auth", "deauth"], "a deauth")
+    assert not httpx.post(url, data={"cancel": "yes"}).headers.get("location")
+    until(lambda: taken.types()[-1] == "auth_cancelled", "an auth_cancelled")
+
+
+def test_a_lab_report_is_read_and_its_file_is_wanted_in_one_field_alone(
+    terra: StandIn, taken: Taken
+):
+    async def act(client: Terra) -> tuple[str, str]:
+        async with client:
+            return await client.upload_lab_report(
+                "user_1", name="a.pdf", content_type="application/pdf", content=b"%PDF-1.7"
+            )
+
+    upload_id, answer = asyncio.run(act(terra.client()))
+    assert upload_id in answer
+    until(lambda: taken.types() == ["lab_report.completed"], "a lab report")
+    (body,) = taken.bodies
+    assert (body["upload_id"], body["data"]["reference_id"]) == (upload_id, "user_1")
+    with pytest.raises(TerraRefused, match="400 Bad Request: No Files Provided"):
+        asyncio.run(act(terra.client(lab_field="file")))
+
+
+# -- the workflows
+
+
+def test_a_backfill_asks_for_ninety_days_of_each_type(terra: StandIn, taken: Taken):
+    async def act() -> None:
+        async with house(terra.client()) as test:
+            status = await (await backfilled(test)).status()
+            assert status.status == "complete"
+            assert status.output == {"requests": 4, "taken": 4, "unknown_to_terra": 0}
+
+    terra.add(USER)
+    asyncio.run(act())
+    all_days(taken, terra, 90)
+    types = taken.types()
+    assert types.count("large_request_processing") == types.count("large_request_sending") == 4
+    assert set(types) >= set(DATA_TYPES)
+
+
+def test_data_that_were_asked_for_twice_are_the_same(terra: StandIn, taken: Taken):
+    async def act() -> None:
+        async with terra.client() as client:
+            await client.request_data("sleep", USER, date(2026, 11, 20), DAY)
+            await client.request_data("sleep", USER, date(2026, 11, 20), DAY)
+
+    terra.add(USER)
+    asyncio.run(act())
+    until(lambda: len(taken.bodies) == 2, "two deliveries")
+    assert taken.bodies[0] == taken.bodies[1]
+
+
+def test_a_connection_that_terra_does_not_know_ends_a_backfill_in_peace(terra: StandIn):
+    async def act() -> None:
+        async with house(terra.client()) as test:
+            params = {"terra_user_id": "none", "user_id": "user_1", "until": "2026-11-22"}
+            instance = await test.create("terra-backfill", id="none-0", params=params)
+            await test.run_until_idle()
+            status = await instance.status()
+            assert status.output == {"requests": 4, "taken": 0, "unknown_to_terra": 4}
+
+    asyncio.run(act())
+
+
+def test_a_backfill_goes_on_when_terra_does_however_long_it_fails(terra: StandIn, taken: Taken):
+    async def act() -> None:
+        async with house(terra.client()) as test:
+            instance = await backfilled(test)
+            steps = {each.name: each for each in (await instance.history()).steps}
+            assert steps[f"daily {USER}"].status == "waiting"
+            assert steps[f"sleep {USER}"].status == "completed"
+            assert "found 500" in steps[f"daily {USER}"].error.message
+            for _ in range(6):
+                await test.advance("1 hour")
+            assert (await instance.status()).status == "complete"
+
+    terra.add(USER)
+    terra.fail("status", status=500, path="/v2/daily", times=9)
+    asyncio.run(act())
+    all_days(taken, terra, 90)
+
+
+def test_a_key_that_terra_refuses_is_an_error_that_says_so(terra: StandIn):
+    async def act() -> None:
+        async with house(terra.client()) as test:
+            status = await (await backfilled(test)).status()
+            assert status.status == "errored"
+            assert "it took 2" in status.error.message
+            assert "found 401" in status.error.message
+
+    terra.add(USER)
+    terra.fail("status", status=401, path="/v2/daily")
+    terra.fail("status", status=403, path="/v2/body")
+    asyncio.run(act())
+
+
+def test_an_import_arrives_whole_though_the_stand_in_dies_in_the_midst_of_it(
+    terra: StandIn, taken: Taken
+):
+    async def act() -> None:
+        async with house(terra.client()) as test:
+            params = {
+                "user_id": "user_1",
+                "days": 120,
+                "until": DAY.isoformat(),
+                "connections": [USER],
+            }
+            instance = await test.create("terra-import", id="import-1", params=params)
+            await test.run_until_idle()
+            until(lambda: terra.process.poll() is not None, "the stand-in to die")
+            assert terra.process.returncode == DIED
+            terra.start()
+            for _ in range(4):
+                await test.advance("1 hour")
+            assert (await instance.status()).output["taken"] == 4
+
+    terra.add(USER)
+    terra.fail("die", after=14)
+    asyncio.run(act())
+    all_days(taken, terra, 120)
+
+
+def test_deliveries_that_are_refused_are_posted_until_they_are_taken(terra: StandIn, taken: Taken):
+    async def act() -> None:
+        async with house(terra.client()) as test:
+            await backfilled(test)
+
+    terra.add(USER)
+    taken.refusals += [500, 503, 429] * 3
+    asyncio.run(act())
+    all_days(taken, terra, 90)
+    days = taken.days_of("daily")
+    assert len(days) == len(set(days)) == 91
+
+
+def test_a_reconcile_asks_for_a_week_of_every_connection_and_one_failure_stops_none(
+    terra: StandIn, taken: Taken
+):
+    people = [f"r-{number:03}" for number in range(30)]
+
+    async def act() -> None:
+        async with house(terra.client(), [*people, "r-unknown"]) as test:
+            instance = await test.create("terra-reconcile", id="terra-reconcile-1", params={})
+            await test.run_until_idle()
+            history = await instance.history()
+            assert (await instance.status()).status == "waiting"
+            lines = [line.data for line in history.logs if line.level == "info"]
+            assert lines[-1] == {"connections": 31, "taken": 119}
+            (failed,) = [line.data for line in history.logs if line.level == "warn"]
+            assert (failed["connection"], failed["kind"]) == ("r-007", "activity")
+            await test.advance("2 minutes")
+            status = await instance.status()
+            assert status.output == {
+                "connections": 31,
+                "taken": 120,
+                "unknown_to_terra": 4,
+                "failed": 0,
+            }
+
+    terra.add(*people)
+    terra.fail("status", status=500, path="/v2/activity", query="user_id=r-007", times=4)
+    asyncio.run(act())
+    until(lambda: terra.look()["waiting"] == 0, "everything to be posted")
+    days = taken.days_of("daily")
+    assert len(days) == 30 * 8
+    assert set(days) == {f"2026-11-{day}" for day in range(15, 23)}
+
+
+def test_a_reconcile_waits_for_a_terra_that_is_away(terra: StandIn):
+    async def act() -> None:
+        async with house(terra.client(), ["r-000"]) as test:
+            instance = await test.create("terra-reconcile", id="terra-reconcile-2", params={})
+            await test.run_until_idle()
+            assert (await instance.status()).status == "waiting"
+            terra.work()
+            await test.advance("1 hour")
+            assert (await instance.status()).output["taken"] == 4
+
+    terra.add("r-000")
+    terra.fail("status", status=503, times=1_000)
+    asyncio.run(act())
