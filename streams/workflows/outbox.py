@@ -134,13 +134,13 @@ class Outbox:
         await self._commands.connect()
 
     async def run(self) -> None:
-        """Sends until it is cancelled."""
-        try:
-            await asyncio.gather(self._commands.run(), self._dead_letters.run())
-        finally:
-            await self._publishing.stop()
-            await self._commands.stop(_STOP_S)
-            await self._dead_letters.stop(_STOP_S)
+        """Raises the first error that nobody expects."""
+        await asyncio.gather(self._commands.run(), self._dead_letters.run())
+
+    async def stop(self) -> None:
+        """Ends; what is not durable by then is sent by the next owner."""
+        await self._publishing.stop()
+        await asyncio.gather(self._commands.stop(_STOP_S), self._dead_letters.stop(_STOP_S))
 
     def _done(self, partition: int, key: str, number: int) -> None:
         """Takes note of a durable post; the instance learns of it when all before it are, too."""

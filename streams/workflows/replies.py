@@ -107,11 +107,12 @@ class Replies:
         await self._replies.connect()
 
     async def run(self) -> None:
-        """Sends until it is cancelled."""
-        try:
-            await self._replies.run()
-        finally:
-            await self._replies.stop(_STOP_S)
+        """Raises the first error that nobody expects."""
+        await self._replies.run()
+
+    async def stop(self) -> None:
+        """Ends; what is not durable by then is sent by the next owner."""
+        await self._replies.stop(_STOP_S)
 
 
 def _records(replies: Sequence[_Reply]) -> list[Outgoing]:

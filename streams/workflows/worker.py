@@ -169,7 +169,7 @@ class WorkflowWorker:
                 await self._ownership.stop()
             for partition in self._driver.partitions.values():
                 partition.owner.instances.store.close()
-            await self._log.stop()
+            await asyncio.gather(self._outbox.stop(), self._replies.stop(), self._log.stop())
             await self._hosts.stop()
 
     async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
