@@ -16,6 +16,7 @@ from headwater.gateway.providers import installed_providers, provider_names
 from headwater.gateway.settings import PREFIX, SECRET_MIN, Settings
 from headwater.processors.signatures import key_of
 from headwater.processors.sources import Source, SourcesInvalid, posted, read_sources, source_of
+from headwater.schemas.errors import HeadwaterError
 
 #: What `headwater up` takes for a file of sources: one of each scheme, for this machine alone.
 DEVELOPMENT_SOURCES: Final = str(files("headwater.gateway.local") / "sources.toml")
@@ -42,6 +43,16 @@ def sources_of(settings: Settings) -> tuple[Source, ...]:
         raise _invalid(settings, [f"expected a file of sources, found: {error}"]) from error
     except SourcesInvalid as error:
         raise _invalid(settings, [error.message]) from error
+
+
+def secret_variables(settings: Settings) -> frozenset[str]:
+    """The variables in which sources have secrets; none if there is no file that can be read."""
+    try:
+        sources = sources_of(settings)
+    except HeadwaterError:
+        return frozenset()
+    places = [source.secrets_at for source in sources if source.secrets_at]
+    return frozenset(name for each in places for name in each.variables)
 
 
 def sources_with_secrets(settings: Settings, environment: Mapping[str, str]) -> tuple[Source, ...]:

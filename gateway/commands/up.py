@@ -29,7 +29,11 @@ from headwater.gateway.http.server import refuse_taken_port
 from headwater.gateway.local.supervisor import Part, Supervisor
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import HOUSE_APP, Settings, environment
-from headwater.gateway.sources import sources_with_secrets, with_development_sources
+from headwater.gateway.sources import (
+    secret_variables,
+    sources_with_secrets,
+    with_development_sources,
+)
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -84,13 +88,13 @@ def run_up(
 def _tell_of_app(settings: Settings) -> None:
     """Says what the apps declare, so that a mistake in them is seen before anything is started."""
     rules = pipeline_rules(settings)
-    if rules and not settings.app:
+    if rules and not settings.apps:
         raise SettingsWrong(
             "HEADWATER_APP: expected the app whose workflows rules start, found none"
         )
     if not settings.apps:
         return
-    declared = declared_by(settings.apps)
+    declared = declared_by(settings.apps, secret_variables(settings))
     check_rules(settings, rules, declared)
     say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows)}")
     for each in declared.schedules:

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final
 
 import click
@@ -20,6 +20,7 @@ from headwater.gateway.commands.starting import rules_of, start_workflows, toget
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings, environment
+from headwater.gateway.sources import secret_variables
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
@@ -52,6 +53,9 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool 
             of.
     """
     rules = rules_of(settings)
+    # The gateway alone needs them, and code of authors runs in children of this process.
+    for name in secret_variables(settings):
+        os.environ.pop(name, None)
     run_as_batch()
     # As in the pipeline: what a turn makes and drops is seldom in cycles.
     gc.freeze()
@@ -125,13 +129,14 @@ def steps_dsn_of(settings: Settings) -> str | None:
     return None
 
 
-def declared_by(apps: Sequence[str]) -> Declarations:
+def declared_by(apps: Sequence[str], hidden: Container[str] = ()) -> Declarations:
     """What apps declare, each loaded in a process of its own as a worker would.
 
+    Shape:  hidden are variables of the environment that are none of their business.
     Errors: AppWrong.
     """
     try:
-        return side_by_side({app: uvloop.run(declarations_of(app)) for app in apps})
+        return side_by_side({app: uvloop.run(declarations_of(app, hidden=hidden)) for app in apps})
     except (AppNotLoaded, HostKilled) as error:
         raise AppWrong(error.message) from error
 

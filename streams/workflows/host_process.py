@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -64,11 +64,24 @@ class Gone(msgspec.Struct, frozen=True):
 class Program(NamedTuple):
     """What a host runs: a module whose main program is that of `code_host.child`, or ends in it.
 
-    Shape:  environment adds to that of the worker.
+    Shape:  environment is what it sees of the settings; authors' code sees nothing of them.
     """
 
     module: str = "headwater.streams.code_host.child"
     environment: Mapping[str, str] = {}
+
+
+#: What the settings begin with, secrets among them.
+_SETTINGS: Final = "HEADWATER_"
+
+
+def _without_settings(environment: Mapping[str, str], hidden: Container[str]) -> dict[str, str]:
+    """What authors' code sees of an environment."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(_SETTINGS) and name not in hidden
+    }
 
 
 class HostKilled(HeadwaterError):
@@ -83,7 +96,8 @@ class HostProcess:
 
     Shape:  schedules are those of other apps, for the house's own; `received` is called with
             messages of the host, and `gone` at most once, after the last of them, when the host has
-            ended but not by `stop`; both by the event loop.
+            ended but not by `stop`; both by the event loop. It sees the environment without the
+            settings, and without what is hidden.
     """
 
     def __init__(  # noqa: PLR0913, what its user chooses
@@ -96,7 +110,9 @@ class HostProcess:
         program: Program | None = None,
         stall_s: float = STALL_S,
         directory: Path | None = None,
+        hidden: Container[str] = (),
     ) -> None:
+        self._hidden = hidden
         self._app = app
         self._program = program or Program()
         self._schedules = schedules
@@ -155,7 +171,7 @@ class HostProcess:
                 *(str(theirs.fileno()), str(box.descriptor)),
                 *(str(self._stall_s / _LOOKS), self._app, *self._schedules),
                 pass_fds=(theirs.fileno(), box.descriptor),
-                env={**os.environ, **self._program.environment},
+                env={**_without_settings(os.environ, self._hidden), **self._program.environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=self._directory,
             )
@@ -298,13 +314,20 @@ class HostProcess:
 
 
 async def declarations_of(
-    app: str, *, directory: Path | None = None, within_s: float = START_S
+    app: str,
+    *,
+    directory: Path | None = None,
+    within_s: float = START_S,
+    hidden: Container[str] = (),
 ) -> Declarations:
     """Loads an app in a host that ends at once, and says what it declares.
 
+    Shape:  hidden are variables of the environment that are none of its business.
     Errors: AppNotLoaded, with the author's traceback; HostKilled.
     """
-    host = HostProcess(app, received=lambda _: None, gone=lambda _: None, directory=directory)
+    host = HostProcess(
+        app, received=lambda _: None, gone=lambda _: None, directory=directory, hidden=hidden
+    )
     declared = await host.start(within_s)
     await host.stop()
     return declared

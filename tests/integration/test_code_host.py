@@ -17,7 +17,7 @@ import pytest
 from headwater.processors.runs.host_messages import Forget
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.apps import AppNotLoaded
-from headwater.streams.workflows.host_process import HostProcess
+from headwater.streams.workflows.host_process import HostProcess, declarations_of
 from tests.integration.hosting import APPS, PATIENCE_S, World, drive
 
 
@@ -39,6 +39,26 @@ def test_steps_of_all_kinds_run():
         assert not world.gone
 
     drive(scenario)
+
+
+def test_code_of_authors_sees_neither_the_settings_nor_what_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen = tmp_path / "seen"
+    (tmp_path / "curious.py").write_text(
+        "import os\nfrom pathlib import Path\nfrom headwater import workflow\n"
+        "@workflow('curious')\nasync def curious(event, step): ...\n"
+        f"Path({str(seen)!r}).write_text(chr(10).join(os.environ))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("HEADWATER_ADMIN_KEY", "a key of operators")
+    monkeypatch.setenv("SHOP_SECRET", "a secret of a source")
+    monkeypatch.setenv("STRIPE_KEY", "what the author needs")
+    declared = asyncio.run(declarations_of("curious", hidden={"SHOP_SECRET"}))
+    assert list(declared.workflows) == ["curious"]
+    names = seen.read_text().splitlines()
+    assert {"PATH", "STRIPE_KEY"} <= set(names)
+    assert not [name for name in names if name.startswith("HEADWATER_") or name == "SHOP_SECRET"]
 
 
 def test_a_host_that_was_suspended_begins_nothing_that_it_has_to_forget(tmp_path: Path):
