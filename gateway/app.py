@@ -30,6 +30,7 @@ from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays
 from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, ProblemDocument, document
 from headwater.gateway.http.reads import read_routes
 from headwater.gateway.http.refusals import Refusals
+from headwater.gateway.http.replays import replay_routes
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.webhooks import Accepted, Receiver
@@ -105,7 +106,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, Callers(settings.read_key.get_secret_value(), tokens)),
-            _admin_routes(settings, reader, log, replays, sources),
+            _admin_routes(settings, reader, log, replays, sources, workflows, clock),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),
@@ -175,15 +176,26 @@ def end_streams(app: Litestar) -> None:
         service.end_streams()
 
 
-def _admin_routes(
+def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     settings: Settings,
     reader: Reader,
     log: DeliveryLog,
     replays: Replays,
     sources: Sequence[Source],
+    workflows: WorkflowPorts | None,
+    clock: Callable[[], int],
 ) -> Router:
     key = settings.admin_key.get_secret_value()
-    return admin_routes(reader, log, replays, providers_of(sources), key)
+    more = []
+    if workflows is not None:
+        more = replay_routes(
+            reader,
+            commands=workflows.commands,
+            workflows=workflows.workflows,
+            new_id=workflows.new_id,
+            clock=clock,
+        )
+    return admin_routes(reader, log, replays, providers_of(sources), key, more)
 
 
 def _receiving(receiver: ASGIApp, paths: Sequence[str]) -> ASGIRouteHandler:

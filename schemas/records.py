@@ -96,6 +96,10 @@ class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
     parked_at_ms: int = 0
     #: When its connection came, Unix milliseconds; 0 if it did not wait.
     released_at_ms: int = 0
+    #: What it was replayed by or as: a replay's id, or a position; empty for what its sender sent.
+    replay: str = ""
+    #: False for a replay of what has had its effects on workflows.
+    effects: bool = True
 
     def stamp(self, rank: int = 0) -> Stamp:
         """The stamp of the columns that this delivery sets."""
@@ -162,6 +166,8 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stage: str
     #: Where it read the delivery: topic/partition@offset.
     position: str
+    #: What it was replayed by or as: a replay's id, or a position; empty for what its sender sent.
+    replay: str = ""
 
 
 class DuplicateDropped(msgspec.Struct, frozen=True, kw_only=True, gc=False):

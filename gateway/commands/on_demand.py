@@ -48,7 +48,7 @@ COMMANDS: Final = (
     OnDemand(
         "impact",
         "headwater.gateway.commands.lineage:impact",
-        "Say what a delivery has set and started.",
+        "Say what a delivery has set: rows, columns that still have its values, and workflows.",
     ),
     OnDemand(
         "export",
@@ -59,6 +59,11 @@ COMMANDS: Final = (
         "instances",
         "headwater.gateway.commands.instances:instances",
         "Look at instances of workflows, create, steer and signal them.",
+    ),
+    OnDemand(
+        "replay",
+        "headwater.gateway.commands.replay:replay",
+        "Have deliveries processed once more: all that is given has to fit.",
     ),
     OnDemand(
         "settings",
@@ -103,7 +108,7 @@ COMMANDS: Final = (
     OnDemand(
         "why",
         "headwater.gateway.commands.lineage:why",
-        "Say where the values of a row come from.",
+        "Say where the values of a row come from: which delivery set each, and what it overrode.",
     ),
     OnDemand(
         "workflows", "headwater.gateway.commands.workflows:workflows", "See which workflows exist."

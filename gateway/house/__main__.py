@@ -5,6 +5,7 @@ A worker starts it, as it starts the hosts of other apps, and gives it the setti
 
 from collections.abc import Sequence
 
+from headwater.gateway.house.replay_workflow import ReplayWorkflow
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.house.world import World
 from headwater.gateway.settings import load_settings
@@ -15,9 +16,10 @@ from headwater.streams.code_host.house_app import house_workflows
 
 def _house(schedules: Sequence[str]) -> App:
     """All workflows that come with Headwater, given the schedules of other apps."""
-    terra = TerraWorkflows(World(load_settings()))
+    world = World(load_settings())
+    terra = TerraWorkflows(world)
     names = [*schedules, *(each.declared.schedule for each in terra.schedules)]
-    workflows = {each.name: each for each in terra.workflows}
+    workflows = {each.name: each for each in (*terra.workflows, ReplayWorkflow(world).workflow)}
     return App({**house_workflows(names), **workflows}, terra.schedules)
 
 

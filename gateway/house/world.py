@@ -12,6 +12,7 @@ from headwater.gateway.terra.client import Terra
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
+    from headwater.gateway.house.deliveries_again import DeliveriesAgain
     from headwater.projections.deliveries.queries import Reader
 
 #: Numbers are drawn so finely.
@@ -25,6 +26,7 @@ class World:
         self._settings = settings
         self._terra: Terra | None = None
         self._reader: Reader | None = None
+        self._replays: DeliveriesAgain | None = None
 
     async def terra(self) -> Terra:
         """Terra."""
@@ -35,6 +37,14 @@ class World:
                 wall_s=lambda: now_ms() / 1_000,
             )
         return self._terra
+
+    async def replays(self) -> "DeliveriesAgain":
+        """Deliveries to replay, in Postgres and Kafka."""
+        if self._replays is None:
+            from headwater.gateway.house.deliveries_again import DeliveriesAgain  # noqa: PLC0415 (see above)
+
+            self._replays = DeliveriesAgain(await self.connections(), self._settings)
+        return self._replays
 
     async def connections(self) -> "Reader":
         """The connections in Postgres."""

@@ -1,5 +1,6 @@
 """What operators ask: dead letters and their replay, journeys, outcomes, freshness."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -125,9 +126,14 @@ class Projections(msgspec.Struct, frozen=True):
 
 
 def admin_routes(
-    reader: Reader, log: DeliveryLog, replays: Replays, providers: Providers, key: str
+    reader: Reader,
+    log: DeliveryLog,
+    replays: Replays,
+    providers: Providers,
+    key: str,
+    more: Sequence[HTTPRouteHandler] = (),
 ) -> Router:
-    """The routes under /admin."""
+    """The routes under /admin; more are those that somebody else has composed."""
     handlers = [
         *_dead_letter_routes(reader, replays),
         *_journey_routes(reader),
@@ -135,6 +141,7 @@ def admin_routes(
         *raw_event_routes(reader, log, replays),
         *user_routes(reader),
         *lineage_routes(reader, log, providers),
+        *more,
     ]
     return Router(
         "/admin",

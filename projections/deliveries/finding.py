@@ -75,6 +75,7 @@ class Journey(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int
     at: datetime
     position: str
+    replay: str = ""
     hops: tuple[Hop, ...]
 
 

@@ -65,6 +65,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     stage: str
     position: str
+    replay: str = ""
 
 
 class Hop(msgspec.Struct, frozen=True):

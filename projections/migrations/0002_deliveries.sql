@@ -20,6 +20,7 @@ create table webhook_outcomes (
     at timestamptz not null,
     stage text not null,
     position text not null,
+    replay text not null default '',
     earlier jsonb
 );
 
@@ -62,11 +63,12 @@ comment on column webhook_outcomes.at is 'When this became true.';
 comment on column webhook_outcomes.stage is 'The stage that says so.';
 comment on column webhook_outcomes.position is
     'Where it read the delivery: topic/partition@offset.';
-
+comment on column webhook_outcomes.replay is
+    'What it was replayed by or as: a replay''s id, or a position; empty for what its sender sent.';
 comment on column webhook_outcomes.earlier is
     'How earlier journeys ended, before the delivery was replayed; oldest first, the last 20: '
     '[{status, reason, rows, rejected, partition, offset, admitted_at, parked_at, released_at, at, '
-    'stage, position}].';
+    'stage, position, replay}].';
 
 -- Outcomes of one delivery may lie in several partitions, which are read in any order: one says that
 -- it waits, another what became of it. What knows of the wait is further than what began it, whatever
@@ -186,7 +188,10 @@ create function journey_hops(o webhook_outcomes) returns jsonb
     language sql stable
 return
     jsonb_build_array(
-        hop('admitted', o.admitted_at, format('webhooks/%s@%s', o.partition, o."offset"), '')
+        hop(
+            'admitted', o.admitted_at, format('webhooks/%s@%s', o.partition, o."offset"),
+            case when coalesce(o.replay, '') = '' then '' else format('replay %s', o.replay) end
+        )
     )
     || case
         when o.parked_at is null or o.status = 'parked' then '[]'

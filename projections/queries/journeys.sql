@@ -1,6 +1,6 @@
 select
     (o.journey).status, (o.journey).reason, (o.journey).rows, (o.journey).rejected,
-    (o.journey).at, (o.journey).position,
+    (o.journey).at, (o.journey).position, coalesce((o.journey).replay, '') as replay,
     journey_hops(o.journey) as hops
 from webhook_outcomes newest,
     lateral (

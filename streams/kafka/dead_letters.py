@@ -15,9 +15,12 @@ EVENT_ID: Final = "headwater.event_id"
 REQUEST_ID: Final = "headwater.request_id"
 DEAD_AT: Final = "headwater.dead_at_ms"
 ORIGINAL_TIMESTAMP: Final = "headwater.original_timestamp_ms"
-#: On a record that is put back into its topic: the position of the dead letter. Agents let such a
-#: record pass where they would drop a duplicate or count an old wait.
+#: On a record that is put back into its topic: the position of the dead letter or of the delivery,
+#: or the id of the replay that did it. Agents let such a record pass where they would drop a
+#: duplicate or count an old wait.
 REPLAY_OF: Final = "headwater.replay_of"
+#: On a replay of what has had its effects on workflows, which it must not have again.
+NO_EFFECTS: Final = "headwater.no_effects"
 #: On a dead letter of an effect of a delivery, and on its replay: the rule to follow once more, and
 #: no other.
 RULE: Final = "headwater.rule"
@@ -28,7 +31,7 @@ REPLAYED_AT: Final = "headwater.replayed_at_ms"
 EXPIRED: Final = "headwater.expired"
 
 CONNECT_PREFIX: Final = "__connect.errors."
-_OWN: Final = (REASON, EVENT_ID, REQUEST_ID, DEAD_AT, ORIGINAL_TIMESTAMP, REPLAY_OF)
+_OWN: Final = (REASON, EVENT_ID, REQUEST_ID, DEAD_AT, ORIGINAL_TIMESTAMP, REPLAY_OF, NO_EFFECTS)
 
 #: A header is for people: enough for a message with a path, and for the frames that matter.
 _MESSAGE_CHARS: Final = 2_000

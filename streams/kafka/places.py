@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -17,7 +17,7 @@ from headwater.streams.kafka.records import Incoming
 _BATCH_RECORDS: Final = 500
 _FETCH_BYTES: Final = 256 * 1024
 _POLL_MS: Final = 500
-#: Of all that is asked for; a thousand places take some seconds.
+#: Of one fetch.
 _WITHIN_S: Final = 20.0
 
 
@@ -29,12 +29,25 @@ async def read_places(
     Shape:  (partition, offset) -> record; what is not there, or was compacted away, is left out.
     Errors: BrokerUnavailable.
     """
-    found: dict[tuple[int, int], Incoming] = {}
+    return {
+        (record.partition, record.offset): record
+        async for records in each_place(cluster, topic, places)
+        for record in records
+    }
+
+
+async def each_place(
+    cluster: Cluster, topic: str, places: Collection[tuple[int, int]]
+) -> AsyncGenerator[list[Incoming]]:
+    """Yields the records of a topic at some places, a few at a time: as many as a fetch brings.
+
+    Errors: BrokerUnavailable.
+    """
     offsets: dict[int, list[int]] = defaultdict(list)
-    for partition, offset in sorted(places):
+    for partition, offset in sorted(set(places)):
         offsets[partition].append(offset)
     if not offsets:
-        return found
+        return
     consumer = AIOKafkaConsumer(
         **cluster.options(),
         enable_auto_commit=False,
@@ -44,9 +57,9 @@ async def read_places(
     )
     try:
         await consumer.start()
-        async with asyncio.timeout(_WITHIN_S):
-            for partition, wanted in offsets.items():
-                await _read(consumer, TopicPartition(topic, partition), wanted, found)
+        for partition, wanted in offsets.items():
+            async for records in _read(consumer, TopicPartition(topic, partition), wanted):
+                yield records
     except (KafkaError, OSError) as error:  # also TimeoutError
         raise BrokerUnavailable(
             f"expected {len(places)} records of {topic} at {cluster}, found: {error!r}"
@@ -55,15 +68,11 @@ async def read_places(
         # aiokafka cancels a task of its own here and lets that through when it just started.
         with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
             await consumer.stop()
-    return found
 
 
 async def _read(
-    consumer: AIOKafkaConsumer,
-    where: TopicPartition,
-    wanted: list[int],
-    found: dict[tuple[int, int], Incoming],
-) -> None:
+    consumer: AIOKafkaConsumer, where: TopicPartition, wanted: list[int]
+) -> AsyncGenerator[list[Incoming]]:
     """Reads offsets of a partition, which are in order."""
     consumer.assign([where])
     end = (await consumer.end_offsets([where]))[where]
@@ -72,10 +81,11 @@ async def _read(
     while left:
         if not 0 <= left[0] - position < _BATCH_RECORDS:
             consumer.seek(where, left[0])
-        fetched = await consumer.getmany(where, timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
-        by_offset = {record.offset: record for record in fetched.get(where, ())}
-        position = await consumer.position(where)
-        for offset in left:
-            if offset in by_offset:
-                found[where.partition, offset] = by_offset[offset]
+        async with asyncio.timeout(_WITHIN_S):
+            fetched = await consumer.getmany(where, timeout_ms=_POLL_MS, max_records=_BATCH_RECORDS)
+            position = await consumer.position(where)
+        named = set(left)
+        found = [record for record in fetched.get(where, ()) if record.offset in named]
         left = [offset for offset in left if offset >= position]
+        if found:
+            yield found

@@ -32,7 +32,7 @@ from headwater.schemas.codec import encode
 from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
-from headwater.streams.kafka.dead_letters import RULE, text_header
+from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.pipeline.partition_state import PartitionState, Wanted
@@ -111,6 +111,8 @@ class Processing:
             partition=record.partition,
             offset=first,
             admitted_at_ms=self.emission.now_ms,
+            replay=(text_header(record, REPLAY_OF) or "") if record.headers else "",
+            effects=not record.headers or text_header(record, NO_EFFECTS) is None,
         )
         kind = self._provider_of(event).types.get(event.type)
         if kind is None:
@@ -199,7 +201,7 @@ class Processing:
     def _conclude(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
         """Says what became of a delivery, and what it does to workflows unless it is dead."""
         self.emission.normalized(event, record, result)
-        if isinstance(result, Failed):
+        if isinstance(result, Failed) or not event.effects:
             return
         only = text_header(record, RULE) if record.headers else None
         wanted = result.effects if isinstance(result, Normalized) else ()
@@ -269,7 +271,9 @@ class Processing:
             return found.event
         waits.end(found.wanted, event_id)
         self.emission.add(waits.record(found.wanted, event_id, None))
-        return msgspec.structs.replace(waiting, released_at_ms=self.emission.now_ms)
+        return msgspec.structs.replace(
+            waiting, released_at_ms=self.emission.now_ms, replay=found.event.replay
+        )
 
     def _fill(self, found: _Found) -> None:
         """Writes the subject's row of the lookup; what is the user's is written with the user."""
@@ -301,6 +305,9 @@ class Processing:
         waiting = waits.get(found.wanted, event.event_id)
         if waiting is None:
             waiting = msgspec.structs.replace(event, parked_at_ms=self.emission.now_ms)
+            waits.put(found.wanted, waiting)
+        elif event.replay:
+            waiting = msgspec.structs.replace(waiting, replay=event.replay)
             waits.put(found.wanted, waiting)
         self.emission.add(waits.record(found.wanted, event.event_id, encode(waiting)))
         if found.carries_outcome:

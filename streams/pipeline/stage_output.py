@@ -86,6 +86,7 @@ class Emission:
             at_ms=self.now_ms,
             stage=self.stage,
             position=f"{record.topic}/{record.partition}@{record.offset}",
+            replay=event.replay,
         )
         key = event.event_id.encode()
         value = encode(outcome)

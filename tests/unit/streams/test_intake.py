@@ -32,7 +32,7 @@ from headwater.schemas.topics import (
     WAITING,
     WEBHOOKS,
 )
-from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, text_header
+from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.stage import phases
@@ -499,3 +499,15 @@ def test_text_header_takes_the_last_of_several():
     record = incoming("t", b"", b"", headers=(("a", b"1"), ("a", b"2")))
     assert text_header(record, "a") == "2"
     assert text_header(record, "b") is None
+
+
+def test_what_a_replay_does_is_marked_and_a_replay_may_leave_workflows_alone():
+    intake = intake_of()
+    headers = ((REPLAY_OF, b"replay-1"), (NO_EFFECTS, b"true"))
+    step(intake, raw(received()))
+    assert outcomes(step(intake, raw(received(), 1, headers=headers)))["e1"].replay == "replay-1"
+    # It is marked as well when somebody else's delivery ends its wait.
+    released = outcomes(step(intake, raw(received(**AUTH_OF_1), 2)))["e1"]
+    assert (released.status, released.replay) == ("processed", "replay-1")
+    assert on(step(intake_of(), raw(received(**AUTH_OF_1), 2, headers=headers)), EFFECTS) == []
+    assert len(on(step(intake_of(), raw(received(**AUTH_OF_1), 2)), EFFECTS)) == 1

@@ -1,0 +1,113 @@
+"""`headwater replay`: deliveries are processed once more, after a look at how many they are."""
+
+import time
+from typing import Any, Final
+
+import click
+
+from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.operate import admin_api
+from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.output import counted, print_json, say
+
+_LOOK_EVERY_S: Final = 1.0
+_FAILED: Final = 1
+
+
+@click.command(
+    epilog=examples(
+        "headwater replay --user user_amara --dry-run",
+        "headwater replay --type sleep --since 2026-07-01T00:00:00Z --rate 200",
+        "headwater replay --partition 3 --from 1000 --to 2000 --yes",
+        "headwater replay 0d1e… 77ab…      by id",
+        "headwater replay                  all that there are",
+        "headwater replay --follow 01J…    how far one is that was begun before",
+    )
+)
+@click.argument("ids", nargs=-1)
+@click.option("--source", help="Of a source.")
+@click.option("--type", "type_", help="Of a type.")
+@click.option("--user", "user_id", help="Of a user.")
+@click.option("--since", metavar="TIME", help="Received then or later; RFC 3339.")
+@click.option("--until", metavar="TIME", help="Received before; RFC 3339.")
+@click.option("--partition", type=click.IntRange(0), help="Of a partition of webhooks.")
+@click.option("--from", "from_", type=click.IntRange(0), help="With --partition: first offset.")
+@click.option("--to", type=click.IntRange(0), help="With --partition: last offset.")
+@click.option("--rate", type=click.IntRange(1), help="Deliveries a second, at most.")
+@click.option("--dry-run", is_flag=True, help="Count them, and do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--detach", is_flag=True, help="Do not wait until it is done.")
+@click.option("--follow", metavar="ID", help="Begin nothing: follow a replay to its end.")
+@admin_options
+@json_option
+def replay(
+    *,
+    yes: bool,
+    detach: bool,
+    follow: str | None,
+    url: str | None,
+    admin_key: str | None,
+    as_json: bool,
+    **asked: Any,  # noqa: ANN401 (what the route takes)
+) -> None:
+    """Have deliveries processed once more: all that is given has to fit.
+
+    Rows do not change, unless a normalizer has become able to take what was dead. A replay goes on
+    by itself if this command, or a worker, ends.
+    """
+    api = admin_api(url, admin_key)
+    if follow is None:
+        found = _begin(api, _order(asked), yes=yes or as_json)
+    else:
+        found = api.get(f"/admin/replays/{follow}")
+    if not detach and found["state"] == "running":
+        found = _followed(api, found["id"], quiet=as_json)
+    if as_json:
+        print_json(found)
+    elif found["state"] == "dry_run":
+        say(f"{_many(found['matched'])} would be replayed.")
+    else:
+        say(f"replay {found['id']} {found['state']}: {_far(found)}")
+    if found["state"] == "failed":
+        raise click.exceptions.Exit(_FAILED)
+
+
+def _order(asked: dict[str, Any]) -> dict[str, Any]:
+    named = {"type_": "type", "from_": "from"}
+    order = {named.get(name, name): value for name, value in asked.items()}
+    return {name: value for name, value in order.items() if value not in (None, (), False)}
+
+
+def _begin(api: Api, order: dict[str, Any], *, yes: bool) -> dict[str, Any]:
+    """Counts, asks, and begins, unless it is a dry run."""
+    dry_run = order.pop("dry_run", False)
+    counted_: dict[str, Any] = api.post("/admin/replays", {**order, "dry_run": True})
+    if dry_run:
+        return counted_
+    if not yes:
+        say(f"{_many(counted_['matched'])} will be replayed.")
+        click.confirm("Go on?", abort=True, err=True)
+    begun: dict[str, Any] = api.post("/admin/replays", order)
+    return begun
+
+
+def _followed(api: Api, replay_id: str, *, quiet: bool) -> dict[str, Any]:
+    """Looks until a replay has ended; says how far it is whenever that has changed."""
+    said = ""
+    while True:
+        found: dict[str, Any] = api.get(f"/admin/replays/{replay_id}")
+        if not quiet and (far := _far(found)) != said:
+            said = far
+            say(far)
+        if found["state"] != "running":
+            return found
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _far(found: dict[str, Any]) -> str:
+    gone = f", {found['gone']} of which the log has no bytes" if found["gone"] else ""
+    return f"{found['replayed']} of {_many(found['matched'])}{gone}"
+
+
+def _many(number: int) -> str:
+    return counted(number, "delivery").replace("deliverys", "deliveries")

@@ -1,0 +1,206 @@
+"""What operators do with deliveries that were processed: replay them, and see how far that is."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, JSONBody
+
+from headwater.gateway.http.openapi import problem_responses
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
+from headwater.processors.dates import read_date
+from headwater.projections.deliveries.replaying import Selection, matched
+from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.workflows.queries import RunKey, Workflows
+from headwater.schemas.answers import Instance
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import StartRun
+from headwater.schemas.statuses import RunStatus
+from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+
+_IDS_MAX: Final = 10_000
+_TEXT_CHARS: Final = 512
+_RATE_MAX: Final = 100_000
+_OFFSET_MAX: Final = 2**63 - 1
+#: Pages of a replay that are looked through for the last that ended.
+_LOOKED_AT: Final = 10
+#: A new instance can be read after some tens of milliseconds.
+_LOOK_EVERY_S: Final = 0.05
+_LOOKS: Final = 60
+
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=_TEXT_CHARS)]
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
+
+
+class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which deliveries to replay: all that is given has to fit; with nothing given, all of them.
+
+    Shape:  since and until are RFC 3339, of when it was received; from and to are offsets of the
+            partition, both included.
+    Units:  rate in deliveries a second.
+    """
+
+    ids: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=_IDS_MAX)] | None = None
+    source: _Text | None = None
+    type: _Text | None = None
+    user_id: _Text | None = None
+    since: str | None = None
+    until: str | None = None
+    partition: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+    from_: _Offset | None = msgspec.field(default=None, name="from")
+    to: _Offset | None = None
+    rate: Annotated[int, msgspec.Meta(ge=1, le=_RATE_MAX)] | None = None
+    dry_run: bool = False
+
+
+class InstanceNamed(msgspec.Struct, frozen=True):
+    """An instance of a workflow."""
+
+    workflow: str
+    id: str
+
+
+class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay.
+
+    Shape:  state is running, done or failed; of a dry run it is dry_run, and there is no instance.
+            gone counts deliveries of which the log has no bytes any more.
+    """
+
+    id: str | None
+    state: str
+    matched: int
+    replayed: int
+    gone: int
+    instance: InstanceNamed | None
+
+
+def replay_routes(
+    reader: PooledReader,
+    *,
+    commands: Commands,
+    workflows: Workflows,
+    new_id: Callable[[], str],
+    clock: Callable[[], int],
+) -> list[HTTPRouteHandler]:
+    """The routes under /admin/replays."""
+
+    @post(
+        "/replays",
+        status_code=202,
+        summary="Replay deliveries: have them processed once more",
+        description="By ids, source, type, user, time or offsets; a dry run (200) counts them. A "
+        "replay is an instance of a workflow, which goes on behind its last page when a worker is "
+        "killed. No rows change that the deliveries had set; workflows are not started again.",
+        responses=problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
+    )
+    async def replay(data: JSONBody[ReplayOrder]) -> Response[ReplayState]:
+        selection = _selection(data, clock())
+        count = await matched(reader, selection)
+        if data.dry_run:
+            found = ReplayState(
+                id=None, state="dry_run", matched=count, replayed=0, gone=0, instance=None
+            )
+            return Response(found, status_code=200)
+        replay_id = new_id()
+        params = ReplayParams(selection=selection, matched=count, rate=data.rate or 0)
+        await _start(commands, replay_id, params)
+        await _seen(workflows, replay_id)
+        return Response(_state(replay_id, "running", params, Progress()), status_code=202)
+
+    @get(
+        "/replays/{replay_id:str}",
+        summary="How far a replay is",
+        responses=problem_responses("not_found", "store_unavailable"),
+    )
+    async def look(replay_id: FromPath[str]) -> ReplayState:
+        found = await workflows.instance(REPLAY, replay_id)
+        if found is None:
+            raise Problem("not_found", f"There is no replay {replay_id[:64]} (yet).")
+        instance = found.instance
+        params = msgspec.json.decode(instance.meta.params, type=ReplayParams)
+        far = await _progress(workflows, instance)
+        return _state(replay_id, _state_of(instance), params, far)
+
+    return [replay, look]
+
+
+async def _start(commands: Commands, replay_id: str, params: ReplayParams) -> None:
+    if not commands.ready:
+        raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
+    start = StartRun(msgspec.json.encode(params).decode())
+    try:
+        await commands.send_many([Addressed(REPLAY, replay_id, start)])
+    except OutcomeUnknown:
+        return  # It is in the log: a worker that serves the house's workflows begins it.
+    except BrokerUnavailable as error:
+        raise Problem("broker_unavailable", error.message) from error
+
+
+async def _seen(workflows: Workflows, replay_id: str) -> None:
+    """Waits, not for long, until a replay can be looked at."""
+    for _ in range(_LOOKS):
+        if await workflows.instance(REPLAY, replay_id) is not None:
+            return
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _selection(order: ReplayOrder, now_ms: int) -> Selection:
+    if (order.from_ is None and order.to is None) is (order.partition is not None):
+        detail = "expected partition with from or to, found one without the other"
+        raise Problem("invalid_parameter", detail, field="partition")
+    now = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat()
+    return Selection(
+        until=_moment("until", order.until) or now,
+        ids=order.ids,
+        source=order.source,
+        type=order.type,
+        user_id=order.user_id,
+        since=_moment("since", order.since),
+        partition=order.partition,
+        from_offset=order.from_ or 0,
+        to_offset=_OFFSET_MAX if order.to is None else order.to,
+    )
+
+
+def _moment(field: str, text: str | None) -> str | None:
+    if text is None:
+        return None
+    moment = read_date(text)
+    if moment is None:
+        detail = f"{field}: expected RFC 3339, such as 2026-07-01T00:00:00Z, found {text[:40]!a}"
+        raise Problem("invalid_parameter", detail, field=field)
+    return moment.isoformat()
+
+
+async def _progress(workflows: Workflows, instance: Instance) -> Progress:
+    """What the last page says that has ended."""
+    run = RunKey(REPLAY, instance.id, instance.meta.run_number)
+    page = await workflows.steps(run, order="desc", limit=_LOOKED_AT)
+    for entry in page.rows:
+        if entry.name == PAGE and entry.result is not None:
+            return msgspec.json.decode(entry.result, type=Progress)
+    return Progress()
+
+
+def _state_of(instance: Instance) -> str:
+    details = instance.details
+    if details.status is RunStatus.COMPLETE:
+        return "done"
+    return "failed" if details.ended else "running"
+
+
+def _state(replay_id: str, state: str, params: ReplayParams, far: Progress) -> ReplayState:
+    return ReplayState(
+        id=replay_id,
+        state=state,
+        matched=params.matched,
+        replayed=far.replayed,
+        gone=far.gone,
+        instance=InstanceNamed(REPLAY, replay_id),
+    )

@@ -1,0 +1,78 @@
+"""A replay of everything goes through every part, is marked, and changes no row."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg import sql
+
+from headwater.schemas.tables import TABLES
+from tests.e2e.deliveries import mixed
+from tests.e2e.house import ADMIN, House, opened
+
+#: The house's own workflows alone.
+RUNNER = ("worker2", "--app", "headwater")
+
+
+@pytest.fixture
+def house(tmp_path: Path, fresh_database: str) -> Iterator[House]:
+    house = House(tmp_path, fresh_database, HEADWATER_PARK_FOR_S="600")
+    with opened(house) as opened_house:
+        opened_house.start(*RUNNER)
+        yield opened_house
+
+
+def versions(house: House) -> dict[str, list[tuple[Any, ...]]]:
+    """The transaction that wrote each row last."""
+    with psycopg.connect(house.dsn) as connection:
+        return {
+            table.name: connection.execute(
+                sql.SQL("select t::text from {} t order by 1").format(sql.Identifier(table.name))
+            ).fetchall()
+            for table in TABLES
+        }
+
+
+def ask(house: House, path: str, body: object = None) -> dict[str, Any]:
+    method = "GET" if body is None else "POST"
+    answer = httpx.request(method, house.url() + path, json=body, headers=ADMIN, timeout=30)
+    assert answer.is_success, answer.text
+    return dict(answer.json())
+
+
+def marked(house: House, replay_id: str) -> int:
+    with psycopg.connect(house.dsn) as connection:
+        query = "select count(*) from webhook_outcomes where replay = %s"
+        (count,) = connection.execute(query, [replay_id]).fetchone() or (0,)
+        return int(count)
+
+
+def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(house: House) -> None:
+    house.deliver(mixed(3, 300))
+    expected = house.check()
+    before = versions(house)
+    rehearsed = ask(house, "/admin/replays", {"dry_run": True})
+    assert (rehearsed["state"], rehearsed["instance"]) == ("dry_run", None)
+    assert rehearsed["matched"] == len(expected.outcomes)
+
+    begun = ask(house, "/admin/replays", {"rate": 40})
+    path = f"/admin/replays/{begun['id']}"
+    assert begun["instance"] == {"workflow": "headwater-replay", "id": begun["id"]}
+    house.wait(lambda: ask(house, path)["replayed"] >= 80, "some pages to be replayed")
+    house.kill("worker2")
+    assert ask(house, path)["state"] == "running"
+    house.start(*RUNNER)
+    house.wait(lambda: ask(house, path)["state"] != "running", "the replay to end")
+    done = ask(house, path)
+    assert (done["state"], done["replayed"], done["gone"]) == ("done", rehearsed["matched"], 0)
+
+    house.wait(lambda: marked(house, begun["id"]) == done["replayed"], "outcomes to be marked")
+    assert versions(house) == before
+    house.check()
+    event_id = next(iter(expected.outcomes))
+    trace = ask(house, f"/admin/deliveries/{event_id}")["delivery"]["journeys"][-1]
+    assert trace["replay"] == begun["id"]
+    assert f"replay {begun['id']}" in [hop["detail"] for hop in trace["hops"]]
