@@ -185,6 +185,7 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "at": moment(3),
         "stage": "normalize",
         "position": "events/2@9",
+        "replay": "",
     }
     [found] = rows(planned, "duplicates")
     assert (found["request_id"], found["offset"], found["first_offset"]) == ("r1", 18, 17)
