@@ -7,7 +7,7 @@ key.
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
@@ -64,11 +64,14 @@ class Mirror:
         *,
         report: Callable[[str], None],
         sleep: Callable[[float], None],
+        table: str | None = None,
     ) -> None:
         self._path = database
         self._client = client
         self._report = report
         self._sleep = sleep
+        #: The one table that is copied; None for all of them.
+        self._table = table
 
     def sync(self, since: str | None = None) -> dict[str, int]:
         """Copies what changed; returns the rows written and deleted, by table.
@@ -83,13 +86,21 @@ class Mirror:
             raise SyncFailed(f"expected a SQLite file at {self._path}, found: {error}") from error
 
     def _sync(self, database: sqlite3.Connection, since: str | None) -> dict[str, int]:
+        # What is copied has a cursor of its own: all tables, or one of them.
+        of = self._table or ""
+        names = [self._table] if self._table else list(_TABLE_BY_NAME)
         database.execute(
             f"CREATE TABLE IF NOT EXISTS {_CURSOR_TABLE}"
-            " (id INTEGER PRIMARY KEY CHECK (id = 1), cursor TEXT NOT NULL)"
+            " (of TEXT PRIMARY KEY, cursor TEXT NOT NULL)"
         )
-        found = database.execute(f"SELECT cursor FROM {_CURSOR_TABLE}").fetchone()  # noqa: S608 (a constant)
+        for table in filter(None, map(_TABLE_BY_NAME.get, names)):
+            database.execute(sqlite_table(table))  # empty ones, too: there is what to ask
+        found = database.execute(
+            f"SELECT cursor FROM {_CURSOR_TABLE} WHERE of = ?",  # noqa: S608 (a constant)
+            (of,),
+        ).fetchone()
         cursor: str | None = found[0] if found else None
-        written = dict.fromkeys(_TABLE_BY_NAME, 0)
+        written = dict.fromkeys(names, 0)
         from_scratch = False
         more = True
         while more:
@@ -103,21 +114,23 @@ class Mirror:
                 continue
             with database:
                 if from_scratch:
-                    _empty(database)
+                    _empty(database, names)
                     from_scratch = False
                 for name, rows in page["tables"].items():
                     written[name] = written.get(name, 0) + self._write(database, name, rows)
                 cursor = page["cursor"]
                 database.execute(
-                    f"INSERT INTO {_CURSOR_TABLE} VALUES (1, ?)"  # noqa: S608 (a constant)
-                    " ON CONFLICT (id) DO UPDATE SET cursor = excluded.cursor",
-                    (cursor,),
+                    f"INSERT INTO {_CURSOR_TABLE} VALUES (?, ?)"  # noqa: S608 (a constant)
+                    " ON CONFLICT (of) DO UPDATE SET cursor = excluded.cursor",
+                    (of, cursor),
                 )
             more = page["has_more"]
         return written
 
     def _page(self, cursor: str | None, since: str | None) -> dict[str, Any]:
         parameters: dict[str, str | int] = {"limit": PAGE_ROWS}
+        if self._table is not None:
+            parameters["table"] = self._table
         if cursor is not None:
             parameters["cursor"] = cursor
         elif since is not None:
@@ -209,9 +222,9 @@ def _prepare(database: sqlite3.Connection, table: Table, columns: Sequence[str])
             database.execute(f"ALTER TABLE {_quoted(table.name)} ADD COLUMN {_quoted(name)}")
 
 
-def _empty(database: sqlite3.Connection) -> None:
+def _empty(database: sqlite3.Connection, names: Iterable[str]) -> None:
     present = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-    for name in present & _TABLE_BY_NAME.keys():
+    for name in present & set(names):
         database.execute(f"DELETE FROM {_quoted(name)}")  # noqa: S608 (quoted)
 
 

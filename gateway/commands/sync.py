@@ -1,5 +1,6 @@
 """`headwater sync`: a local copy of the rows."""
 
+import shlex
 import time
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from headwater.gateway.commands.options import (
     url_option,
 )
 from headwater.gateway.commands.output import print_rows, say
+from headwater.schemas.tables import DAILY_SUMMARY
 
 
 @click.command(
     epilog=examples(
         "headwater sync --db headwater.sqlite",
         "headwater sync --db headwater.sqlite --since 2026-07-01T00:00:00Z",
+        "headwater sync --db sleep.sqlite --table sleep_sessions",
+        'headwater sync --db mine.sqlite --token "$(headwater token user_amara)"',
     )
 )
 @click.option(
@@ -35,20 +39,34 @@ from headwater.gateway.commands.output import print_rows, say
     metavar="RFC3339",
     help="Of a first copy: only rows written since then. Later ones go on where they were.",
 )
+@click.option("--table", help="Only the rows of this table. Default: all tables.")
 @click.option("--key", help="The readers' key. Default: HEADWATER_READ_KEY.")
+@click.option("--token", help="A user's token, in place of the key: the rows of that user alone.")
 @url_option
 @json_option
-def sync(
-    database: Path, since: str | None, key: str | None, url: str | None, as_json: bool
+def sync(  # noqa: PLR0913, PLR0917 (a parameter for each option)
+    database: Path,
+    since: str | None,
+    table: str | None,
+    key: str | None,
+    token: str | None,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Copy the rows into a SQLite file: everything at first, then what changed."""
+    if key and token:
+        raise click.UsageError("expected --key or --token, found both")
     settings = settings_from(read_key=key)
-    bearer = f"Bearer {settings.read_key.get_secret_value()}"
+    bearer = f"Bearer {token or settings.read_key.get_secret_value()}"
     api = Api(url or url_of(settings), {"authorization": bearer})
-    mirror = Mirror(database, api.client, report=say, sleep=time.sleep)
+    mirror = Mirror(database, api.client, report=say, sleep=time.sleep, table=table)
     try:
         written = mirror.sync(since)
     except SyncFailed as error:
         raise click.ClickException(str(error)) from error
     rows = [{"table": name, "rows": count} for name, count in written.items()]
     print_rows(rows, ("table", "rows"), as_json=as_json)
+    if not as_json:
+        query = shlex.quote(f"select * from {table or DAILY_SUMMARY.name} limit 5")  # noqa: S608 (shown)
+        say(f"Ask the copy: sqlite3 {shlex.quote(str(database))} {query}")
+        say("The same command again brings it up to date.")

@@ -1,22 +1,52 @@
-"""What readers ask: the rows that changed since they last asked."""
+"""What readers and users ask: the rows that changed since they last asked."""
 
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any, Final
 
+import msgspec
 from litestar import Request, Router, get
+from litestar.openapi import ResponseSpec
 from litestar.params import QueryParameter
+from litestar.response.base import ASGIResponse
+from litestar.types import ASGIApp
 
 from headwater.gateway.http.callers import Callers, user_or_reader
 from headwater.gateway.http.known_parameters import known_parameters
 from headwater.gateway.http.openapi import READ_KEY, USER_TOKEN, problem_responses
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.http.whole_numbers import whole_numbers
 from headwater.projections.deliveries.queries import Reader
-from headwater.projections.deliveries.sync import SyncPage, changes
-from headwater.projections.postgres.reader import PAGE_MAX
+from headwater.projections.deliveries.sync import SYNCED, SyncPage, changes
+from headwater.projections.postgres.reader import PAGE_MAX, Row
 from headwater.projections.projector.store import SYNC_KEPT_DAYS
+from headwater.schemas.errors import HeadwaterError
+
+_LOG: Final = logging.getLogger("headwater.gateway")
 
 _PAGE_DEFAULT: Final = 1000
+_JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+
+_DESCRIPTION: Final = f"""\
+Rows by table, the oldest change first. Ask again with the cursor of the answer: at once while
+has_more, later for what changed meanwhile. A row is repeated whenever it changes, so upsert by
+primary key. A row that was deleted is its key and `"deleted": true`; these come before the rows of
+their table. A cursor is good for {SYNC_KEPT_DAYS} days; then the answer is `cursor_expired`: empty
+the copy, and begin without one. The readers' key sees all users' rows, a user's token its own.
+
+With `Accept: {NDJSON}` the answer is a line a row, `{{"table", "row"}}` or
+`{{"table", "deleted": true, "key"}}`, and at its end `{{"cursor", "has_more"}}`; an answer without
+that line was broken off. Without a limit it goes on until nothing is left."""
+
+_RESPONSES: Final = {
+    200: ResponseSpec(SyncPage, generate_examples=False, description="What changed."),
+    **problem_responses(
+        "invalid_cursor", "cursor_expired", "forbidden", "store_unavailable", "jwks_unavailable"
+    ),
+}
 
 Limit = Annotated[
     int,
@@ -27,20 +57,13 @@ Limit = Annotated[
 
 
 def read_routes(reader: Reader, callers: Callers) -> Router:
-    """The routes under /v1."""
+    """What readers ask under /v1."""
 
     @get(
         "/sync",
         summary="Rows that changed",
-        description="Rows by table, the oldest change first. Ask again with the cursor of the "
-        "answer: at once while has_more, later for what changed meanwhile. A row is repeated "
-        "whenever it changes, so upsert by primary key. A row that was deleted is its key and "
-        '`"deleted": true`; these come before the rows of their table. A cursor is good for '
-        f"{SYNC_KEPT_DAYS} days; then the answer is `cursor_expired`: empty the copy, and begin "
-        "without one. The readers' key sees the rows of all users, a user's token its own.",
-        responses=problem_responses(
-            "invalid_cursor", "cursor_expired", "forbidden", "store_unavailable", "jwks_unavailable"
-        ),
+        description=_DESCRIPTION,
+        responses=_RESPONSES,
     )
     async def sync(
         request: Request[Any, Any, Any],
@@ -54,20 +77,33 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         user_id: Annotated[
             str | None, QueryParameter(description="Only the rows of this user.")
         ] = None,
+        table: Annotated[
+            str | None, QueryParameter(description="Only the rows of this table.")
+        ] = None,
         limit: Limit = _PAGE_DEFAULT,
-    ) -> SyncPage:
-        caller = user_or_reader(request.scope)
-        if caller is not None and user_id not in (None, caller):
+    ) -> ASGIApp:
+        owner = _owner(user_or_reader(request.scope), user_id)
+        if table is not None and table not in SYNCED:
             raise Problem(
-                "forbidden", "user_id: a user's token sees no rows of others", field="user_id"
+                "invalid_parameter",
+                f"table: expected one of {', '.join(SYNCED)}, found {table[:60]!r}",
+                field="table",
             )
         moment = None
         if cursor is None and since is not None:
             moment = _moment(since)
             cursor = since if moment is None else None
-        return await changes(
-            reader, after=cursor, since=moment, limit=limit, user_id=caller or user_id
-        )
+
+        async def page_after(cursor: str | None) -> SyncPage:
+            return await changes(
+                reader, after=cursor, since=moment, limit=limit, user_id=owner, table=table
+            )
+
+        page = await page_after(cursor)
+        if request.accept.best_match([_JSON, NDJSON]) != NDJSON:
+            return ASGIResponse(body=msgspec.json.encode(page), media_type=_JSON)
+        whole = "limit" not in request.query_params
+        return Streamed(iterator=_lines(page, page_after if whole else None), media_type=NDJSON)
 
     return Router(
         "/v1",
@@ -76,6 +112,48 @@ def read_routes(reader: Reader, callers: Callers) -> Router:
         security=[{READ_KEY: []}, {USER_TOKEN: []}],
         tags=["read"],
     )
+
+
+def _owner(caller: str | None, wanted: str | None) -> str | None:
+    """Whose rows are read; None for those of everybody.
+
+    Errors: Problem.
+    """
+    if caller is not None and wanted not in (None, caller):
+        raise Problem(
+            "forbidden", "user_id: a user's token sees no rows of others", field="user_id"
+        )
+    return caller or wanted
+
+
+async def _lines(
+    page: SyncPage, page_after: Callable[[str], Awaitable[SyncPage]] | None
+) -> AsyncGenerator[bytes, None]:
+    """A page as lines, and those after it if they are wanted, one in memory at a time."""
+    yield _lines_of_rows(page)
+    try:
+        while page.has_more and page_after is not None:
+            page = await page_after(page.cursor)
+            yield _lines_of_rows(page)
+    except HeadwaterError as error:
+        _LOG.warning("a stream of rows was broken off: %s", error)
+        return
+    yield msgspec.json.encode({"cursor": page.cursor, "has_more": page.has_more}) + b"\n"
+
+
+def _lines_of_rows(page: SyncPage) -> bytes:
+    lines = [
+        msgspec.json.encode({"table": table, **_line(row)})
+        for table, rows in page.tables.items()
+        for row in rows
+    ]
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _line(row: Row) -> dict[str, object]:
+    if row.get("deleted") is not True:
+        return {"row": row}
+    return {"deleted": True, "key": {name: row[name] for name in row if name != "deleted"}}
 
 
 def _moment(since: str) -> datetime | None:

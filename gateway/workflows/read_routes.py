@@ -4,6 +4,7 @@ from litestar import Response, get
 from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 
+from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.openapi import reads
 from headwater.gateway.workflows.parameters import (
@@ -19,7 +20,7 @@ from headwater.gateway.workflows.parameters import (
     Status,
 )
 from headwater.gateway.workflows.reading import Reading
-from headwater.gateway.workflows.tail import TailResponse, Tails
+from headwater.gateway.workflows.tail import Tails
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     INSTANCE_NOT_FOUND,
@@ -123,7 +124,7 @@ def tail(reading: Reading, tails: Tails) -> HTTPRouteHandler:
         position: Position,
         last_event_id: LastEventHeader = None,
         last_event: LastEventQuery = None,
-    ) -> TailResponse:
+    ) -> Streamed:
         applied = await reading.fresh(position)
         found = await reading.find(workflow, instance_id, applied)
         tails.require_room()

@@ -9,14 +9,12 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from litestar.response.streaming import ASGIStreamingResponse
-from litestar.types import Send
-from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.positions import HEADER, stated
 from headwater.projections.workflows.queries import Changed, Changes, Placed, Workflows
@@ -30,8 +28,6 @@ STREAMS_MAX: Final = 200
 _GAP_S: Final = 0.05
 #: Postgres is away: the stream stays, and asks again after so many seconds.
 _RETRY_S: Final = 1.0
-#: Seconds for a reader to take what it is sent, before it is left behind. It can come back.
-_SEND_WITHIN_S: Final = 30.0
 #: What a reader whose stream breaks off should wait.
 _BEGIN: Final = b"retry: 1000\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
@@ -68,10 +64,10 @@ class Tails:
                 "overloaded", f"expected at most {STREAMS_MAX} streams at a time, found as many"
             )
 
-    def response(self, found: Placed, after: int) -> "TailResponse":
+    def response(self, found: Placed, after: int) -> "Streamed":
         """The stream of an instance's changes after an offset."""
         position = stated({found.partition: found.offset})
-        return TailResponse(
+        return Streamed(
             iterator=self._follow(found, after),
             media_type="text/event-stream",
             headers={HEADER: position, "cache-control": "no-cache", "x-accel-buffering": "no"},
@@ -142,25 +138,6 @@ class Tails:
                 await self._closing.wait()
         except TimeoutError:
             pass
-
-
-class TailResponse(ASGIStreamingResponse):
-    """A stream whose reader is left behind if it takes nothing for too long."""
-
-    @override
-    async def _stream(self, send: Send) -> None:
-        async def within(event: Any) -> None:  # noqa: ANN401 (what ASGI says)
-            async with asyncio.timeout(_SEND_WITHIN_S):
-                await send(event)
-
-        try:
-            await super()._stream(within)
-        except TimeoutError:
-            return
-        finally:
-            # Not left to the garbage collector, when the reader has gone during a message.
-            if isinstance(self.iterator, AsyncGenerator):
-                await self.iterator.aclose()
 
 
 def message(event: str, data: Answer, offset: int | None) -> bytes:

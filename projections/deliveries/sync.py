@@ -44,7 +44,7 @@ from headwater.projections.projector.store import SYNC_KEPT_DAYS
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Table
 
-__all__ = ["SyncPage", "changes"]
+__all__ = ["SYNCED", "SyncPage", "changes"]
 
 #: Sorts before every key: the first column of a key is never empty, a constraint sees to it.
 _LOWEST: Final = {"text": "", "date": "-infinity", "timestamptz": "-infinity"}
@@ -56,6 +56,8 @@ _READ: Final[dict[str, Callable[[str], object]]] = {
     "timestamptz": datetime.fromisoformat,
 }
 _TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
+#: The tables whose rows are read here.
+SYNCED: Final = tuple(_TABLE_BY_NAME)
 _DELETIONS: Final = "deletions"
 _DELETED: Final = statement(_DELETIONS)
 #: After no deletion of a transaction.
@@ -99,6 +101,8 @@ class _Cursor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: Empty before the first one.
     epoch: str
     user_id: str | None = None
+    #: Only rows of this table.
+    table: str | None = None
     #: Only rows written since then, until the first pass is through.
     since: str = _BEGINNING
     #: By table, `deletions` among them.
@@ -144,24 +148,28 @@ async def changes(
     since: datetime | None = None,
     limit: int,
     user_id: str | None = None,
+    table: str | None = None,
 ) -> SyncPage:
     """Reads the next page of what changed.
 
     Shape:  at most `limit` rows in all, of large ones fewer (`PAGE_CHARS_MAX`). Without `after`
             everything, or what was written since `since`, which counts only then. With `user_id`
-            the rows of that user alone.
-    Errors: InvalidCursor, CursorExpired, StoreUnavailable; ValueError for a limit out of range.
+            the rows of that user alone, with `table`, one of SYNCED, those of that table.
+    Errors: InvalidCursor, CursorExpired, StoreUnavailable; ValueError for a limit out of range, or
+            another table.
     """
     if not 1 <= limit <= PAGE_MAX:
         raise ValueError(f"expected a limit of 1 to {PAGE_MAX}, found {limit}")
+    if table is not None and table not in _TABLE_BY_NAME:
+        raise ValueError(f"expected one of {', '.join(SYNCED)}, found {table!r}")
     given = None if after is None else unpack(after, _Cursor)
     try:
         async with reader.connection() as connection:
             place = await _place(connection, given.epoch if given else "")
             if given is not None:
-                cursor = _checked(given, place, user_id)
+                cursor = _checked(given, place, user_id, table)
             else:
-                cursor = _first(place, since, user_id)
+                cursor = _first(place, since, user_id, table)
             return await _page(connection, cursor, place.horizon, limit)
     except RecordRefused as error:
         raise InvalidCursor(
@@ -174,23 +182,26 @@ async def _place(connection: AsyncConnection[DictRow], epoch: str) -> _Place:
     return msgspec.convert(await found.fetchone(), _Place)
 
 
-def _first(place: _Place, since: datetime | None, user_id: str | None) -> _Cursor:
+def _first(
+    place: _Place, since: datetime | None, user_id: str | None, table: str | None
+) -> _Cursor:
     """Where a reader begins that has nothing yet: what was deleted before concerns only `since`."""
     begin = _BEGINNING if since is None else since.isoformat()
     deletions = _Position(place.horizon if since is None else "0", _NO_DELETION)
     return _Cursor(
-        database=place.database, epoch=place.epoch, user_id=user_id, since=begin,
+        database=place.database, epoch=place.epoch, user_id=user_id, table=table,
+        since=begin,
         at={_DELETIONS: deletions},
     )  # fmt: skip
 
 
-def _checked(cursor: _Cursor, place: _Place, user_id: str | None) -> _Cursor:
+def _checked(cursor: _Cursor, place: _Place, user_id: str | None, table: str | None) -> _Cursor:
     """A cursor that may be read on from; one of an earlier epoch goes back.
 
     Errors: InvalidCursor, CursorExpired.
     """
-    if cursor.user_id != user_id:
-        raise InvalidCursor("expected a cursor of the same user; start without one")
+    if (cursor.user_id, cursor.table) != (user_id, table):
+        raise InvalidCursor("expected a cursor of the same user and table; start without one")
     positions = cursor.at.values()
     if not all(_is_transaction(position.changed_in) for position in positions):
         raise InvalidCursor("expected a cursor from an earlier page; start without one")
@@ -229,11 +240,12 @@ def _is_transaction(text: str) -> bool:
 async def _page(
     connection: AsyncConnection[DictRow], cursor: _Cursor, horizon: str, limit: int
 ) -> SyncPage:
-    tables: dict[str, list[Row]] = {table.name: [] for table in ALL_TABLES}
+    names = SYNCED if cursor.table is None else (cursor.table,)
+    tables: dict[str, list[Row]] = {name: [] for name in names}
     at = dict(cursor.at)
     room, has_more = _Room(limit), False
     # Deletions first: a row that came back after it was deleted is deleted, and then there.
-    for name in (_DELETIONS, *tables):
+    for name in (_DELETIONS, *names):
         rows, has_more = await _read(connection, name, cursor, horizon, room)
         if not has_more:
             at[name] = _Position(horizon, _lowest(name))
@@ -277,6 +289,7 @@ async def _read(
         "horizon": horizon,
         "since": cursor.since,
         "user_id": cursor.user_id,
+        "table": cursor.table,
         # One more than fits tells whether anything is left.
         "limit": room.rows + 1,
     }

@@ -4,5 +4,6 @@ where (deleted_in, table_name, key) > (%(changed_in)s::xid8, %(key_0)s, %(key_1)
   and deleted_in < %(horizon)s::xid8
   and deleted_at >= %(since)s::timestamptz
   and (%(user_id)s::text is null or user_id = %(user_id)s)
+  and (%(table)s::text is null or table_name = %(table)s)
 order by deleted_in, table_name, key
 limit %(limit)s

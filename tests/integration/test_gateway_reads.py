@@ -1,6 +1,7 @@
 """The gateway's reads on a real Postgres, and the mirror that follows them."""
 
 import asyncio
+import json
 import sqlite3
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import psycopg
 import pytest
 from litestar.testing import TestClient
@@ -21,7 +23,8 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
-from headwater.schemas.tables import CONNECTIONS, TABLES
+from headwater.schemas.installed_tables import ALL_TABLES
+from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, a_delivery
 from tests.integration.written import (
@@ -89,7 +92,7 @@ def write(fresh_database: str) -> Write:
 
 def test_a_database_that_has_nothing_yet_answers_with_empty_tables(client: Client) -> None:
     page = client.get("/v1/sync", headers=READ).json()
-    assert page["tables"] == {table.name: [] for table in TABLES}
+    assert page["tables"] == {table.name: [] for table in ALL_TABLES}
     assert page["has_more"] is False
     assert page["cursor"]
 
@@ -119,6 +122,47 @@ def test_since_and_user_limit_what_is_answered(client: Client, write: Write) -> 
     ):
         page = client.get("/v1/sync", params=parameters, headers=READ).json()
         assert [row["user_id"] for row in page["tables"]["daily_summary"]] == users, parameters
+
+
+def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_rows_are_streamed_as_lines_and_the_last_one_is_the_cursor(
+    client: Client, write: Write
+) -> None:
+    write([day("user_1", f"2026-07-{number:02}", steps=number) for number in range(1, 13)])
+    lines = READ | {"accept": "application/x-ndjson"}
+    three = lines_of(client.get("/v1/sync", params={"limit": 3}, headers=lines))
+    assert [each.get("table") for each in three] == ["daily_summary"] * 3 + [None]
+    assert three[-1]["has_more"] is True
+    rest = {"cursor": three[-1]["cursor"]}
+    # Without a limit it goes on, whatever a page holds.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwater.projections.deliveries.sync.PAGE_CHARS_MAX", 100)
+        more = lines_of(client.get("/v1/sync", params=rest, headers=lines))
+    assert [each["row"]["steps"] for each in more[:-1]] == list(range(4, 13))
+    assert set(more[-1]) == {"cursor", "has_more"}
+    key = ("user_1", "garmin", "2026-07-01")
+    write([Written(DAILY_SUMMARY.topic, 0, DAILY_SUMMARY.row_key(key), None)])
+    after = {"cursor": more[-1]["cursor"]}
+    gone = lines_of(client.get("/v1/sync", params=after, headers=lines))
+    named = {"user_id": "user_1", "source": "garmin", "datetime": "2026-07-01"}
+    assert gone[0] == {"table": "daily_summary", "deleted": True, "key": named}
+
+
+def test_a_table_is_read_alone_with_a_cursor_of_its_own(client: Client, write: Write) -> None:
+    write([day("user_1", "2026-07-01", steps=1)])
+    days = client.get("/v1/sync", params={"table": "daily_summary"}, headers=READ).json()
+    assert [row["steps"] for row in days["tables"].pop("daily_summary")] == [1]
+    assert days["tables"] == {}
+    again = {"table": "daily_summary", "cursor": days["cursor"]}
+    assert client.get("/v1/sync", params=again, headers=READ).status_code == 200
+    other = client.get("/v1/sync", params=again | {"table": "sleep_sessions"}, headers=READ)
+    assert other.json()["code"] == "invalid_cursor"
+    nothing = client.get("/v1/sync", params={"table": "'; drop"}, headers=READ)
+    assert (nothing.status_code, nothing.json()["field"]) == (400, "table")
 
 
 @pytest.mark.parametrize("parameter", ["since", "cursor"])

@@ -279,7 +279,7 @@ def test_no_page_holds_a_script_that_its_policy_forbids(client: TestClient[Any])
 @pytest.mark.parametrize(
     ("path", "headers", "known"),
     [
-        ("/v1/sync?user=a", READ, "since, cursor, user_id, limit"),
+        ("/v1/sync?user=a", READ, "since, cursor, user_id, table, limit"),
         ("/admin/traces?request=a", ADMIN, "request_id, user_id, level, limit"),
         ("/admin/dlq/0/0?limit=1", ADMIN, "none"),
     ],

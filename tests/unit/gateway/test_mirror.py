@@ -29,10 +29,14 @@ class Script:
             raise answer
         return answer
 
-    def sync(self, database: Path, since: str | None = None) -> dict[str, int]:
+    def sync(
+        self, database: Path, since: str | None = None, table: str | None = None
+    ) -> dict[str, int]:
         transport = httpx.MockTransport(self)
         with httpx.Client(transport=transport, base_url="http://headwater") as client:
-            mirror = Mirror(database, client, report=self.said.append, sleep=self.slept.append)
+            mirror = Mirror(
+                database, client, report=self.said.append, sleep=self.slept.append, table=table
+            )
             return mirror.sync(since)
 
 
@@ -176,3 +180,25 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     file.write_text("not a database, only a long enough text to be taken for one" * 20)
     with pytest.raises(SyncFailed, match=r"notes\.txt"):
         Script([]).sync(file)
+
+
+def tables_of(database: Path) -> set[str]:
+    return {row["name"] for row in rows(database, "select name from sqlite_master")}
+
+
+def test_a_table_without_rows_is_there_to_be_asked(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    Script([page("c1")]).sync(database)
+    assert {"daily_summary", "sleep_sessions", "terra_connections"} <= tables_of(database)
+
+
+def test_one_table_is_copied_alone_and_has_a_cursor_of_its_own(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    Script([page("all", DAY)]).sync(database)
+    one = Script([page("one", {**DAY, "steps": 2}), problem(410, "cursor_expired"), page("two")])
+    assert one.sync(database, table="daily_summary") == {"daily_summary": 1}
+    one.sync(database, table="daily_summary")
+    assert [asked.get("cursor") for asked in one.asked] == [None, "one", None]
+    assert {asked["table"] for asked in one.asked} == {"daily_summary"}
+    assert rows(database) == []
+    Script([page("more")]).sync(database)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
+from headwater.gateway.http import streaming
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import tail
 from headwater.gateway.workflows.freshness import Freshness
@@ -226,7 +227,7 @@ def test_a_reader_that_goes_leaves_nothing_behind() -> None:
 
 
 def test_a_reader_that_takes_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_SEND_WITHIN_S", 0.05)
+    monkeypatch.setattr(streaming, "_SEND_WITHIN_S", 0.05)
 
     async def act(tails: Tails, memory: MemoryTail, _: Freshness) -> None:
         gone = asyncio.Event()
