@@ -51,6 +51,11 @@ COMMANDS: Final = (
         "Say what a delivery has set: rows, columns that still have its values, and workflows.",
     ),
     OnDemand(
+        "doctor",
+        "headwater.gateway.commands.doctor:doctor",
+        "Say what is wrong with the house, or why a user's data is missing.",
+    ),
+    OnDemand(
         "export",
         "headwater.gateway.commands.export:export",
         "Write a table or view to a file: Parquet, CSV or NDJSON.",

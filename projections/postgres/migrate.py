@@ -8,6 +8,7 @@ edited: add another one.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -19,7 +20,7 @@ from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.postgres.statements import statement
 from headwater.schemas.installed_tables import INSTALLED
 
-__all__ = ["Migration", "catalogue", "migrate"]
+__all__ = ["Migration", "catalogue", "migrate", "unapplied"]
 
 _CONNECT_TIMEOUT_S: Final = 5
 
@@ -80,6 +81,21 @@ def migrate(
             connection.execute(statement("record_migration"), parameters)
     make_tables(dsn, report, tables)
     return [migration.name for migration in missing]
+
+
+def unapplied(dsn: str) -> tuple[list[str], datetime]:
+    """The migrations that a database lacks, and what time it is there.
+
+    Errors: MigrationChanged, DatabaseTooNew, StoreUnavailable.
+    """
+    with (
+        store_edge("look at the migrations"),
+        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+    ):
+        made = connection.execute("select to_regclass('schema_migrations') is not null, now()")
+        known, now = made.fetchone() or (False, None)
+        applied = connection.execute(statement("applied_migrations")).fetchall() if known else []
+    return [migration.name for migration in _missing(dict(applied), catalogue())], now
 
 
 def _missing(applied: dict[int, str], migrations: tuple[Migration, ...]) -> list[Migration]:

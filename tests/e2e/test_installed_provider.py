@@ -3,9 +3,11 @@
 import hashlib
 import hmac
 import json
+import os
 import re
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +123,26 @@ def next_release(package: Path) -> None:
     )
 
 
+def assert_doctor_finds_the_house(house: House, scripts: Path) -> None:
+    """The state of each check depends on this machine, too: its disk may be full."""
+    variables = {
+        "HEADWATER_POSTGRES": house.dsn,
+        "HEADWATER_PARTITIONS": "4",
+        "HEADWATER_DATA_DIR": str(house.directory),
+    }
+    program = (scripts / "headwater", "doctor", "--json")
+    argv = [*program, "--url", house.url(), "--kafka", house.bootstrap]
+    done = subprocess.run(
+        argv, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    found = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    for check in ("gateway", "parts", "versions", "migrations", "topics", "lag", "clock"):
+        assert found[check]["state"] == "ok", found[check]
+    assert "pipeline" in found["parts"]["found"]
+    assert "projection headwater 0" in found["lag"]["found"]
+    assert "pipeline-headwater" in found["lag"]["found"]
+
+
 def assert_rows_of_github(house: House) -> None:
     signed(house, "github", push(), **{"x-github-event": "push"})
     edited = pull_request("edited", title="Turn it", updated_at="2026-07-01T11:00:00Z")
@@ -163,6 +185,7 @@ def test_an_installed_package_brings_its_provider_and_its_table(
     assert "`walks` (user_id, day, steps): What somebody walked on a day." in described
 
     assert_rows_of_github(house)
+    assert_doctor_finds_the_house(house, scripts)
 
     next_release(package)
     add(scripts, package)

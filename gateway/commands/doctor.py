@@ -1,0 +1,234 @@
+"""`headwater doctor`: what is wrong with the house, or with what is known of one user."""
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+import click
+
+from headwater.gateway.commands import findings
+from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.findings import Finding
+from headwater.gateway.commands.operate import admin_api
+from headwater.gateway.commands.options import (
+    admin_options,
+    dsn_of,
+    examples,
+    json_option,
+    kafka_option,
+    postgres_option,
+    settings_from,
+)
+from headwater.gateway.commands.output import print_json, print_rows
+from headwater.schemas.errors import HeadwaterError
+from headwater.streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from headwater.gateway.settings import Settings
+
+_STYLES: Final = {"state": {"problem": "red", "warning": "yellow", "unknown": "yellow"}}
+_TIMEOUT_S: Final = 5.0
+_ERRORS_SHOWN: Final = 20
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=examples(
+        "headwater doctor", "headwater doctor --json", "headwater doctor user user_amara"
+    ),
+)
+@admin_options
+@kafka_option
+@postgres_option
+@json_option
+@click.pass_context
+def doctor(
+    context: click.Context,
+    url: str | None,
+    admin_key: str | None,
+    kafka: str | None,
+    postgres: str | None,
+    as_json: bool,
+) -> None:
+    """Look at the house: parts, versions, topics, lag, disk, clock, certificates.
+
+    Each line says what was found and what to do about it. Exit code 1 if something is to be mended.
+    """
+    if context.invoked_subcommand is None:
+        settings = settings_from(admin_key=admin_key, kafka=kafka, postgres=postgres)
+        api = admin_api(url, admin_key)
+        _report(list(_house(settings, api)), as_json=as_json)
+
+
+@doctor.command("user", epilog=examples("headwater doctor user user_amara"))
+@click.argument("user_id", metavar="ID")
+@click.option("--token", help="The user's token, to ask Terra through /v1/me as well.")
+@admin_options
+@json_option
+def doctor_user(
+    user_id: str, token: str | None, url: str | None, admin_key: str | None, as_json: bool
+) -> None:
+    """Why is data of a user missing? Five steps, in the order in which to look.
+
+    Is there an active connection; does Terra know one; do deliveries wait or are they dead; did
+    any end with an error; and if nothing is in the way, ask Terra for the days again. Each step
+    says what it found, and the command that comes next. Exit code 1 if there is one.
+    """
+    api = admin_api(url, admin_key)
+    address = str(api.client.base_url).rstrip("/")
+    known = api.get(f"/admin/user/{quote(user_id, safe='')}")
+    me = None if token is None else _me(address, token)
+    errors = api.get("/admin/traces", user_id=user_id, level="error", limit=_ERRORS_SHOWN)
+    steps = [
+        findings.connection(user_id, known),
+        findings.reconciled(user_id, address, known, me),
+        findings.parked(user_id, known),
+        findings.errors(errors["traces"]),
+    ]
+    steps.append(findings.to_import(user_id, address, known, steps))
+    if steps[0].state == "problem" and steps[1].next:
+        steps[0] = steps[0]._replace(next=steps[1].next)
+    _report(steps, as_json=as_json)
+
+
+def _me(address: str, token: str) -> Any:  # noqa: ANN401 (JSON)
+    return Api(address, {"authorization": f"Bearer {token}"}).get("/v1/me")
+
+
+def _report(found: Sequence[Finding], *, as_json: bool) -> None:
+    well = findings.is_well(found)
+    if as_json:
+        print_json({"well": well, "findings": [each._asdict() for each in found]})
+    else:
+        print_rows([each._asdict() for each in found], Finding._fields, styles=_STYLES)
+    if not well:
+        raise click.exceptions.Exit(1)
+
+
+def _house(settings: "Settings", api: Api) -> Iterator[Finding]:
+    """All checks of the house. One that fails is a finding, too, and stops no other."""
+    gateway = _Gateway(api)
+    yield _tried("gateway", gateway.finding, "headwater serve")
+    yield from _of_kafka(settings, gateway)
+    yield from _of_postgres(settings, gateway)
+    yield _tried("disk", lambda: _disk(settings.data_dir), "")
+    yield _tried("certificates", lambda: _certificates(settings, api), "")
+
+
+def _tried(check: str, look: Callable[[], Finding], remedy: str) -> Finding:
+    try:
+        return look()
+    except (HeadwaterError, click.ClickException, OSError) as error:
+        words = error.message if isinstance(error, HeadwaterError | click.ClickException) else error
+        return Finding(check, "problem", " ".join(str(words).split()), remedy)
+
+
+class _Gateway:
+    """What the gateway says, and when it said it."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.version = ""
+        self.clock: dict[str, float] = {}
+        self.positions: list[dict[str, Any]] = []
+        self.errors = 0
+
+    def finding(self) -> Finding:
+        """Asks for all of it.
+
+        Errors: ClickException.
+        """
+        client = self._api.client
+        self._api.get("/health/live")
+        ready = client.get("/health/ready")
+        told = ready.headers.get("date")
+        if told:
+            there = parsedate_to_datetime(told)
+            self.clock["gateway"] = there.timestamp() - now_ms() / 1000
+        self.version = self._api.get("/schema/openapi.json")["info"]["version"]
+        parts = ready.json()["parts"]
+        found = ", ".join(f"{name}: {state}" for name, state in parts.items())
+        if any(state != "ok" for state in parts.values()):
+            return Finding("gateway", "problem", found, "start what is not connected")
+        projections = self._api.get("/admin/projections")
+        self.positions, self.errors = projections["positions"], len(projections["errors"])
+        return Finding("gateway", "ok", f"{client.base_url}: {found}")
+
+
+def _of_kafka(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.looking import look  # noqa: PLC0415 (loads slowly)
+    from headwater.streams.kafka.topics import compare, find_topics  # noqa: PLC0415 (loads slowly)
+
+    try:
+        cluster = cluster_of(settings)
+        seen = asyncio.run(look(cluster))
+        there = asyncio.run(find_topics(cluster))
+    except (HeadwaterError, click.ClickException) as error:
+        yield Finding("kafka", "problem", " ".join(str(error.message).split()), "start Kafka")
+        return
+    ours = version("headwater")
+    yield findings.parts([member.name for member in seen.members])
+    older = {member.name: member.older for member in seen.members if member.older}
+    yield findings.versions(ours, gateway.version or ours, older)
+    differences = compare(there, partitions=settings.partitions, replication=settings.replication)
+    yield findings.topics(differences)
+    behind = dict(seen.behind)
+    for each in gateway.positions:
+        end = seen.ends.get((each["topic"], each["partition"]), 0)
+        name = f"projection {each['projection']}"
+        behind[name] = behind.get(name, 0) + max(0, end - each["next_offset"])
+    yield findings.lag(behind)
+
+
+def _of_postgres(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
+    from headwater.projections.postgres.migrate import unapplied  # noqa: PLC0415 (loads slowly)
+
+    def look() -> Finding:
+        missing, there = unapplied(dsn_of(settings))
+        gateway.clock["postgres"] = there.timestamp() - now_ms() / 1000
+        return findings.migrations(missing)
+
+    yield _tried("migrations", look, "start Postgres, and `headwater migrate`")
+    yield findings.refused_records(gateway.errors)
+    yield findings.clock(gateway.clock)
+
+
+def _disk(folder: Path) -> Finding:
+    at = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    usage = shutil.disk_usage(at)
+    return findings.disk(str(at), usage.free, usage.total)
+
+
+def _certificates(settings: "Settings", api: Api) -> Finding:
+    ends: dict[str, datetime] = {}
+    if settings.kafka_tls:
+        for server in settings.kafka.split(","):
+            host, _, port = server.rpartition(":")
+            ends[f"kafka {server}"] = _ends_at(host.strip("[]"), int(port))
+        if settings.kafka_tls_certificate:
+            ends[settings.kafka_tls_certificate] = _end_of(
+                Path(settings.kafka_tls_certificate).read_bytes()
+            )
+    at = urlsplit(str(api.client.base_url))
+    if at.scheme == "https" and at.hostname:
+        ends[f"gateway {at.hostname}"] = _ends_at(at.hostname, at.port or 443)
+    return findings.certificates(ends, datetime.fromtimestamp(now_ms() / 1000, UTC))
+
+
+def _ends_at(host: str, port: int) -> datetime:
+    """When the certificate of a server ends, whoever has signed it."""
+    return _end_of(ssl.get_server_certificate((host, port), timeout=_TIMEOUT_S).encode())
+
+
+def _end_of(pem: bytes) -> datetime:
+    from cryptography import x509  # noqa: PLC0415 (loads slowly)
+
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc

@@ -1,0 +1,181 @@
+"""`headwater doctor`: what is found of a user in five steps, and of the house; exit codes tell."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from typing_extensions import override
+
+from headwater.gateway.commands import findings
+from headwater.gateway.commands.doctor import doctor
+
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+ACTIVE = {"terra_user_id": "t-1", "provider": "WHOOP", "active": True, "deactivated_at": None}
+GONE = {**ACTIVE, "active": False, "deactivated_at": "2026-06-01T00:00:00Z"}
+JOURNEY = {
+    "request_id": "01JZ",
+    "ended_at": "2026-07-01T22:10:00Z",
+    "hops": [{"stage": "dead", "detail": "no_usable_record"}],
+}
+
+
+def user(connections: object = (ACTIVE,), waiting: object = (), **counts: int) -> dict[str, Any]:
+    return {
+        "user_id": "user_amara",
+        "connections": list(connections),
+        "counts": {"daily_summary": 0, "raw_events": 9, "dead_letters": 0, **counts},
+        "last_outcomes": [],
+        "waiting": list(waiting),
+    }
+
+
+@contextmanager
+def gateway(answers: dict[str, object]) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers each path as it is told, and what it was asked with which key."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            key = self.headers.get("authorization") or self.headers.get("x-admin-key")
+            asked.append(f"{self.path} {key}")
+            body = json.dumps(answers.get(path, {})).encode()
+            self.send_response(200 if path in answers else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        @override
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def look(
+    known: dict[str, Any], *more: str, **others: object
+) -> tuple[Result, list[Any], list[str]]:
+    answers: dict[str, object] = {
+        "/admin/user/user_amara": known,
+        "/admin/traces": {"traces": others.get("traces", [])},
+        "/v1/me": others.get("me"),
+    }
+    with gateway(answers) as (url, asked):
+        found = CliRunner().invoke(doctor, ["user", "user_amara", "--url", url, "--json", *more])
+    return found, json.loads(found.stdout)["findings"] if found.stdout else [], asked
+
+
+def test_a_user_whose_days_arrive_is_well():
+    found, steps, asked = look(user(daily_summary=30))
+    assert found.exit_code == 0, found.output
+    assert [step["check"][0] for step in steps] == ["1", "2", "3", "4", "5"]
+    assert {step["state"] for step in steps} == {"ok"}
+    assert not any(step["next"] for step in steps)
+    assert [each.split("?")[0].split()[0] for each in asked] == [
+        "/admin/user/user_amara",
+        "/admin/traces",
+    ]
+    assert "level=error" in asked[1]
+
+
+@pytest.mark.parametrize(
+    ("known", "others", "step", "found", "command"),
+    [
+        (user(()), {}, 1, "none, now or before", "/v1/me"),
+        (user((GONE,)), {}, 1, "WHOOP until 2026-06-01T00:00:00Z", "/v1/me"),
+        (user((GONE,)), {}, 2, "it takes the user's token", "headwater token user_amara"),
+        (user(waiting=[{}, {}]), {}, 3, "2 waiting", "deliveries drain --user user_amara"),
+        (user(dead_letters=3), {}, 3, "3 dead", "headwater dlq list"),
+        (user(), {"traces": [JOURNEY]}, 4, "1, the newest .* no_usable_record", "trace 01JZ"),
+        (user(), {}, 5, "nothing is in the way", '{"days": 365}'),
+    ],
+)
+def test_each_step_says_what_it_found_and_the_command_that_comes_next(
+    known: dict[str, Any], others: dict[str, Any], step: int, found: str, command: str
+):
+    result, steps, _ = look(known, **others)
+    assert result.exit_code == 1
+    told = steps[step - 1]
+    assert told["state"] != "ok"
+    assert command in told["next"]
+    findings_of_it = told["found"]
+    assert all(part in findings_of_it for part in found.split(" .* ")), findings_of_it
+
+
+@pytest.mark.parametrize(
+    ("me", "state", "found"),
+    [
+        ({"connections": [ACTIVE]}, "ok", "Terra has WHOOP"),
+        ({"connections": []}, "problem", "Terra has no connection"),
+        ({"connections": [], "reconciled": False}, "unknown", "Terra does not answer"),
+    ],
+)
+def test_with_a_token_terra_is_asked_through_me(me: object, state: str, found: str):
+    _, steps, asked = look(user((GONE,)), "--token", "abc", me=me)
+    assert (steps[1]["state"], found in steps[1]["found"]) == (state, True)
+    assert "/v1/me Bearer abc" in asked
+
+
+def test_an_id_goes_into_commands_quoted():
+    told = findings.parked("x; rm -rf /", user(waiting=[{}]))
+    assert told.next == "headwater deliveries drain --user 'x; rm -rf /'"
+
+
+def test_a_house_that_is_away_is_told_part_by_part(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADWATER_POSTGRES", "postgresql://nobody@127.0.0.1:1/none")
+    arguments = ["--url", "http://127.0.0.1:1", "--kafka", "127.0.0.1:1", "--json"]
+    found = CliRunner().invoke(doctor, arguments)
+    assert found.exit_code == 1
+    told = {each["check"]: each for each in json.loads(found.stdout)["findings"]}
+    for check, remedy in (
+        ("gateway", "headwater serve"),
+        ("kafka", "start Kafka"),
+        ("migrations", "start Postgres"),
+    ):
+        assert told[check]["state"] == "problem"
+        assert remedy in told[check]["next"]
+    assert {"disk", "certificates", "clock"} <= told.keys()
+
+
+@pytest.mark.parametrize(
+    ("finding", "state", "next_"),
+    [
+        (findings.parts(["pipeline a-1", "projector a-2"]), "ok", ""),
+        (findings.parts(["pipeline a-1"]), "problem", "headwater project"),
+        (findings.versions("1.0", "1.0", {}), "ok", ""),
+        (findings.versions("1.1", "1.0", {}), "warning", "restart"),
+        (findings.versions("1.0", "1.0", {"pipeline a": ("webhook",)}), "warning", "restart"),
+        (findings.migrations(["0007_wiped"]), "problem", "headwater migrate"),
+        (findings.lag({"pipeline": 10_000}), "ok", ""),
+        (findings.lag({"pipeline": 10_001}), "warning", "falls"),
+        (findings.refused_records(1), "problem", "projection_errors"),
+        (findings.disk("/data", 3 * 1024**3, 20 * 1024**3), "ok", ""),
+        (findings.disk("/data", 3 * 1024**3, 40 * 1024**3), "problem", "du -sh /data"),
+        (findings.disk("/data", 1024**3, 2 * 1024**3), "problem", "du -sh /data"),
+        (findings.clock({"postgres": 59.0}), "ok", ""),
+        (findings.clock({"postgres": -61.0}), "problem", "NTP"),
+        (findings.certificates({}, NOW), "ok", ""),
+        (findings.certificates({"kafka": NOW + timedelta(days=22)}, NOW), "ok", ""),
+        (findings.certificates({"kafka": NOW + timedelta(days=20)}, NOW), "warning", "renew"),
+        (findings.certificates({"kafka": NOW}, NOW), "problem", "renew"),
+    ],
+)
+def test_what_is_found_of_the_house_has_a_state_and_a_remedy(
+    finding: findings.Finding, state: str, next_: str
+):
+    assert finding.state == state
+    assert next_ in finding.next
+    assert bool(finding.next) == bool(next_)
+    assert findings.is_well([finding]) == (state in ("ok", "warning"))
