@@ -180,7 +180,10 @@ def _of_kafka(settings: "Settings", gateway: _Gateway) -> Iterator[Finding]:
     yield findings.versions(ours, gateway.version or ours, older)
     differences = compare(there, partitions=settings.partitions, replication=settings.replication)
     yield findings.topics(differences)
-    behind = dict(seen.behind)
+    pipeline = settings.app_id
+    behind = {
+        "pipeline" if group == pipeline else group: number for group, number in seen.behind.items()
+    }
     for each in gateway.positions:
         end = seen.ends.get((each["topic"], each["partition"]), 0)
         name = f"projection {each['projection']}"

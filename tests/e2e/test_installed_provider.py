@@ -140,7 +140,7 @@ def assert_doctor_finds_the_house(house: House, scripts: Path) -> None:
         assert found[check]["state"] == "ok", found[check]
     assert "pipeline" in found["parts"]["found"]
     assert "projection headwater 0" in found["lag"]["found"]
-    assert "pipeline-headwater" in found["lag"]["found"]
+    assert "pipeline 0" in found["lag"]["found"]
 
 
 def assert_rows_of_github(house: House) -> None:
