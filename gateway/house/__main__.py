@@ -9,6 +9,7 @@ from headwater.gateway.house.replay_workflow import ReplayWorkflow
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.house.world import World
 from headwater.gateway.settings import load_settings
+from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App
 from headwater.streams.code_host.child import main
 from headwater.streams.code_host.house_app import house_workflows
@@ -17,7 +18,7 @@ from headwater.streams.code_host.house_app import house_workflows
 def _house(schedules: Sequence[str]) -> App:
     """All workflows that come with Headwater, given the schedules of other apps."""
     world = World(load_settings())
-    terra = TerraWorkflows(world)
+    terra = TerraWorkflows(world, now_ms)
     names = [*schedules, *(each.declared.schedule for each in terra.schedules)]
     workflows = {each.name: each for each in (*terra.workflows, ReplayWorkflow(world).workflow)}
     return App({**house_workflows(names), **workflows}, terra.schedules)

@@ -5,6 +5,7 @@ from datetime import date
 from typing import Protocol
 
 from headwater.projections.deliveries.replaying import Matched, Place, Selection
+from headwater.schemas.providers.headwater import Fact
 
 
 class AsksTerra(Protocol):
@@ -15,6 +16,11 @@ class AsksTerra(Protocol):
 
     async def request_data(self, kind: str, user_id: str, start: date, end: date) -> str:
         """Asks for the data of a connection."""
+
+    async def upload_lab_report(
+        self, reference_id: str, *, name: str, content_type: str, content: bytes
+    ) -> tuple[str, str]:
+        """Gives Terra a lab report to read; gives the id of the upload, and the whole answer."""
 
 
 class ListsConnections(Protocol):
@@ -47,6 +53,26 @@ class Replays(Protocol):
         """Deliveries to replay."""
 
 
+class ReadsBlobs(Protocol):
+    """Files that users have uploaded.
+
+    Errors: BlobNotFound, BlobsUnavailable.
+    """
+
+    async def read(self, key: str) -> bytes:
+        """A blob."""
+
+
+class TellsFacts(Protocol):
+    """The log of deliveries, for what the house itself has learnt."""
+
+    async def tell(self, fact: Fact, *, request_id: str) -> object:
+        """Appends a fact; when it returns, that is durable.
+
+        Errors: BrokerUnavailable, Overloaded; telling it again is safe.
+        """
+
+
 class Outside(Protocol):
     """All of it; each is opened when it is first used."""
 
@@ -55,3 +81,9 @@ class Outside(Protocol):
 
     async def connections(self) -> ListsConnections:
         """The connections."""
+
+    async def blobs(self) -> ReadsBlobs:
+        """The blobs."""
+
+    async def facts(self) -> TellsFacts:
+        """The log of deliveries."""

@@ -15,13 +15,18 @@ import msgspec
 from headwater.gateway.house.asking import Asked, Wanted, ask_all, ask_one, together, wanted_of
 from headwater.gateway.house.outside import Outside
 from headwater.gateway.terra.client import DATA_TYPES
+from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured
 from headwater.gateway.terra.instances import (
     IMPORT,
+    LAB,
     RECONCILE,
     ImportParams,
+    LabParams,
+    LabResult,
 )
 from headwater.processors.providers.terra.backfill import BACKFILL, BackfillParams
 from headwater.processors.replay.errors import NonRetryableError, StepFailedError
+from headwater.schemas.providers.headwater import LabSubmitted
 from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from headwater.streams.code_host.schedules import Schedule, schedule
 from headwater.streams.replay.step import Step
@@ -39,6 +44,10 @@ _PAGE_TIMEOUT: Final = "1 hour"
 _WAITING_MAX: Final = 200
 #: When what has failed is tried again, after the last page.
 _TRIES_AFTER: Final = ("1 minute", "10 minutes", "1 hour")
+#: Whoever has uploaded a lab report waits for this.
+_LAB_WITHIN_S: Final = 25.0
+_LAB_RETRY: Final = Retry(limit=2, delay="1 second", backoff="constant")
+_SOON: Final = Retry(limit=inf, delay="1 second", backoff="constant")
 #: Pages that stay to be looked at.
 _KEPT: Final = 10
 
@@ -58,10 +67,14 @@ class _Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TerraWorkflows:
-    """The workflows, over what they need of the outside."""
+    """The workflows, over what they need of the outside.
 
-    def __init__(self, outside: Outside) -> None:
+    Units:  the clock in Unix milliseconds; it is read in steps alone.
+    """
+
+    def __init__(self, outside: Outside, clock: Callable[[], int]) -> None:
         self._outside = outside
+        self._clock = clock
 
     @property
     def workflows(self) -> tuple[Workflow, ...]:
@@ -69,6 +82,7 @@ class TerraWorkflows:
         return (
             Workflow(BACKFILL, self.backfill, strict=False),
             Workflow(IMPORT, self.import_days, strict=False),
+            Workflow(LAB, self.lab, strict=False),
             Workflow(RECONCILE, self.reconcile, strict=False),
         )
 
@@ -182,6 +196,55 @@ class TerraWorkflows:
 
         plain = await step.do(name, ask, retries=_PATIENTLY, timeout=_PAGE_TIMEOUT)
         return msgspec.convert(plain, Asked)
+
+    # -- labs
+
+    async def lab(self, event: WorkflowEvent[LabParams], step: Step) -> dict[str, Any]:
+        """Gives an uploaded lab report to Terra, and tells what came of it."""
+        params = event.payload
+
+        async def submit() -> dict[str, Any]:
+            return _plain(await self._submit(params))
+
+        async def tell() -> None:
+            done = msgspec.convert(result, LabResult)
+            fact = LabSubmitted(
+                at_ms=done.at_ms,
+                user_id=params.user_id,
+                upload_id=params.upload_id,
+                terra_status=done.terra_status,
+                terra_upload_id=done.terra_upload_id,
+                terra_response=done.terra_response,
+            )
+            await (await self._outside.facts()).tell(fact, request_id=event.instance_id)
+
+        result = await step.do("submit", submit, retries=_LAB_RETRY, timeout="1 minute")
+        await step.do("tell", tell, retries=_SOON)
+        return dict(result)
+
+    async def _submit(self, params: LabParams) -> LabResult:
+        content = await (await self._outside.blobs()).read(params.storage_key)
+        terra = await self._outside.terra()
+        upload_id: str | None = None
+        try:
+            async with asyncio.timeout(_LAB_WITHIN_S):
+                upload_id, said = await terra.upload_lab_report(
+                    params.user_id,
+                    name=params.storage_key.rpartition("/")[2],
+                    content_type=params.content_type,
+                    content=content,
+                )
+            status = "submitted"
+        except TerraFailed as error:
+            status, said = f"failed:{error.status or 'network'}", error.message
+        except TerraNotConfigured as error:
+            status, said = f"failed:{error.code}", error.message
+        except TimeoutError:
+            said = f"expected an answer of Terra's within {_LAB_WITHIN_S:g} s, found none"
+            status = "failed:network"
+        return LabResult(
+            at_ms=self._clock(), terra_status=status, terra_upload_id=upload_id, terra_response=said
+        )
 
 
 def _bounded(asked: Asked) -> Asked:

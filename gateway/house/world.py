@@ -3,9 +3,12 @@
 Most workers serve workflows that need none of it, and should not wait for its libraries.
 """
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final
 
+from headwater.gateway.blobs.choice import blobs_at
+from headwater.gateway.blobs.store import Blobs
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.settings import Settings
 from headwater.gateway.terra.client import Terra
@@ -14,7 +17,11 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     from headwater.gateway.house.deliveries_again import DeliveriesAgain
     from headwater.projections.deliveries.queries import Reader
+    from headwater.streams.pipeline.webhook_log import WebhookLog
 
+#: How often, and how far apart, is looked whether Kafka is connected.
+_LOOKS: Final = 100
+_LOOK_S: Final = 0.1
 #: Numbers are drawn so finely.
 _DRAWN: Final = 1 << 32
 
@@ -27,6 +34,8 @@ class World:
         self._terra: Terra | None = None
         self._reader: Reader | None = None
         self._replays: DeliveriesAgain | None = None
+        self._blobs: Blobs | None = None
+        self._log: WebhookLog | None = None
 
     async def terra(self) -> Terra:
         """Terra."""
@@ -53,3 +62,39 @@ class World:
 
             self._reader = await Reader(dsn_of(self._settings)).open()
         return self._reader
+
+    async def blobs(self) -> Blobs:
+        """The blobs."""
+        if self._blobs is None:
+            self._blobs = blobs_at(self._settings.blobs_at)
+        return self._blobs
+
+    async def facts(self) -> "WebhookLog":
+        """The log of deliveries, once it is connected.
+
+        Errors: BrokerUnavailable.
+        """
+        if self._log is None:
+            self._log = await _started_log(self._settings)
+        for _ in range(_LOOKS):
+            if self._log.ready:
+                break
+            await asyncio.sleep(_LOOK_S)
+        return self._log
+
+
+async def _started_log(settings: Settings) -> "WebhookLog":
+    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
+    from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
+    from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
+    from headwater.streams.pipeline.webhook_log import WebhookLog  # noqa: PLC0415 (see above)
+
+    log = WebhookLog(
+        cluster=cluster_of(settings),
+        append_timeout_s=settings.append_timeout_s,
+        placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
+        clock=now_ms,
+    )
+    await log.start()
+    return log

@@ -40,13 +40,15 @@ class LabParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What `terra-lab` gives, when it has noted the same as `lab_submitted`.
+    """What `terra-lab` gives, when it has told the same as `lab_submitted`.
 
+    Units:  at_ms, when Terra answered or was given up, in Unix milliseconds.
     Shape:  terra_status is `submitted`, `failed:<status>` or `failed:network`; terra_upload_id is
             there once it was submitted; terra_response is Terra's answer as text, or what went
             wrong. It is given within about half a minute, whatever Terra does.
     """
 
+    at_ms: int
     terra_status: str
     terra_upload_id: str | None
     terra_response: str

@@ -280,7 +280,7 @@ def folded_rows(table: Table, folded: Folded) -> set[tuple[Any, ...]]:
 def _folded(table: Table, row: Row) -> tuple[Any, ...]:
     columns = (*table.key, *table.columns)
     values = (
-        _moment(value) if column.name in _MOMENTS and isinstance(value, str) else value
+        _moment(value) if column.sql == "timestamptz" and isinstance(value, str) else value
         for column, value in zip(columns, (*row.key, *row.values), strict=True)
     )
     sources = frozenset(
@@ -289,9 +289,6 @@ def _folded(table: Table, row: Row) -> tuple[Any, ...]:
         if stamp is not None
     )
     return (*values, sources)
-
-
-_MOMENTS = {"bed_time", "wake_up_time", "start_time", "end_time"}
 
 
 def _moment(text: str) -> str:

@@ -15,11 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import DATA_TYPES, Terra
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured, TerraRefused
 from headwater.gateway.terra_stand_in.posting import DIED
+from headwater.schemas.providers.headwater import Fact, LabSubmitted
 from headwater.streams.harness.test_instance import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
 from tests.terra import KEYS, StandIn, Taken, taking, until
@@ -52,12 +54,15 @@ def terra(process: StandIn, taken: Taken) -> StandIn:
 
 
 class Outside:
-    """What the workflows need: Terra, and connections that a test names."""
+    """What the workflows need: Terra, and what a test names; it remembers what it was told."""
 
-    def __init__(self, terra: Terra, connections: Sequence[str] = ()) -> None:
+    def __init__(
+        self, terra: Terra, connections: Sequence[str] = (), folder: Path | None = None
+    ) -> None:
         self._terra = terra
+        self._folder = folder
+        self.told: list[Fact] = []
         self._connections = sorted(connections)
-        self.pages = 0
 
     async def terra(self) -> Terra:
         return self._terra
@@ -65,15 +70,25 @@ class Outside:
     async def connections(self) -> "Outside":
         return self
 
+    async def blobs(self) -> FolderBlobs:
+        assert self._folder is not None
+        return FolderBlobs(self._folder)
+
+    async def facts(self) -> "Outside":
+        return self
+
+    async def tell(self, fact: Fact, *, request_id: str) -> None:
+        assert request_id
+        self.told.append(fact)
+
     async def active_connections(self, *, after: str, limit: int) -> list[str]:
-        self.pages += 1
         return [each for each in self._connections if each > after][:limit]
 
 
 @asynccontextmanager
 async def house(terra: Terra, connections: Sequence[str] = ()) -> AsyncIterator[WorkflowTest]:
     async with terra:
-        workflows = TerraWorkflows(Outside(terra, connections)).workflows
+        workflows = TerraWorkflows(Outside(terra, connections), lambda: 7).workflows
         start = "2026-11-22T03:00:00Z"
         async with WorkflowTest(workflows, start=start) as test:
             yield test
@@ -371,4 +386,45 @@ def test_a_reconcile_waits_for_a_terra_that_is_away(terra: StandIn):
 
     terra.add("r-000")
     terra.fail("status", status=503, times=1_000)
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (None, "submitted"),
+        ({"kind": "status", "status": 500}, "submitted"),
+        ({"kind": "status", "status": 503, "times": 9}, "failed:503"),
+        ({"kind": "status", "status": 402}, "failed:402"),
+    ],
+)
+def test_a_lab_report_is_submitted_or_its_failure_is_told(
+    terra: StandIn, tmp_path: Path, fault: dict[str, object] | None, status: str
+):
+    key = "lab-uploads/user_1/up-1.pdf"
+    params = {
+        "upload_id": "up-1",
+        "user_id": "user_1",
+        "storage_key": key,
+        "original_name": "my report.pdf",
+        "content_type": "application/pdf",
+    }
+
+    async def act() -> None:
+        async with terra.client() as client:
+            outside = Outside(client, folder=tmp_path)
+            await (await outside.blobs()).write(key, b"%PDF-1.7", "application/pdf")
+            async with WorkflowTest(TerraWorkflows(outside, lambda: 7).workflows) as test:
+                instance = await test.create("terra-lab", id="up-1", params=params)
+                await test.run_until_idle()
+                result = (await instance.status()).output
+            (told,) = outside.told
+            assert isinstance(told, LabSubmitted)
+            assert (told.upload_id, told.user_id, told.at_ms) == ("up-1", "user_1", 7)
+            assert told.terra_status == result["terra_status"] == status
+            assert told.terra_upload_id == result["terra_upload_id"]
+            assert (told.terra_upload_id is not None) is (status == "submitted")
+
+    if fault is not None:
+        terra.fail(path="/v2/lab-reports", **fault)
     asyncio.run(act())
