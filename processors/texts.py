@@ -1,7 +1,8 @@
 """Texts of a delivery that become keys, headers and columns.
 
 Postgres text cannot hold NUL, and a control character in an id is a mistake or an attack on whoever
-prints it. So both are refused at the door, and nothing behind it needs to look again.
+prints it. So both are refused at the door, and nothing behind it needs to look again. Texts that
+people wrote, such as the name of a workout, are taken without them.
 """
 
 import re
@@ -13,6 +14,11 @@ MAX_ID_CHARS: Final = 256
 
 #: Control characters (C0, DEL, C1) and halves of surrogate pairs, which no UTF-8 can hold.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def storable(text: str) -> str:
+    """A text that people wrote, as a column can hold it: what cannot be is U+FFFD."""
+    return text if text.isprintable() else _UNFIT.sub("\ufffd", text)
 
 
 def fault_of(field: str, text: str | None, limit: int = MAX_ID_CHARS) -> str | None:

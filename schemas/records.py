@@ -31,7 +31,7 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
 
     #: Preference of the origin for this column, such as 1 where sleep outranks daily; else 0.
     rank: int
-    #: The signed time of the delivery, Unix milliseconds.
+    #: When the delivery was sent first, Unix milliseconds; the signed time, if nothing says more.
     sent_at_ms: int
     #: The producer's own last_webhook_update, Unix milliseconds; 0 when it gives none.
     updated_at_ms: int
@@ -65,7 +65,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     subject: str
     #: The id of ours that the producer echoes, if it does.
     reference: str | None = None
-    #: The signed time of the delivery, Unix milliseconds.
+    #: When it was sent first, Unix milliseconds: what the producer's header says of it, if that can
+    #: be true; else the signed time.
     sent_at_ms: int
     #: The producer's own last_webhook_update, Unix milliseconds; 0 when it gives none.
     updated_at_ms: int

@@ -27,7 +27,7 @@ from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.request_scope import keep_request_id
 from headwater.gateway.request_ids import usable
 from headwater.processors.handshakes import GITHUB_EVENT
-from headwater.processors.providers.envelope import Malformed, event_id
+from headwater.processors.providers.envelope import Malformed, event_id, sent_at_ms
 from headwater.processors.signatures import Claim, Refused, Verified, prove, read_claim
 from headwater.processors.sources import Source
 from headwater.schemas.errors import BrokerUnavailable, MalformedPayload, NotYetReadable, Overloaded
@@ -244,7 +244,7 @@ class Receiver:
             type=routing.type,
             subject=routing.subject,
             reference=routing.reference,
-            sent_at_ms=verified.sent_at_ms or now_ms,
+            sent_at_ms=sent_at_ms(verified.sent_at_ms or now_ms, routing.ordered_ms),
             updated_at_ms=routing.updated_at_ms,
             received_at_ms=now_ms,
             body=body,

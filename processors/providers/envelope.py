@@ -11,6 +11,7 @@ import msgspec
 
 #: Hexadecimal characters of an event id: 128 bits, beyond any accidental collision.
 _EVENT_ID_CHARS: Final = 32
+_RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
 
 
 class Routing(msgspec.Struct, frozen=True):
@@ -18,13 +19,15 @@ class Routing(msgspec.Struct, frozen=True):
 
     Shape:  subject is the provider's id of whatever the delivery is about, empty for nothing;
             reference is the id of ours that the provider echoes, or None.
-    Units:  updated_at_ms in Unix milliseconds; 0 where the provider gives none.
+    Units:  updated_at_ms in Unix milliseconds; 0 where the provider gives none. So is ordered_ms,
+            when the provider says that it first had the delivery.
     """
 
     type: str
     subject: str
     reference: str | None = None
     updated_at_ms: int = 0
+    ordered_ms: int = 0
 
 
 class Malformed(msgspec.Struct, frozen=True):
@@ -32,6 +35,15 @@ class Malformed(msgspec.Struct, frozen=True):
 
     code: str
     detail: str
+
+
+def sent_at_ms(signed_ms: int, ordered_ms: int) -> int:
+    """When a delivery was sent first: what orders it among others.
+
+    Shape:  what the provider says, if that is at most a day before the signature and not after it:
+            nobody has signed it, and no sender retries for longer. Else the signed time.
+    """
+    return ordered_ms if 0 <= signed_ms - ordered_ms <= _RETRIED_FOR_MS else signed_ms
 
 
 def event_id(source: str, type_: str, subject: str, body: bytes) -> str:

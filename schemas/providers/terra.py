@@ -57,6 +57,15 @@ class Metadata(msgspec.Struct, frozen=True):
     is_nap: bool | None = None
 
 
+class Dated(msgspec.Struct, frozen=True):
+    """What records that are about a day have in common: the day, in one of several places."""
+
+    metadata: Metadata = Metadata()
+    summary_date: str | None = None
+    date: str | None = None
+    day: str | None = None
+
+
 class HeartRateSummary(msgspec.Struct, frozen=True):
     """Beats per minute, and RMSSD in milliseconds."""
 
@@ -109,10 +118,9 @@ class Readiness(msgspec.Struct, frozen=True):
     readiness: float | None = None
 
 
-class Daily(msgspec.Struct, frozen=True):
+class Daily(Dated, frozen=True):
     """One record of a `daily` delivery."""
 
-    metadata: Metadata = Metadata()
     distance_data: Distance | None = None
     heart_rate_data: HeartRate | None = None
     active_durations_data: ActiveDurations | None = None
@@ -180,6 +188,93 @@ class Sleep(msgspec.Struct, frozen=True):
     scores: Scores | None = None
 
 
+class ActivityMetadata(Metadata, frozen=True):
+    """When a workout begins and ends, and what it is."""
+
+    summary_id: str | None = None
+    name: str | None = None
+    type: float | None = None
+
+
+class ActivityHeartRateSummary(msgspec.Struct, frozen=True):
+    """Beats per minute."""
+
+    avg_hr_bpm: float | None = None
+    max_hr_bpm: float | None = None
+
+
+class ActivityHeartRate(msgspec.Struct, frozen=True):
+    """`heart_rate_data` of an activity."""
+
+    summary: ActivityHeartRateSummary | None = None
+
+
+class ActivityDistanceSummary(msgspec.Struct, frozen=True):
+    """Metres and steps."""
+
+    distance_meters: float | None = None
+    steps: float | None = None
+
+
+class ActivityDistance(msgspec.Struct, frozen=True):
+    """`distance_data` of an activity, which has it one level further down than a day."""
+
+    summary: ActivityDistanceSummary | None = None
+
+
+class Calories(msgspec.Struct, frozen=True):
+    """`calories_data`, in kilocalories."""
+
+    total_burned_calories: float | None = None
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """One record of an `activity` delivery."""
+
+    metadata: ActivityMetadata = ActivityMetadata()
+    distance_data: ActivityDistance | None = None
+    calories_data: Calories | None = None
+    heart_rate_data: ActivityHeartRate | None = None
+    strain_data: Strain | None = None
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One of `measurements_data.measurements`."""
+
+    measurement_time: str | None = None
+    weight_kg: float | None = None
+    bodyfat_percentage: float | None = None
+
+
+class Measurements(msgspec.Struct, frozen=True):
+    """`measurements_data`."""
+
+    measurements: tuple[Measurement, ...] | None = None
+
+
+class BloodPressureSample(msgspec.Struct, frozen=True):
+    """Millimetres of mercury."""
+
+    systolic_bp: float | None = None
+    diastolic_bp: float | None = None
+
+
+class BloodPressure(msgspec.Struct, frozen=True):
+    """`blood_pressure_data`."""
+
+    blood_pressure_samples: tuple[BloodPressureSample, ...] | None = None
+    day_avg_systolic_bp: float | None = None
+    day_avg_diastolic_bp: float | None = None
+
+
+class Body(Dated, frozen=True):
+    """One record of a `body` delivery; of its glucose only that there is some."""
+
+    measurements_data: Measurements | None = None
+    blood_pressure_data: BloodPressure | None = None
+    glucose_data: dict[str, msgspec.Raw] | None = None
+
+
 class Unreadable(msgspec.Struct, frozen=True):
     """A record that is not what Terra documents, with the path of the field in it."""
 
@@ -193,8 +288,9 @@ class Delivery(msgspec.Struct, Generic[R], frozen=True):
     data: tuple[R | Unreadable, ...]
 
 
-#: A sleep with the JSON text it was read from: a session keeps its record byte for byte.
+#: A record with the JSON text it was read from: sessions and workouts keep it byte for byte.
 Night: TypeAlias = tuple[Sleep, str]
+Workout: TypeAlias = tuple[Activity, str]
 
 
 class _DailyBody(msgspec.Struct, frozen=True):
@@ -212,6 +308,8 @@ _DAILY_BODY: Final = msgspec.json.Decoder(_DailyBody)
 _RAW_BODY: Final = msgspec.json.Decoder(_RawBody)
 _DAILY: Final = msgspec.json.Decoder(Daily)
 _SLEEP: Final = msgspec.json.Decoder(Sleep)
+_ACTIVITY: Final = msgspec.json.Decoder(Activity)
+_BODY: Final = msgspec.json.Decoder(Body)
 
 #: What reading JSON may raise.
 _MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -252,8 +350,28 @@ def decode_sleep(body: bytes) -> Delivery[Night]:
     return _record_by_record(body, _night)
 
 
+def decode_activity(body: bytes) -> Delivery[Workout]:
+    """Reads an `activity` delivery.
+
+    Errors: MalformedPayload with the path of the field that no record is at fault for.
+    """
+    return _record_by_record(body, _workout)
+
+
+def decode_body(body: bytes) -> Delivery[Body]:
+    """Reads a `body` delivery.
+
+    Errors: MalformedPayload with the path of the field that no record is at fault for.
+    """
+    return _record_by_record(body, _BODY.decode)
+
+
 def _night(record: msgspec.Raw) -> Night:
     return _SLEEP.decode(record), bytes(record).decode()
+
+
+def _workout(record: msgspec.Raw) -> Workout:
+    return _ACTIVITY.decode(record), bytes(record).decode()
 
 
 def _record_by_record(body: bytes, read: Callable[[msgspec.Raw], R]) -> Delivery[R]:

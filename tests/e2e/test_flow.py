@@ -1,6 +1,8 @@
 """The flow from a signed webhook to a row, through every part, as its users see it."""
 
+import asyncio
 import base64
+import json
 import random
 import re
 import subprocess
@@ -16,7 +18,12 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
+from headwater.gateway.providers import installed_providers
+from headwater.processors.providers.placement import Placement
+from headwater.schemas.providers.headwater import Fact, LabSubmitted, LabUploaded
 from headwater.schemas.tables import TABLES
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.pipeline.webhook_log import WebhookLog
 from tests.e2e.deliveries import auth, body, daily, sleep, terra_user
 from tests.e2e.house import ADMIN, House, opened, signed
 
@@ -292,3 +299,108 @@ def test_everything_above_equals_the_fold(house: House):
     """Runs last: all that this house went through, compared row for row."""
     expected = house.check(waits_over=True)
     assert all(expected.rows[table.name] for table in TABLES)
+
+
+def test_workouts_bodies_and_lab_reports_are_rows_and_a_day_has_them_side_by_side(house: House):
+    user = terra_user(140, provider="WITHINGS")
+    record = {
+        "metadata": {"start_time": "2026-06-12T07:00:00+02:00"},
+        "measurements_data": {"measurements": [{"weight_kg": 70.5, "bodyfat_percentage": 18}]},
+        "blood_pressure_data": {
+            "blood_pressure_samples": [
+                {"systolic_bp": 118, "diastolic_bp": 76},
+                {"systolic_bp": 121, "diastolic_bp": 79},
+            ]
+        },
+    }
+    workout = {
+        "metadata": {
+            "start_time": "2026-06-12T07:00:00+02:00",
+            "end_time": "2026-06-12T07:45:00+02:00",
+            "type": 0,
+        }
+    }
+    early = post(house, body("body", user=user, data=[record]))
+    post(house, body("activity", user=user, data=[workout]))
+    post(house, body("permission_change", user=user | {"scopes": "BODY"}))
+    expect_outcome(house, early, "parked", "no_connection_for_terra_user")
+    post(house, auth(140))
+    expect(
+        house,
+        "select weight_kg, body_fat_percent, systolic_bp, diastolic_bp, glucose"
+        " from biomarkers_wide where user_id = 'user_140' and date = '2026-06-12'"
+        " and source = 'withings_body'",
+        (70.5, 18.0, 119.5, 77.5, None),
+    )
+    expect(
+        house,
+        "select type, duration_seconds, start_time = '2026-06-12T05:00:00Z' from activities"
+        " where user_id = 'user_140'",
+        (0, 2700.0, True),
+    )
+    scopes = "select scopes from terra_connections where terra_user_id = 'terra-140'"
+    expect(house, scopes, ("BODY",))
+
+
+def test_a_lab_report_becomes_biomarkers_of_the_upload_that_it_is_of(house: House):
+    at_ms = int(time.time() * 1000)
+    named = {"at_ms": at_ms, "user_id": "user_141", "upload_id": "u141"}
+    results = [
+        {"biomarker": "glucose_fasting", "value": "92", "unit": "mg/dL", "classification": "high"},
+        {"biomarker": "ldl", "value": "<9", "classification": "normal"},
+        {"biomarker": "tsh", "value": 1, "collection_date": "20260-01-01"},
+    ]
+    report = {"upload_id": "upl_141", "data": [{"report_date": "2026-06-30", "results": results}]}
+    early = post(house, json.dumps(report).encode())
+    assert early["type"] == "lab_report"
+    expect_outcome(house, early, "parked", "no_lab_upload_for_upload_id")
+    tell(
+        house,
+        LabUploaded(
+            **named, storage_key="lab-uploads/u141.pdf", original_name="a.pdf",
+            content_type="application/pdf", size=9,
+        ),
+        LabSubmitted(**named, terra_status="submitted", terra_upload_id="upl_141"),
+    )  # fmt: skip
+    expect_outcome(house, early, "processed")
+    expect(
+        house,
+        "select b.value, b.status, b.name, w.glucose, w.ldl, b.upload_id from biomarkers_raw b"
+        " join biomarkers_wide w using (user_id, source, date) where code = 'glucose'"
+        " and user_id = 'user_141' and source = 'terra_lab'",
+        (92.0, "out_of_range", None, 92.0, None, "u141"),
+    )
+    expect(
+        house,
+        "select terra_status, parsed_at is not null, created_at is not null from lab_uploads"
+        " where id = 'u141' and user_id = 'user_141'",
+        ("parsed", True, True),
+    )
+    rejected = "select rejected, rows from webhook_outcomes where event_id = %s"
+    expect(house, rejected, (1, 3), early["raw_event_id"])
+    seen = "select created_at <= last_seen_at from users where id = 'user_141'"
+    expect(house, seen, (True,))
+
+
+def tell(house: House, *facts: Fact) -> None:
+    """Tells facts as the house does."""
+
+    async def telling() -> None:
+        log = WebhookLog(
+            cluster=Cluster(house.bootstrap),
+            append_timeout_s=10,
+            placement=Placement(installed_providers(), "user_"),
+            clock=lambda: int(time.time() * 1000),
+        )
+        await log.start()
+        try:
+            async with asyncio.timeout(30):
+                while not log.ready:  # noqa: ASYNC110 (it has no event to wait for)
+                    await asyncio.sleep(0.01)
+            for fact in facts:
+                assert not (await log.tell(fact, request_id="a-test")).duplicate
+                assert (await log.tell(fact, request_id="a-test")).duplicate
+        finally:
+            await log.stop()
+
+    asyncio.run(telling())

@@ -9,7 +9,7 @@ from typing import Final
 
 from headwater.processors.columns import RowUpdate
 from headwater.processors.dates import rfc3339
-from headwater.processors.providers.results import Failed, Normalized, NormalizeResult
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult, Skipped
 from headwater.processors.texts import fault_of
 from headwater.schemas.providers.terra import Envelope, User
 from headwater.schemas.records import WebhookAdmitted
@@ -21,6 +21,8 @@ USER_REAUTH: Final = "user_reauth"
 OPENING_TYPES: Final = ("auth", "auth_success", USER_REAUTH)
 #: The types that close a connection.
 CLOSING_TYPES: Final = ("deauth", "access_revoked")
+#: The type that tells of new scopes.
+PERMISSION_CHANGE: Final = "permission_change"
 
 #: All scopes of all makers that Terra lists come to some 1,500 characters.
 _MAX_SCOPES_CHARS: Final = 4096
@@ -63,6 +65,23 @@ def normalize_auth(event: WebhookAdmitted, user_id: str, envelope: Envelope) -> 
         return Normalized((opened,))
     closed = _update(event, user_id, "old_user", envelope.old_user, active=False)
     return closed if isinstance(closed, Failed) else Normalized((opened, closed))
+
+
+def normalize_permissions(
+    event: WebhookAdmitted, subject: str, envelope: Envelope
+) -> NormalizeResult:
+    """Normalizes `permission_change`: skipped by name, and its scopes are those from now on.
+
+    Shape:  the row is the subject's, whether or not its user is known: so nothing has to wait.
+    """
+    scopes = None if envelope.user is None else envelope.user.scopes
+    found = fault_of("user.scopes", scopes, _MAX_SCOPES_CHARS)
+    if found is not None:
+        return Failed("malformed_id", found)
+    if scopes is None:
+        return Skipped(PERMISSION_CHANGE)
+    update = RowUpdate(CONNECTIONS, (subject,), {"scopes": scopes}, event.stamp())
+    return Skipped(PERMISSION_CHANGE, (update,))
 
 
 def _update(

@@ -10,9 +10,8 @@ from headwater.processors.providers.terra.parts import (
     Records,
     combine,
     minutes,
-    read_end,
+    read_day,
     read_records,
-    read_start,
 )
 from headwater.schemas.providers.terra import (
     ActiveDurations,
@@ -64,15 +63,11 @@ def normalize_daily(
 
 def _read(record: Daily, number: int, latest: datetime) -> tuple[str, dict[str, Value]] | Rejected:
     """The day of one record, and its columns."""
-    start = read_start(record.metadata, number, latest)
-    if isinstance(start, Rejected):
-        return start
-    if record.metadata.end_time is not None:
-        end = read_end(record.metadata, number, latest, start)
-        if isinstance(end, Rejected):
-            return end
+    day = read_day(record, number, latest)
+    if isinstance(day, Rejected):
+        return day
     columns = _columns(record, number)
-    return columns if isinstance(columns, Rejected) else (start.date().isoformat(), columns)
+    return columns if isinstance(columns, Rejected) else (day, columns)
 
 
 def _columns(record: Daily, number: int) -> dict[str, Value] | Rejected:

@@ -1,5 +1,6 @@
 """Where a delivery of Terra's goes."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -8,58 +9,82 @@ from headwater.processors.providers.envelope import Malformed, Routing
 from headwater.processors.providers.terra.auth import USER_REAUTH
 from headwater.processors.texts import fault_of
 from headwater.schemas.providers.terra import Envelope, User, decode_envelope
+from headwater.schemas.providers.terra_labs import reference_in
 
 #: The type given to the untyped shape of a lab report.
 LAB_REPORT: Final = "lab_report"
 #: Today's family of lab types: lab_report.completed, lab_report.failed and so on.
 LAB_REPORT_FAMILY: Final = "lab_report."
+LAB_COMPLETED: Final = "lab_report.completed"
+LAB_FAILED: Final = "lab_report.failed"
+#: When Terra had the delivery, Unix milliseconds, the same for all of its retries.
+ORDERING_HEADER: Final = "x-terra-ordering-timestamp"
+
+_MS: Final = re.compile("[0-9]{1,15}")
 
 
 def read_envelope(body: bytes, headers: Mapping[str, str]) -> Routing | Malformed:
-    """Reads where a delivery goes; all of it is in the body.
+    """Reads where a delivery goes.
 
     Shape:  the subject is Terra's id of the connection, an upload id for labs. A body without a
             type is a lab report if it has that shape, else malformed. Of a user_reauth, the new
-            user counts.
+            user counts. A retried delivery is signed anew, hours later; its ordering timestamp is
+            the old one.
     Errors: MalformedPayload. Malformed has the code missing_type or malformed_id, and names the
             field.
     """
-    del headers
     envelope = decode_envelope(body)
-    if envelope.is_lab_report:
-        found = fault_of("upload_id", envelope.upload_id)
-        if found is not None:
-            return Malformed("malformed_id", found)
-        return Routing(LAB_REPORT, envelope.upload_id or "", envelope.upload_id, 0)
-    kind = envelope.type
+    kind = LAB_REPORT if envelope.is_lab_report else envelope.type
     if not kind:
         return Malformed(
             "missing_type",
             "type: expected Terra's event type, found none; a body without one must be a lab "
             "report, with upload_id and an array of data",
         )
+    ordered_ms = _ordered_ms(headers)
+    if kind == LAB_REPORT or kind.startswith(LAB_REPORT_FAMILY):
+        return _of_upload(kind, envelope, ordered_ms)
     if kind == USER_REAUTH:
-        return _about("new_user", envelope.new_user, kind, envelope)
-    return _about("user", envelope.user, kind, envelope)
+        return _about("new_user", envelope.new_user, kind, envelope, ordered_ms)
+    return _about("user", envelope.user, kind, envelope, ordered_ms)
 
 
-def _about(field: str, user: User | None, kind: str, envelope: Envelope) -> Routing | Malformed:
-    if user is None:
-        subject = envelope.upload_id if kind.startswith(LAB_REPORT_FAMILY) else None
-        subject_field, reference_field = "upload_id", "reference_id"
-        reference, updated_at_ms = envelope.reference_id, 0
-    else:
-        subject, reference = user.user_id, user.reference_id
-        subject_field, reference_field = f"{field}.user_id", f"{field}.reference_id"
-        updated_at_ms = _updated_at_ms(user)
+def _of_upload(kind: str, envelope: Envelope, ordered_ms: int) -> Routing | Malformed:
+    """Where a lab report goes: to whose upload it names, whoever else it speaks of.
+
+    Shape:  the reference counts only where no upload is named.
+    """
+    reference = envelope.reference_id or reference_in(envelope.data)
     found = (
         fault_of("type", kind)
-        or fault_of(subject_field, subject)
-        or fault_of(reference_field, reference)
+        or fault_of("upload_id", envelope.upload_id)
+        or fault_of("reference_id", reference)
     )
     if found is not None:
         return Malformed("malformed_id", found)
-    return Routing(kind, subject or "", reference, updated_at_ms)
+    subject = envelope.upload_id or ""
+    return Routing(kind, subject, None if subject else reference, ordered_ms=ordered_ms)
+
+
+def _about(
+    field: str, user: User | None, kind: str, envelope: Envelope, ordered_ms: int
+) -> Routing | Malformed:
+    found = fault_of("type", kind)
+    if user is None:
+        found = found or fault_of("reference_id", envelope.reference_id)
+        about = Routing(kind, "", envelope.reference_id, ordered_ms=ordered_ms)
+    else:
+        found = found or fault_of(f"{field}.user_id", user.user_id)
+        found = found or fault_of(f"{field}.reference_id", user.reference_id)
+        updated_ms = _updated_at_ms(user)
+        about = Routing(kind, user.user_id or "", user.reference_id, updated_ms, ordered_ms)
+    return about if found is None else Malformed("malformed_id", found)
+
+
+def _ordered_ms(headers: Mapping[str, str]) -> int:
+    """When Terra first had the delivery; 0 if it does not say so in digits."""
+    text = headers.get(ORDERING_HEADER, "")
+    return int(text) if _MS.fullmatch(text) else 0
 
 
 def _updated_at_ms(user: User) -> int:

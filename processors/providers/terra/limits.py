@@ -95,6 +95,32 @@ SLEEP: Final = (
 )
 
 
+_BLOOD_PRESSURE: Final = "the highest ever measured was 370 over 360, in weightlifters"
+
+#: The fields of an activity, in the order in which `activity` reads them.
+ACTIVITY: Final = (
+    Limit("metadata.type", 0, 10_000, "", "Terra's list of kinds ends below 200"),
+    Limit("calories_data.total_burned_calories", 0, 100_000, "kcal", "a Tour stage has 8,000"),
+    Limit(
+        "distance_data.summary.distance_meters",
+        0,
+        20_000_000,
+        "m",
+        "a recorded journey of days; half the way around the Earth",
+    ),
+    Limit("distance_data.summary.steps", 0, 2_000_000, "steps", "six-day runs end near 1,200,000"),
+    Limit("heart_rate_data.summary.avg_hr_bpm", 20, 300, "beats per minute", _PULSE),
+    Limit("heart_rate_data.summary.max_hr_bpm", 20, 300, "beats per minute", _PULSE),
+    Limit("strain_data.strain_level", 0, 1_000, "points", "Whoop ends at 21, others in hundreds"),
+)
+
+#: What a body's measurements can be.
+WEIGHT: Final = Limit("weight_kg", 0.2, 700, "kg", "from the smallest newborn to 635 kg")
+BODY_FAT: Final = Limit("bodyfat_percentage", 0, 100, "percent", "a share")
+SYSTOLIC: Final = Limit("systolic_bp", 20, 400, "mmHg", _BLOOD_PRESSURE)
+DIASTOLIC: Final = Limit("diastolic_bp", 10, 400, "mmHg", _BLOOD_PRESSURE)
+
+
 def first_outside(
     limits: tuple[Limit, ...], readings: Iterable[float | None], number: int
 ) -> Rejected | None:
@@ -103,10 +129,18 @@ def first_outside(
     Shape:  readings are in the order of the limits, one each.
     """
     for limit, value in zip(limits, readings, strict=True):
-        if value is not None and not limit.low <= value <= limit.high:
-            return Rejected(
-                "out_of_range",
-                f"data[{number}].{limit.path}: expected {limit.low:,} to {limit.high:,} "
-                f"{limit.unit} ({limit.because}), found {value!r}",
-            )
+        found = outside(limit, value, f"data[{number}].{limit.path}")
+        if found is not None:
+            return found
     return None
+
+
+def outside(limit: Limit, value: float | None, path: str) -> Rejected | None:
+    """Says that a reading is outside its limit; a missing one is inside."""
+    if value is None or limit.low <= value <= limit.high:
+        return None
+    return Rejected(
+        "out_of_range",
+        f"{path}: expected {limit.low:,} to {limit.high:,} {limit.unit} ({limit.because}), "
+        f"found {value!r}",
+    )

@@ -1,4 +1,4 @@
-"""What daily and sleep deliveries have in common: a source, records with a span of time, rows.
+"""What deliveries of records have in common: a source, records with a day or a span of time, rows.
 
 A record with a date that cannot be true is rejected, like one with a number outside its limits: it
 would put a row where nobody looks for it.
@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from headwater.processors.dates import read_date
 from headwater.processors.providers.results import Failed, Rejected, Skipped
 from headwater.processors.texts import fault_of
-from headwater.schemas.providers.terra import Delivery, Metadata, Unreadable, User
+from headwater.schemas.providers.terra import Dated, Delivery, Metadata, Unreadable, User
 from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import Value
 
@@ -47,6 +47,16 @@ class Records(NamedTuple, Generic[F]):
     rejected: list[Rejected]
 
 
+def latest_of(event: WebhookAdmitted) -> datetime:
+    """The last moment that a record of a delivery may speak of."""
+    return _EPOCH + timedelta(milliseconds=event.received_at_ms) + AHEAD
+
+
+def utc_ms(moment: datetime) -> str:
+    """A moment as a key has it: RFC 3339 in UTC, to the millisecond."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
 def read_records(
     event: WebhookAdmitted,
     delivery: Delivery[R],
@@ -61,7 +71,7 @@ def read_records(
     source = read_source(delivery.user)
     if isinstance(source, Failed):
         return source
-    latest = _EPOCH + timedelta(milliseconds=event.received_at_ms) + AHEAD
+    latest = latest_of(event)
     records = Records[F](source, [], [])
     for number, record in enumerate(delivery.data):
         if isinstance(record, Unreadable):
@@ -74,6 +84,49 @@ def read_records(
         else:
             records.found.append(found)
     return records
+
+
+def read_day(record: Dated, number: int, latest: datetime) -> str | Rejected:
+    """The day of record `number`, YYYY-MM-DD: that of its start, in its own offset.
+
+    Shape:  without a start it is `summary_date`, `date` or `day`, a date or a moment.
+    Errors: Rejected with bad_date, implausible_date or end_before_start, and the path.
+    """
+    metadata = record.metadata
+    if metadata.start_time is not None:
+        start = read_start(metadata, number, latest)
+        if isinstance(start, Rejected):
+            return start
+        if metadata.end_time is not None:
+            end = read_end(metadata, number, latest, start)
+            if isinstance(end, Rejected):
+                return end
+        return start.date().isoformat()
+    for field in ("summary_date", "date", "day"):
+        text = getattr(record, field)
+        if text is not None:
+            return read_day_of(f"data[{number}].{field}", text, EARLIEST, latest)
+    return read_day_of(f"data[{number}].metadata.start_time", None, EARLIEST, latest)
+
+
+def read_day_of(
+    path: str, text: str | None, earliest: datetime, latest: datetime
+) -> str | Rejected:
+    """The day that a date or a moment names, in its own offset.
+
+    Errors: Rejected with bad_date or implausible_date, and the path.
+    """
+    moment = None if text is None else read_date(text) or read_date(f"{text}T00:00:00Z")
+    if moment is None:
+        found = "none" if text is None else ascii(text[:_GLIMPSE_CHARS])
+        return Rejected("bad_date", f"{path}: expected a date, such as 2026-07-01, found {found}")
+    if not earliest <= moment <= latest:
+        return Rejected(
+            "implausible_date",
+            f"{path}: expected {earliest:%Y} or later and at most {AHEAD.days} days after its "
+            f"arrival ({latest.isoformat()}), found {text}",
+        )
+    return moment.date().isoformat()
 
 
 def read_start(metadata: Metadata, number: int, latest: datetime) -> datetime | Rejected:

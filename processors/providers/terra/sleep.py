@@ -4,7 +4,7 @@ A nap is a session and stays out of the day: its hours would overwrite those of 
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.columns import RowUpdate
@@ -18,6 +18,7 @@ from headwater.processors.providers.terra.parts import (
     read_end,
     read_records,
     read_start,
+    utc_ms,
 )
 from headwater.schemas.providers.terra import (
     Asleep,
@@ -51,6 +52,8 @@ _TEMPERATURE: Final = Temperature()
 _READINESS: Final = Readiness()
 _SCORES: Final = Scores()
 
+_WHOOP: Final = "whoop"
+
 _Columns: TypeAlias = dict[str, Value]
 _Readings: TypeAlias = tuple[float | None, ...]
 
@@ -73,11 +76,13 @@ def normalize_sleep(
     hearts: dict[str, _Columns] = {}
     for found in records.found:
         nap = found.nap
-        session: _Columns = {"end_time": _utc(found.end), "is_nap": nap, "raw": found.text}
-        combine(sessions, _utc(found.start), session)
+        session: _Columns = {"end_time": utc_ms(found.end), "is_nap": nap, "raw": found.text}
+        combine(sessions, utc_ms(found.start), session)
         if not nap:
             day = found.end.date().isoformat()
-            combine(days, day, _columns(found.readings, found.start, found.end))
+            columns = _columns(found.readings, found.start, found.end)
+            columns["recovery_score"] = _recovery(found.readings, records.source)
+            combine(days, day, columns)
             heart = _heart_columns(found.readings)
             if heart:
                 combine(hearts, day, heart)
@@ -119,10 +124,6 @@ def _read(night: Night, number: int, latest: datetime) -> _Found | Rejected:
     if isinstance(readings, Rejected):
         return readings
     return _Found(start, end, record.metadata.is_nap, readings, text)
-
-
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _read_numbers(record: Sleep, number: int) -> _Readings | Rejected:
@@ -178,10 +179,11 @@ def _stage_too_long(readings: _Readings, number: int) -> Rejected | None:
 def _columns(readings: _Readings, start: datetime, end: datetime) -> _Columns:
     """The columns of a day that any delivery may set: rank 0."""
     asleep, deep, rem, light, awake = readings[:5]
-    oxygen, breaths, temperature, recovery, readiness, score = readings[7:]
+    oxygen, breaths, temperature = readings[7:10]
+    score = readings[12]
     total = _total(readings)
     return {
-        "sleep_minutes": minutes(asleep),
+        "sleep_minutes": minutes(_time_asleep(asleep, deep, rem, light)),
         "bed_time": start.isoformat(timespec="milliseconds"),
         "wake_up_time": end.isoformat(timespec="milliseconds"),
         "deep_sleep_minutes": minutes(deep),
@@ -195,10 +197,20 @@ def _columns(readings: _Readings, start: datetime, end: datetime) -> _Columns:
         "spo2": oxygen,
         "respiratory_rate": breaths,
         "skin_temperature": temperature,
-        # Whoop calls its recovery readiness.
-        "recovery_score": readiness if recovery is None else recovery,
         "sleep_score": score,
     }
+
+
+def _time_asleep(asleep: float | None, *stages: float | None) -> float | None:
+    """Seconds asleep: as sent, else all stages that are known together."""
+    known = [stage for stage in stages if stage is not None]
+    return sum(known) if asleep is None and known else asleep
+
+
+def _recovery(readings: _Readings, source: str) -> float | None:
+    """The recovery; Whoop alone calls it readiness, which is another thing elsewhere."""
+    recovery, readiness = readings[10:12]
+    return readiness if recovery is None and source == _WHOOP else recovery
 
 
 def _heart_columns(readings: _Readings) -> _Columns:

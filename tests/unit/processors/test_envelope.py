@@ -2,7 +2,8 @@
 
 import pytest
 
-from headwater.processors.providers.envelope import Malformed, Routing, event_id
+from headwater.processors.providers.envelope import Malformed, Routing, event_id, sent_at_ms
+from headwater.processors.providers.terra.envelope import read_envelope
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.processors.texts import MAX_ID_CHARS, fault_of
 
@@ -23,13 +24,19 @@ def read(body: bytes):
         (b'{"type": "daily", "data": [], %b}' % USER,
          Routing("daily", "s-1", "user_1", UPDATED_AT_MS)),
         (b'{"type": "lab_report", "upload_id": "u", %b}' % USER,
-         Routing("lab_report", "s-1", "user_1", UPDATED_AT_MS)),
+         Routing("lab_report", "u", None, 0)),
         (b'{"upload_id": "upl_1", "data": [{"results": []}]}',
-         Routing("lab_report", "upl_1", "upl_1", 0)),
+         Routing("lab_report", "upl_1", None, 0)),
         (b'{"type": "", "upload_id": "upl_1", "data": []}',
-         Routing("lab_report", "upl_1", "upl_1", 0)),
+         Routing("lab_report", "upl_1", None, 0)),
         (b'{"type": "lab_report.completed", "upload_id": "upl_1", "data": {}}',
          Routing("lab_report.completed", "upl_1", None, 0)),
+        (b'{"type": "lab_report.completed", "upload_id": "upl_1", "data": {"reference_id": "x"}}',
+         Routing("lab_report.completed", "upl_1", None, 0)),
+        (b'{"type": "lab_report.completed", "data": {"reference_id": "user_1"}}',
+         Routing("lab_report.completed", "", "user_1", 0)),
+        (b'{"type": "lab_report.completed", "data": {"reference_id": 5}}',
+         Routing("lab_report.completed", "", None, 0)),
         (b'{"type": "lab_report.failed", "data": {}}', Routing("lab_report.failed", "", None, 0)),
         (b'{"type": "s3_payload", "upload_id": "upl_1"}', Routing("s3_payload", "", None, 0)),
         (b'{"type": "auth_cancelled", "reference_id": "user_1"}',
@@ -122,3 +129,29 @@ def test_an_event_id_is_the_same_for_the_same_delivery_and_for_no_other():
 def test_an_event_id_never_changes():
     # Ids are keys of compacted topics: another algorithm would take every delivery for a new one.
     assert event_id("terra", "daily", "s-1", b"{}") == "5172fbb0b5f85db528b559e4cf29efe1"
+
+
+SIGNED = 1_782_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("header", "ordered"),
+    [
+        (None, SIGNED),
+        (str(SIGNED - 1), SIGNED - 1),
+        (str(SIGNED), SIGNED),
+        (str(SIGNED + 1), SIGNED),
+        (str(SIGNED - 24 * 3_600_000), SIGNED - 24 * 3_600_000),
+        (str(SIGNED - 24 * 3_600_000 - 1), SIGNED),
+        ("", SIGNED),
+        ("-5", SIGNED),
+        ("1.5e12", SIGNED),
+        ("\u0661", SIGNED),
+        ("9" * 400, SIGNED),
+    ],
+)
+def test_a_retried_delivery_is_ordered_by_when_terra_first_had_it(header: str | None, ordered: int):
+    headers = {} if header is None else {"x-terra-ordering-timestamp": header}
+    found = read_envelope(b'{"type": "daily", "user": {"user_id": "s"}}', headers)
+    assert isinstance(found, Routing)
+    assert sent_at_ms(SIGNED, found.ordered_ms) == ordered

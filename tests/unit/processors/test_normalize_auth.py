@@ -108,14 +108,12 @@ def test_a_connection_that_cannot_be_stored_fails_and_names_the_field(
     assert result.detail.startswith(f"{field}: expected ")
 
 
-@pytest.mark.parametrize(
-    "type_", sorted((TERRA.skipped - {"lab_report."}) | {"lab_report.completed", "lab_report.x"})
-)
+@pytest.mark.parametrize("type_", sorted(TERRA.skipped))
 def test_a_type_without_a_table_is_skipped_by_its_name(type_: str):
     assert normalized(type_, {"type": type_, "user": USER, "data": []}) == Skipped(type_)
 
 
-@pytest.mark.parametrize("type_", ["permission_change", "planned_workout", "lab_reports", "Daily"])
+@pytest.mark.parametrize("type_", ["planned_workout", "lab_reports", "lab_report.x", "Daily"])
 def test_a_type_that_is_not_known_is_skipped_as_such(type_: str):
     assert normalized(type_, {"type": type_, "user": USER}) == Skipped(f"unknown_type:{type_}")
 
@@ -124,3 +122,20 @@ def test_a_delivery_without_a_user_fails():
     result = normalized("auth", {"type": "auth", "user": USER}, user_id=None)
     assert isinstance(result, Failed)
     assert result.code == "no_user"
+
+
+def test_a_change_of_permissions_is_skipped_and_its_scopes_are_kept():
+    result = normalized(
+        "permission_change",
+        {"type": "permission_change", "scopes_added": "BODY", "user": USER | {"scopes": "A,BODY"}},
+        user_id=None,
+    )
+    assert isinstance(result, Skipped)
+    assert result.reason == "permission_change"
+    (update,) = result.updates
+    assert (update.table, update.key) == (CONNECTIONS, ("s-1",))
+    assert update.values == {"scopes": "A,BODY"}
+    without = normalized("permission_change", {"type": "permission_change", "user": {}})
+    assert without == Skipped("permission_change")
+    unfit = normalized("permission_change", {"user": USER | {"scopes": "a\x00"}})
+    assert isinstance(unfit, Failed)

@@ -224,3 +224,35 @@ def test_a_delivery_without_a_usable_record_fails_and_names_every_record():
     first, second = result.detail.split("\n")
     assert first.startswith("bad_date: data[0].metadata.start_time: expected ")
     assert second.startswith("out_of_range: data[1].distance_data.steps: expected ")
+
+
+@pytest.mark.parametrize(
+    ("named", "key"),
+    [
+        ({"summary_date": "2026-06-11"}, "2026-06-11"),
+        ({"date": "2026-06-11T23:30:00-09:00"}, "2026-06-11"),
+        ({"day": "2026-06-11", "date": None}, "2026-06-11"),
+        ({"summary_date": "2026-06-11", "day": "2026-06-12"}, "2026-06-11"),
+    ],
+)
+def test_a_day_without_a_start_is_the_day_that_the_record_names(named: dict[str, object], key: str):
+    result = records("daily", {"distance_data": {"steps": 7}} | named)
+    assert isinstance(result, Normalized)
+    assert result.updates[0].key[2] == key
+
+
+@pytest.mark.parametrize(
+    ("named", "code", "place"),
+    [
+        ({}, "bad_date", "data[0].metadata.start_time: "),
+        ({"date": "20260-06-11"}, "bad_date", "data[0].date: "),
+        ({"day": "2026-02-30"}, "bad_date", "data[0].day: "),
+        ({"summary_date": "2096-06-11"}, "implausible_date", "data[0].summary_date: "),
+        ({"metadata": {"start_time": "nine"}, "day": "2026-06-11"}, "bad_date",
+         "data[0].metadata.start_time: "),
+    ],
+)  # fmt: skip
+def test_a_day_that_is_none_is_rejected(named: dict[str, object], code: str, place: str):
+    result = records("daily", named)
+    assert isinstance(result, Failed)
+    assert result.detail.startswith(f"{code}: {place}")

@@ -126,8 +126,32 @@ def test_one_of_the_two_pulse_columns_is_enough_for_rank_one():
         ({"scores": None, "readiness_data": None}, None),
     ],
 )
-def test_readiness_stands_in_for_a_missing_recovery(parts: dict[str, Any], recovery: float | None):
-    assert day_of(records("sleep", night(**parts))).get("recovery_score") == recovery
+def test_readiness_stands_in_for_a_missing_recovery_for_whoop_alone(
+    parts: dict[str, Any], recovery: float | None
+):
+    whoop = records("sleep", night(**parts), provider="WHOOP")
+    assert day_of(whoop).get("recovery_score") == recovery
+    sent = (parts["scores"] or {}).get("recovery") if "scores" in parts else None
+    assert day_of(records("sleep", night(**parts))).get("recovery_score") == sent
+
+
+@pytest.mark.parametrize(
+    ("asleep", "slept"),
+    [
+        ({"duration_asleep_state_seconds": 20_000, "duration_deep_sleep_state_seconds": 6_000},
+         333.33),
+        ({"duration_asleep_state_seconds": 0, "duration_light_sleep_state_seconds": 600}, 0),
+        ({"duration_deep_sleep_state_seconds": 3_600, "duration_REM_sleep_state_seconds": 1_800,
+          "duration_light_sleep_state_seconds": 900}, 105),
+        ({"duration_REM_sleep_state_seconds": 1_800}, 30),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_without_a_time_asleep_the_stages_together_are_it(
+    asleep: dict[str, float], slept: float | None
+):
+    one = night(sleep_durations_data={"asleep": asleep})
+    assert day_of(records("sleep", one)).get("sleep_minutes") == slept
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,49 @@ def test_a_connection_that_terra_lists_releases_who_waits_for_it():
     assert found.rows["terra_connections t1"]["active"] is False
 
 
+def report(event_id: str, **changes: object) -> WebhookReceived:
+    results = [{"biomarker": "ldl_cholesterol", "value": 131, "unit": "mg/dL"}]
+    body = {"upload_id": "upl_1", "data": [{"report_date": "2026-06-30", "results": results}]}
+    fields: dict[str, object] = {
+        "event_id": event_id, "request_id": "r", "source": "terra", "type": "lab_report",
+        "subject": "upl_1", "sent_at_ms": NOW + 3, "updated_at_ms": 0, "received_at_ms": NOW,
+        "body": msgspec.json.encode(body),
+    }  # fmt: skip
+    return WebhookReceived(**(fields | changes))
+
+
+def test_a_report_waits_until_it_is_known_whose_upload_it_is_of():
+    found = Pipeline().take(UPLOADED, report("lab"))
+    waiting = found.outcomes["lab"]
+    assert (waiting.status, waiting.reason) == ("parked", "no_lab_upload_for_upload_id")
+    found.take(SUBMITTED)
+    assert (found.outcomes["lab"].status, found.outcomes["lab"].user_id) == ("processed", "amara")
+    row = found.rows["biomarkers_raw amara terra_lab 2026-06-30 ldl"]
+    assert (row["value"], row["unit"], row["upload_id"]) == (131.0, "mg/dL", "u1")
+    # It was signed before it was recorded that the upload was sent.
+    assert found.rows["lab_uploads u1"]["terra_status"] == "parsed"
+
+
+def test_a_correction_replaces_a_result_with_all_that_was_said_of_it():
+    data = {"report_date": "2026-06-30", "results": [{"biomarker": "ldl", "value": "<5"}]}
+    body = msgspec.json.encode({"upload_id": "upl_1", "data": [data]})
+    corrected = report("lab2", sent_at_ms=NOW + 9, body=body)
+    for order in itertools.permutations([SUBMITTED, report("lab1"), corrected]):
+        row = Pipeline().take(*order).rows["biomarkers_raw amara terra_lab 2026-06-30 ldl"]
+        assert (row["value"], row["value_text"], row["unit"]) == (None, "<5", None)
+
+
+def test_what_became_of_an_upload_is_the_same_in_any_order():
+    error = {"error": {"code": "file_unreadable"}}
+    body = msgspec.json.encode({"type": "lab_report.failed", "upload_id": "upl_1", "data": error})
+    failed = report("failed", type="lab_report.failed", body=body, sent_at_ms=NOW + 1)
+    for order in itertools.permutations([UPLOADED, SUBMITTED, failed]):
+        found = Pipeline().take(*order)
+        assert found.rows["lab_uploads u1"]["terra_status"] == "failed:file_unreadable"
+    for order in itertools.permutations([UPLOADED, SUBMITTED, failed, report("lab")]):
+        assert Pipeline().take(*order).rows["lab_uploads u1"]["terra_status"] == "parsed"
+
+
 def test_what_is_told_twice_is_one_delivery_and_another_time_is_another():
     later = msgspec.structs.replace(LISTED, at_ms=NOW + 7)
     assert told(LISTED).event_id == told(LISTED).event_id != told(later).event_id

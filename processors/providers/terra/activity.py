@@ -1,0 +1,122 @@
+"""Activity deliveries: an activities row per record, keyed by when the workout began."""
+
+from datetime import datetime
+from typing import Final
+
+from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
+from headwater.processors.providers.terra import limits
+from headwater.processors.providers.terra.parts import (
+    Records,
+    combine,
+    read_end,
+    read_records,
+    read_start,
+    utc_ms,
+)
+from headwater.processors.texts import fault_of, storable
+from headwater.schemas.providers.terra import (
+    Activity,
+    ActivityDistance,
+    ActivityDistanceSummary,
+    ActivityHeartRate,
+    ActivityHeartRateSummary,
+    Calories,
+    Delivery,
+    Strain,
+    Workout,
+)
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.tables import ACTIVITIES, Value
+
+# What a record that leaves a part out is read as.
+_DISTANCE: Final = ActivityDistance()
+_DISTANCE_SUMMARY: Final = ActivityDistanceSummary()
+_HEART: Final = ActivityHeartRate()
+_HEART_SUMMARY: Final = ActivityHeartRateSummary()
+_CALORIES: Final = Calories()
+_STRAIN: Final = Strain()
+
+_MAX_NAME_CHARS: Final = 1_000
+
+
+def normalize_activity(
+    event: WebhookAdmitted, user_id: str, delivery: Delivery[Workout]
+) -> NormalizeResult:
+    """Normalizes an activity delivery.
+
+    Shape:  workouts keyed by start_time in UTC to the millisecond, such as
+            2026-06-30T22:12:00.000Z.
+    Units:  as Terra sends them; duration_seconds is the end minus the start.
+    Errors: Rejected records name the record and the field.
+    """
+    records = read_records(event, delivery, _read)
+    if not isinstance(records, Records):
+        return records
+    workouts: dict[str, dict[str, Value]] = {}
+    for start, columns in records.found:
+        combine(workouts, start, columns)
+    stamp = event.stamp()
+    updates = [
+        RowUpdate(ACTIVITIES, (user_id, records.source, start), columns, stamp)
+        for start, columns in workouts.items()
+    ]
+    return normalized(updates, records.rejected)
+
+
+def _read(
+    workout: Workout, number: int, latest: datetime
+) -> tuple[str, dict[str, Value]] | Rejected:
+    """The start of one record, and its columns."""
+    record, text = workout
+    metadata = record.metadata
+    start = read_start(metadata, number, latest)
+    if isinstance(start, Rejected):
+        return start
+    end = None if metadata.end_time is None else read_end(metadata, number, latest, start)
+    if isinstance(end, Rejected):
+        return end
+    fault = fault_of(f"data[{number}].metadata.summary_id", metadata.summary_id)
+    name = storable(metadata.name or "")
+    fault = fault or fault_of(f"data[{number}].metadata.name", name, _MAX_NAME_CHARS)
+    if fault is not None:
+        return Rejected("malformed_text", fault)
+    columns = _columns(record, number)
+    if isinstance(columns, Rejected):
+        return columns
+    columns |= {
+        "end_time": None if end is None else utc_ms(end),
+        "duration_seconds": None if end is None else (end - start).total_seconds(),
+        "summary_id": metadata.summary_id,
+        "name": name or None,
+        "raw": text,
+    }
+    return utc_ms(start), columns
+
+
+def _columns(record: Activity, number: int) -> dict[str, Value] | Rejected:
+    """The numbers of one record."""
+    distance = (record.distance_data or _DISTANCE).summary or _DISTANCE_SUMMARY
+    heart = (record.heart_rate_data or _HEART).summary or _HEART_SUMMARY
+    readings = (
+        record.metadata.type,
+        (record.calories_data or _CALORIES).total_burned_calories,
+        distance.distance_meters,
+        distance.steps,
+        heart.avg_hr_bpm,
+        heart.max_hr_bpm,
+        (record.strain_data or _STRAIN).strain_level,
+    )
+    outside = limits.first_outside(limits.ACTIVITY, readings, number)
+    if outside is not None:
+        return outside
+    kind, calories, meters, steps, average, highest, strain = readings
+    return {
+        "type": None if kind is None else round(kind),
+        "calories": calories,
+        "distance_meters": meters,
+        "steps": None if steps is None else round(steps),
+        "avg_heart_rate": average,
+        "max_heart_rate": highest,
+        "strain": strain,
+    }

@@ -1,0 +1,92 @@
+"""Activity deliveries become workouts."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from headwater.processors.providers.results import Failed, Normalized, NormalizeResult
+from headwater.schemas.tables import ACTIVITIES
+from tests.unit.processors.deliveries import nested, records, rejected
+
+RUN: dict[str, Any] = {
+    "metadata": {
+        "name": "Evening Ride",
+        "summary_id": "ride-77",
+        "start_time": "2026-06-30T23:40:00.000000-03:00",
+        "end_time": "2026-07-01T00:25:30.000000-03:00",
+        "type": 1,
+    },
+    "distance_data": {"summary": {"distance_meters": 15200.5, "steps": 12.0}},
+    "calories_data": {"total_burned_calories": 640.5, "net_activity_calories": 500},
+    "heart_rate_data": {"summary": {"avg_hr_bpm": 131.4, "max_hr_bpm": 168}},
+    "strain_data": {"strain_level": 9.25},
+}
+
+
+def columns(result: NormalizeResult) -> dict[str, Any]:
+    assert isinstance(result, Normalized)
+    (update,) = result.updates
+    return dict(update.values)
+
+
+def test_a_workout_sets_every_column():
+    result = records("activity", RUN)
+    found = columns(result)
+    assert msgspec.json.decode(found.pop("raw")) == RUN
+    assert found == {
+        "end_time": "2026-07-01T03:25:30.000Z",
+        "summary_id": "ride-77",
+        "type": 1,
+        "name": "Evening Ride",
+        "duration_seconds": 2730.0,
+        "calories": 640.5,
+        "distance_meters": 15200.5,
+        "steps": 12,
+        "avg_heart_rate": 131.4,
+        "max_heart_rate": 168,
+        "strain": 9.25,
+    }
+    assert isinstance(result, Normalized)
+    assert result.updates[0].table is ACTIVITIES
+    assert result.updates[0].key == ("user_1", "garmin", "2026-07-01T02:40:00.000Z")
+    assert set(found) | {"raw"} == set(ACTIVITIES.column_names)
+
+
+def test_kind_zero_is_a_kind_and_a_workout_may_have_no_id_and_no_end():
+    metadata = {"start_time": "2026-06-30T23:40:00Z", "type": 0, "summary_id": None}
+    found = columns(records("activity", {"metadata": metadata}))
+    assert (found["type"], found["summary_id"], found["end_time"]) == (0, None, None)
+    assert found["duration_seconds"] is None
+
+
+def test_a_name_is_kept_without_what_no_column_can_hold():
+    metadata = RUN["metadata"] | {"name": "Ride\x00 \U0001f6b4 home"}
+    assert columns(records("activity", {"metadata": metadata}))["name"] == "Ride\ufffd 🚴 home"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code"),
+    [
+        ("metadata.start_time", None, "bad_date"),
+        ("metadata.start_time", "20260-06-30T10:00:00Z", "bad_date"),
+        ("metadata.end_time", "2026-06-30T10:00:00Z", "end_before_start"),
+        ("metadata.summary_id", "a\nb", "malformed_text"),
+        ("metadata.name", "x" * 1_001, "malformed_text"),
+        ("metadata.type", -1, "out_of_range"),
+        ("calories_data.total_burned_calories", -5, "out_of_range"),
+        ("distance_data.summary.steps", 10**9, "out_of_range"),
+        ("heart_rate_data.summary.max_hr_bpm", 900, "out_of_range"),
+        ("distance_data.summary.distance_meters", "far", "malformed_record"),
+    ],
+)
+def test_one_workout_that_cannot_be_true_harms_no_other(path: str, value: object, code: str):
+    bad = nested(path, value)
+    bad["metadata"] = RUN["metadata"] | bad.get("metadata", {})
+    result = records("activity", bad, RUN)
+    assert rejected(result).code == code
+    assert rejected(result).detail.startswith("data[0]")
+    assert len(columns(result)) == len(ACTIVITIES.columns)
+    alone = records("activity", bad)
+    assert isinstance(alone, Failed)
+    assert (alone.code, alone.rejected) == ("no_usable_record", 1)

@@ -1,0 +1,113 @@
+"""Body deliveries become biomarkers."""
+
+from typing import Any
+
+import pytest
+
+from headwater.processors.providers.results import (
+    Failed,
+    Normalized,
+    NormalizeResult,
+    Skipped,
+)
+from tests.unit.processors.deliveries import records, rejected
+
+DAY = {"metadata": {"start_time": "2026-07-01T00:00:00+09:00"}}
+
+
+def weighed(*measurements: dict[str, Any]) -> dict[str, Any]:
+    return DAY | {"measurements_data": {"measurements": list(measurements)}}
+
+
+def pressed(*samples: tuple[float | None, float | None], **more: object) -> dict[str, Any]:
+    found = [{"systolic_bp": high, "diastolic_bp": low} for high, low in samples]
+    return DAY | {"blood_pressure_data": {"blood_pressure_samples": found, **more}}
+
+
+def rows(result: NormalizeResult) -> dict[tuple[str, ...], tuple[object, ...]]:
+    assert isinstance(result, Normalized)
+    return {
+        update.key: tuple(update.values.get(name) for name in ("value", "unit", "samples"))
+        for update in result.updates
+    }
+
+
+KEY = ("user_1", "withings_body", "2026-07-01")
+
+
+def test_weight_and_body_fat_are_each_the_latest_of_the_day_in_rows_of_their_own():
+    result = records(
+        "body",
+        weighed(
+            {"measurement_time": "2026-07-01T21:00:00+09:00", "weight_kg": 71.5},
+            {"measurement_time": "2026-07-01T07:00:00+09:00", "weight_kg": 72.4,
+             "bodyfat_percentage": 17.5},
+            # Later by its own offset, earlier by the clock.
+            {"measurement_time": "2026-07-01T23:00:00+14:00", "weight_kg": 70.0},
+            {"weight_kg": 69.0},
+        ),
+        provider="WITHINGS",
+    )  # fmt: skip
+    assert rows(result) == {
+        (*KEY, "weight_kg"): (71.5, "kg", None),
+        (*KEY, "body_fat_percent"): (17.5, "percent", None),
+    }
+
+
+def test_blood_pressure_is_the_mean_of_the_days_samples_of_all_records():
+    result = records(
+        "body",
+        pressed((120, 80), (131, None)),
+        pressed((124, 83), day_avg_systolic_bp=99),
+        provider="Withings",
+    )
+    assert rows(result) == {
+        (*KEY, "systolic_bp"): (125.0, "mmHg", 3),
+        (*KEY, "diastolic_bp"): (81.5, "mmHg", 2),
+    }
+
+
+def test_a_sender_without_samples_has_its_own_mean_taken():
+    result = records("body", pressed(day_avg_systolic_bp=118.5), provider="WITHINGS")
+    assert rows(result) == {(*KEY, "systolic_bp"): (118.5, "mmHg", None)}
+
+
+@pytest.mark.parametrize("field", ["summary_date", "date", "day"])
+def test_a_record_without_a_start_has_the_day_that_it_names(field: str):
+    one = weighed({"weight_kg": 80.0}) | {"metadata": {}, field: "2026-06-11"}
+    assert list(rows(records("body", one))) == [
+        ("user_1", "garmin_body", "2026-06-11", "weight_kg")
+    ]
+
+
+GLUCOSE = {"glucose_data": {"blood_glucose_samples": [{"blood_glucose_mg_per_dL": 95}]}}
+
+
+def test_a_stream_of_glucose_alone_is_skipped_by_name():
+    assert records("body", DAY | GLUCOSE) == Skipped("glucose_stream")
+    assert len(rows(records("body", weighed({"weight_kg": 80}) | GLUCOSE))) == 1
+    nothing = {"glucose_data": {"blood_glucose_samples": [], "day_avg_blood_glucose": None}}
+    assert records("body", DAY | nothing) == Skipped("no_measurement")
+
+
+@pytest.mark.parametrize(
+    ("record", "place"),
+    [
+        (weighed({"weight_kg": -3}), "data[0].measurements_data.measurements[0].weight_kg"),
+        (weighed({"weight_kg": 70}, {"bodyfat_percentage": 120}),
+         "data[0].measurements_data.measurements[1].bodyfat_percentage"),
+        (pressed((12000, 80)), "data[0].blood_pressure_data.blood_pressure_samples[0].systolic_bp"),
+        (pressed(day_avg_diastolic_bp=-1), "data[0].blood_pressure_data.day_avg_diastolic_bp"),
+        (weighed({"weight_kg": "heavy"}), "data[0]"),
+        (weighed({"weight_kg": 70}) | {"metadata": {}}, "data[0].metadata.start_time"),
+        (weighed({"weight_kg": 70}) | {"metadata": {}, "date": "20260-06-11"}, "data[0].date"),
+        (weighed({"weight_kg": 70}) | {"metadata": {}, "day": "2096-06-11"}, "data[0].day"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_true_is_rejected_with_its_place(record: dict[str, Any], place: str):
+    result = records("body", record, weighed({"weight_kg": 81.0}))
+    assert rejected(result).detail.startswith(place)
+    assert len(rows(result)) == 1
+    alone = records("body", record)
+    assert isinstance(alone, Failed)
+    assert alone.code == "no_usable_record"
