@@ -28,14 +28,19 @@ import httpx
 import psycopg
 from psycopg import sql
 
+from headwater.gateway.providers import installed_providers
+from headwater.processors.providers.placement import Placement
 from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import decode
+from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
+from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import Access, EmbeddedKafka, Listener
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
+from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.pipeline.worker import EXIT_CRASHED
 from tests.e2e.deliveries import mixed
 from tests.oracle import Folded, fold
@@ -207,6 +212,29 @@ class House:
             ]
 
         return asyncio.run(read())
+
+    def tell(self, *facts: Fact) -> None:
+        """Tells facts as the house does, each twice: the second time it is a copy."""
+
+        async def telling() -> None:
+            log = WebhookLog(
+                cluster=Cluster(self.bootstrap),
+                append_timeout_s=10,
+                placement=Placement(installed_providers(), "user_"),
+                clock=now_ms,
+            )
+            await log.start()
+            try:
+                async with asyncio.timeout(30):
+                    while not log.ready:  # noqa: ASYNC110 (it has no event to wait for)
+                        await asyncio.sleep(0.01)
+                for fact in facts:
+                    assert not (await log.tell(fact, request_id="a-test")).duplicate
+                    assert (await log.tell(fact, request_id="a-test")).duplicate
+            finally:
+                await log.stop()
+
+        asyncio.run(telling())
 
     def expected(self, *, waits_over: bool = False) -> Folded:
         """What the pipeline must come to; `waits_over` when nothing may wait any more."""

@@ -1,6 +1,5 @@
 """The flow from a signed webhook to a row, through every part, as its users see it."""
 
-import asyncio
 import base64
 import json
 import random
@@ -18,14 +17,11 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from headwater.gateway.providers import installed_providers
-from headwater.processors.providers.placement import Placement
-from headwater.schemas.providers.headwater import Fact, LabSubmitted, LabUploaded
+from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from headwater.schemas.tables import TABLES
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.pipeline.webhook_log import WebhookLog
 from tests.e2e.deliveries import auth, body, daily, sleep, terra_user
 from tests.e2e.house import ADMIN, House, opened, signed
+from tests.e2e.month_check import check_month
 
 
 @pytest.fixture(scope="module")
@@ -354,8 +350,7 @@ def test_a_lab_report_becomes_biomarkers_of_the_upload_that_it_is_of(house: Hous
     early = post(house, json.dumps(report).encode())
     assert early["type"] == "lab_report"
     expect_outcome(house, early, "parked", "no_lab_upload_for_upload_id")
-    tell(
-        house,
+    house.tell(
         LabUploaded(
             **named, storage_key="lab-uploads/u141.pdf", original_name="a.pdf",
             content_type="application/pdf", size=9,
@@ -382,25 +377,5 @@ def test_a_lab_report_becomes_biomarkers_of_the_upload_that_it_is_of(house: Hous
     expect(house, seen, (True,))
 
 
-def tell(house: House, *facts: Fact) -> None:
-    """Tells facts as the house does."""
-
-    async def telling() -> None:
-        log = WebhookLog(
-            cluster=Cluster(house.bootstrap),
-            append_timeout_s=10,
-            placement=Placement(installed_providers(), "user_"),
-            clock=lambda: int(time.time() * 1000),
-        )
-        await log.start()
-        try:
-            async with asyncio.timeout(30):
-                while not log.ready:  # noqa: ASYNC110 (it has no event to wait for)
-                    await asyncio.sleep(0.01)
-            for fact in facts:
-                assert not (await log.tell(fact, request_id="a-test")).duplicate
-                assert (await log.tell(fact, request_id="a-test")).duplicate
-        finally:
-            await log.stop()
-
-    asyncio.run(telling())
+def test_a_month_of_some_people_sent_in_any_order_comes_to_what_a_plain_program_says(house: House):
+    check_month(house, seed=7, people=8, days=5, name="few", gateways=("gateway", "gateway2"))

@@ -1,0 +1,266 @@
+"""A month of some people's deliveries, made from a seed in the shapes that Terra documents.
+
+Each delivery has a moment of its own, which Terra's ordering timestamp says: so it is known which
+of two is the later one, however they are sent.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import httpx
+
+from headwater.schemas.providers.headwater import Fact, LabSubmitted, LabUploaded
+from tests.e2e.house import House, signed
+
+Json = dict[str, Any]
+
+MAKERS = ("GARMIN", "WHOOP", "OURA", "WITHINGS")
+FIRST_DAY = datetime(2026, 6, 1)  # noqa: DTZ001 (each person's own day)
+#: Senders retry for a day; what is sent claims to be from a little before now.
+_AGE_MS = 6 * 60 * 60 * 1000
+
+
+class Sent(NamedTuple):
+    """A delivery as it is posted, or a fact as it is told."""
+
+    at_ms: int
+    body: Json
+    fact: Fact | None = None
+
+
+class Person(NamedTuple):
+    user: str
+    subject: str
+    provider: str
+    zone: timezone
+
+
+class Month:
+    """Deliveries of a month, in the order of their moments."""
+
+    def __init__(self, seed: int, *, people: int, days: int, now_ms: int, name: str) -> None:
+        self._draw = random.Random(seed)
+        self._days = days
+        self._next_ms = now_ms - _AGE_MS
+        self.people = [
+            Person(
+                f"user_{name}{number}",
+                f"{name}-terra-{number}",
+                self._draw.choice(MAKERS),
+                timezone(timedelta(minutes=30 * self._draw.randint(-20, 26))),
+            )
+            for number in range(people)
+        ]
+        self.sent: list[Sent] = [
+            self._at(body, fact) for person in self.people for body, fact in self._of(person)
+        ]
+
+    def _at(self, body: Json, fact: Fact | None) -> Sent:
+        self._next_ms += 1
+        if fact is not None:
+            fact = type(fact)(**{**_fields(fact), "at_ms": self._next_ms})
+        return Sent(self._next_ms, body, fact)
+
+    def _of(self, person: Person) -> Iterator[tuple[Json, Fact | None]]:
+        user = {"user_id": person.subject, "provider": person.provider, "scopes": "A,B"}
+        yield (
+            {"type": "auth", "status": "success", "user": user | {"reference_id": person.user}},
+            None,
+        )
+        known = user | {"reference_id": person.user if self._draw.random() < 0.3 else "widget"}
+        for day in range(self._days):
+            for kind in ("daily", "daily", "sleep", "activity", "body"):
+                if self._draw.random() < 0.8:
+                    made = getattr(self, f"_{kind}")(person, FIRST_DAY + timedelta(days=day))
+                    yield {"type": kind, "user": known, "data": made}, None
+            if self._draw.random() < 0.1:
+                yield {"type": "nutrition", "user": known, "data": [{"day": day}]}, None
+        yield from self._labs(person)
+        if self._draw.random() < 0.2:
+            scopes = {"scopes": self._draw.choice(("A", "A,B,C"))}
+            yield {"type": "permission_change", "user": known | scopes}, None
+        if self._draw.random() < 0.1:
+            yield {"type": "deauth", "status": "success", "user": known}, None
+
+    def _number(self, low: float, high: float, digits: int = 1) -> float | None:
+        """A number, or none: a wearable does not always know."""
+        value = round(self._draw.uniform(low, high), digits)
+        return None if self._draw.random() < 0.25 else value
+
+    def _moment(self, person: Person, day: datetime, hour: float) -> str:
+        moment = (day + timedelta(hours=hour)).replace(tzinfo=person.zone)
+        return moment.isoformat(timespec="microseconds")
+
+    def _daily(self, person: Person, day: datetime) -> list[Json]:
+        start = {
+            "start_time": self._moment(person, day, 0),
+            "end_time": self._moment(person, day, 24),
+        }
+        named = {"metadata": {}, "summary_date": day.date().isoformat()}
+        record = {"metadata": start} if self._draw.random() < 0.9 else named
+        record |= {
+            "distance_data": {"steps": self._number(0, 20_000, 0), "distance_meters": 4.5},
+            "heart_rate_data": {
+                "summary": {
+                    "resting_hr_bpm": self._number(40, 70),
+                    "avg_hrv_rmssd": self._number(20, 90),
+                }
+            },
+            "active_durations_data": {
+                f"{level}_intensity_seconds": self._number(0, 5_000, 0)
+                for level in ("low", "moderate", "vigorous")
+            },
+            "stress_data": {"avg_stress_level": self._number(0, 100, 0)},
+            "strain_data": {"strain_level": self._number(0, 21)},
+            "scores": {"recovery": self._number(0, 100, 0), "sleep": self._number(0, 100, 0)},
+        }
+        bad = {"metadata": start, "distance_data": {"steps": -1}}
+        return [record, bad] if self._draw.random() < 0.05 else [record]
+
+    def _sleep(self, person: Person, day: datetime) -> list[Json]:
+        begun, nap = self._draw.choice((-2.5, -1.0, 0.5)), self._draw.random() < 0.15
+        asleep = {
+            "duration_asleep_state_seconds": self._number(18_000, 25_000, 0),
+            "duration_deep_sleep_state_seconds": self._number(600, 5_000, 0),
+            "duration_REM_sleep_state_seconds": self._number(600, 5_000, 0),
+            "duration_light_sleep_state_seconds": self._number(600, 5_000, 0),
+        }
+        return [
+            {
+                "metadata": {
+                    "start_time": self._moment(person, day, begun),
+                    "end_time": self._moment(person, day, begun + 8),
+                    "is_nap": nap or self._draw.choice((None, False)),
+                },
+                "sleep_durations_data": {
+                    "asleep": asleep,
+                    "awake": {"duration_awake_state_seconds": self._number(0, 3_000, 0)},
+                },
+                "heart_rate_data": {
+                    "summary": {
+                        "resting_hr_bpm": self._number(40, 60),
+                        "avg_hrv_rmssd": self._number(20, 90),
+                    }
+                },
+                "respiration_data": {
+                    "breaths_data": {"avg_breaths_per_min": self._number(10, 20)},
+                    "oxygen_saturation_data": {"avg_saturation_percentage": self._number(90, 100)},
+                },
+                "temperature_data": {"delta": self._number(-1, 1, 2)},
+                "readiness_data": {"readiness": self._number(0, 100, 0)},
+                "scores": {"sleep": self._number(0, 100, 0)},
+            }
+        ]
+
+    def _activity(self, person: Person, day: datetime) -> list[Json]:
+        start = self._draw.choice((7.0, 18.25))
+        return [
+            {
+                "metadata": {
+                    "start_time": self._moment(person, day, start),
+                    "end_time": self._moment(person, day, start + self._draw.choice((0.5, 1.25))),
+                    "name": self._draw.choice(("Run", "Ride \U0001f6b4", None)),
+                    "summary_id": None,
+                    "type": self._draw.randint(0, 100),
+                },
+                "distance_data": {
+                    "summary": {
+                        "distance_meters": self._number(0, 20_000),
+                        "steps": self._number(0, 9_000, 0),
+                    }
+                },
+                "calories_data": {"total_burned_calories": self._number(50, 900)},
+                "heart_rate_data": {
+                    "summary": {
+                        "avg_hr_bpm": self._number(90, 150),
+                        "max_hr_bpm": self._number(150, 190),
+                    }
+                },
+                "strain_data": {"strain_level": self._number(0, 21)},
+            }
+        ]
+
+    def _body(self, person: Person, day: datetime) -> list[Json]:
+        measurements = [
+            {
+                "measurement_time": self._moment(person, day, hour),
+                "weight_kg": self._number(50, 90),
+                "bodyfat_percentage": self._number(10, 30),
+            }
+            for hour in self._draw.sample(range(24), self._draw.randint(0, 3))
+        ]
+        samples = [
+            {"systolic_bp": self._draw.randint(100, 140), "diastolic_bp": self._number(60, 90, 0)}
+            for _ in range(self._draw.randint(0, 3))
+        ]
+        glucose = [{"blood_glucose_mg_per_dL": 95}] if self._draw.random() < 0.2 else []
+        return [
+            {
+                "metadata": {"start_time": self._moment(person, day, 0)},
+                "measurements_data": {"measurements": measurements},
+                "blood_pressure_data": {"blood_pressure_samples": samples},
+                "glucose_data": {"blood_glucose_samples": glucose},
+            }
+        ]
+
+    def _labs(self, person: Person) -> Iterator[tuple[Json, Fact | None]]:
+        ours, theirs = f"our-{person.user}", f"upl-{person.user}"
+        named: Json = {"at_ms": 0, "user_id": person.user, "upload_id": ours}
+        file = {"storage_key": f"lab-uploads/{ours}.pdf", "original_name": "blood test.pdf"}
+        yield {}, LabUploaded(**named, **file, content_type="application/pdf", size=1_000)
+        yield {}, LabSubmitted(**named, terra_status="submitted", terra_upload_id=theirs)
+        draw = self._draw
+        results = [
+            {
+                "biomarker": code,
+                "name": code.replace("_", " ").title(),
+                "value": draw.choice((round(draw.uniform(1, 200), 1), "12.5", "<0.5")),
+                "unit": draw.choice(("mg/dL", None)),
+                "reference_range": {"lower": 1, "upper": draw.choice((99, "99.5", None))},
+                "classification": draw.choice(("normal", "high", "borderline_low", "odd", None)),
+            }
+            for code in draw.sample(
+                ("glucose_fasting", "ldl_cholesterol", "ferritin", "odd_one"), 3
+            )
+        ]
+        bad = {"biomarker": "tsh", "value": 1, "collection_date": "20260-01-01"}
+        body: Json = {"report_date": "2026-06-15", "results": [*results, bad]}
+        if draw.random() < 0.5:
+            yield {"upload_id": theirs, "data": [body]}, None
+        elif draw.random() < 0.8:
+            yield {"type": "lab_report.completed", "upload_id": theirs, "data": body}, None
+        else:
+            error = {"error": {"code": "file_unreadable"}}
+            yield {"type": "lab_report.failed", "upload_id": theirs, "data": error}, None
+
+
+def _fields(fact: Fact) -> Json:
+    return {name: getattr(fact, name) for name in fact.__struct_fields__}
+
+
+def post_shuffled(house: House, sent: Sequence[Sent], seed: int, gateways: Sequence[str]) -> None:
+    """Posts deliveries shuffled, doubled and in bursts, through several gateways."""
+    draw = random.Random(seed)
+    posts = [each for each in sent if each.fact is None for _ in range(2)]
+    draw.shuffle(posts)
+    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(16) as pool:
+
+        def post(one: tuple[str, Sent]) -> None:
+            gateway, each = one
+            raw = json.dumps(each.body).encode()
+            ordered = {"x-terra-ordering-timestamp": str(each.at_ms)}
+            url = f"{house.url(gateway)}/webhooks/terra"
+            answer = client.post(url, content=raw, headers=signed(raw) | ordered)
+            assert answer.status_code == 200, answer.text
+
+        while posts:
+            burst, posts = posts[:500], posts[500:]
+            list(pool.map(post, [(draw.choice(gateways), each) for each in burst]))
+
+
+def moment_of(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms // 1000, UTC) + timedelta(milliseconds=at_ms % 1000)

@@ -1,0 +1,63 @@
+"""Sends a month through a house, and compares Postgres with the reference, row by row."""
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from headwater.schemas.tables import TABLES, Table
+from headwater.streams.clock import now_ms
+from tests.e2e.house import House
+from tests.e2e.month import Month, post_shuffled
+from tests.e2e.month_reference import reference
+
+#: What the reference does not speak of.
+_LEFT_OUT = {"raw", "last_deactivated_at", "terra_response"}
+
+
+def check_month(
+    house: House, *, seed: int, people: int, days: int, name: str, gateways: tuple[str, ...]
+) -> None:
+    month = Month(seed, people=people, days=days, now_ms=now_ms(), name=name)
+    expected = reference(month.people, month.sent)
+    posted, told = seed + 1, [each.fact for each in month.sent if each.fact is not None]
+    # Reports that come before what is known of their uploads wait for it.
+    post_shuffled(house, month.sent[: len(month.sent) // 2], posted, gateways)
+    house.tell(*told)
+    post_shuffled(house, month.sent[len(month.sent) // 2 :], posted, gateways)
+    users = [person.user for person in month.people]
+    tables = [table for table in TABLES if table.name in expected]
+    patience_s = 120 + len(month.sent) / 100
+
+    def done() -> bool:
+        return all(_rows(house, table, users) == expected[table.name] for table in tables)
+
+    try:
+        house.wait(done, f"the month of seed {seed}", patience_s)
+    except AssertionError:
+        for table in tables:
+            found, wanted = _rows(house, table, users), expected[table.name]
+            for key in wanted.keys() | found.keys():
+                assert found.get(key) == wanted.get(key), f"seed {seed}: {table.name} {key}"
+        raise
+
+
+def _rows(house: House, table: Table, users: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The rows of some users, without their nulls."""
+    times = [time.name for time in table.times if time.name == "parsed_at"]
+    columns = [name for name in table.column_names if name not in _LEFT_OUT] + times
+    query = sql.SQL("select {} from {} where user_id = any(%s)").format(
+        sql.SQL(", ").join(map(sql.Identifier, (*table.key_names, *columns))),
+        sql.Identifier(table.name),
+    )
+    width = len(table.key)
+    with psycopg.connect(house.dsn) as connection:
+        rows = connection.execute(query, [users]).fetchall()
+    return {
+        row[:width]: {
+            name: value
+            for name, value in zip(columns, row[width:], strict=True)
+            if value is not None
+        }
+        for row in rows
+    }

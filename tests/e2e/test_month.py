@@ -1,0 +1,20 @@
+"""A month of a thousand people, as the documented payloads have it: a campaign of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SEEDS
+from tests.e2e.house import House, opened
+from tests.e2e.month_check import check_month
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_month_of_a_thousand_people_comes_to_what_a_plain_program_says(
+    scratch: Path, fresh_database: str, seed: int
+):
+    parts = ("gateway", "gateway2", "worker", "worker2", "project")
+    with opened(House(scratch / f"month{seed}", fresh_database), parts) as house:
+        gateways = ("gateway", "gateway2")
+        check_month(house, seed=seed, people=1_000, days=30, name="month", gateways=gateways)
