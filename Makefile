@@ -8,7 +8,7 @@ LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --
 	--custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo check test soak bench lint schemas map dictionary lock lock-jars clean
+.PHONY: help setup up demo check test soak bench lint schemas map dictionary notebook picture lock lock-jars clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -26,7 +26,7 @@ demo: setup ## Like up, with rows to look at
 check: lint ## For everyday use: lint, and the tests that need no Kafka or Postgres, in two minutes
 	@$(PYTEST) tests/architecture tests/unit tests/property tests/workflows $(ARGS)
 
-test: setup ## Run every test against the real parts (ARGS="-k name")
+test: setup .venv-notebook/stamp ## Run every test against the real parts (ARGS="-k name")
 	@$(PYTEST) $(ARGS)
 
 soak: setup ## Long campaigns of faults, with seeds of your own (SEEDS="1 2 3")
@@ -40,6 +40,19 @@ bench: setup .venv-bench/stamp ## Run the benchmarks
 	@$(BIN)/python -m venv --clear .venv-bench
 	@.venv-bench/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes \
 		--requirement requirements-bench.txt
+	@touch $@
+
+notebook: setup .venv-notebook/stamp ## Open the notebook for analysts (ARGS="--user user_bo")
+	@.venv-notebook/bin/marimo edit docs/data/month.py -- $(ARGS)
+
+picture: setup .venv-notebook/stamp ## Draw docs/data/month.svg, the picture of the README
+	@$(BIN)/python docs/data/month_of_somebody.py
+
+.venv-notebook/stamp: requirements-notebook.txt
+	@echo "Installing what the notebook needs, in .venv-notebook"
+	@$(BIN)/python -m venv --clear .venv-notebook
+	@.venv-notebook/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes \
+		--requirement requirements-notebook.txt
 	@touch $@
 
 lint: setup ## Check style, types and the walls between the rooms
@@ -62,9 +75,10 @@ lock: ## Pin the Python packages anew, from pyproject.toml (needs uv)
 	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --group dev --constraint requirements.txt \
 		--output-file requirements-dev.txt
 	$(LOCK) --group bench --output-file requirements-bench.txt
+	$(LOCK) --group notebook --output-file requirements-notebook.txt
 
 lock-jars: setup ## Pin Kafka's jars anew
 	@$(BIN)/python -m headwater.streams.kafka.jars --lock
 
 clean: ## Remove .venv and what was built; the data in .headwater stays
-	rm -rf .venv .venv-bench build dist *.egg-info headwater-github/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-notebook build dist *.egg-info headwater-github/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

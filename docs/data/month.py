@@ -1,0 +1,108 @@
+"""A month of somebody's days and nights, as a notebook: `make notebook` opens it.
+
+It is plain Python: `python docs/data/month.py -- --user user_amara --svg month.svg` runs it to its
+end. It reads Postgres as any program of an analyst would, with what HEADWATER_POSTGRES names.
+"""
+
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(width="medium", app_title="A month")
+
+with app.setup:
+    import os
+
+    import marimo as mo
+    import matplotlib as mpl
+    import psycopg
+    from matplotlib.figure import Figure
+    from psycopg.rows import dict_row
+
+    mpl.rcParams.update({"svg.hashsalt": "headwater", "font.size": 8})
+
+    #: The last 31 days of which there is anything, of the wearable that has most of them.
+    MONTH = """
+        with of_user as (
+            select *, count(*) over (partition by source) as days
+            from daily_summary
+            where user_id = %(user)s
+        )
+        select datetime as day, source, steps, resting_heart_rate, heart_rate_variability,
+               deep_sleep_minutes / 60 as deep, rem_sleep_minutes / 60 as rem,
+               light_sleep_minutes / 60 as light
+        from of_user
+        where source = (select source from of_user order by days desc, source limit 1)
+          and datetime > (select max(datetime) from of_user) - 31
+        order by day
+    """
+
+
+@app.function
+def month_of(dsn, user):
+    """The rows of a user's last month."""
+    with psycopg.connect(dsn, row_factory=dict_row) as connection:
+        return connection.execute(MONTH, {"user": user}).fetchall()
+
+
+@app.function
+def plotted(rows):
+    """Steps, sleep and heart of a month, one above the other."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    steps, sleep, heart = figure.subplots(3, sharex=True)
+    days = [row["day"] for row in rows]
+
+    def of(name):
+        return [float("nan") if row[name] is None else row[name] for row in rows]
+
+    steps.bar(days, of("steps"), color="#4c78a8")
+    steps.set_title("Steps", loc="left")
+    below = [0.0] * len(rows)
+    for name, color in (("deep", "#1f3a5f"), ("rem", "#7b6fb0"), ("light", "#b9c9e0")):
+        hours = [row[name] or 0 for row in rows]
+        sleep.bar(days, hours, bottom=below, color=color, label=name)
+        below = [low + high for low, high in zip(below, hours, strict=True)]
+    sleep.set_title("Hours asleep", loc="left")
+    sleep.legend(loc="upper right", ncols=3, frameon=False)
+    heart.plot(days, of("resting_heart_rate"), color="#c0504d", label="resting heart rate, bpm")
+    heart.plot(days, of("heart_rate_variability"), color="#59a14f", label="HRV, ms")
+    heart.set_title("Heart", loc="left")
+    heart.legend(loc="upper right", ncols=2, frameon=False)
+    for axes in (steps, sleep, heart):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.01, y=0.25)
+    return figure
+
+
+@app.cell
+def _():
+    given = mo.cli_args()
+    user = given.get("user") or "user_amara"
+    dsn = os.environ.get("HEADWATER_POSTGRES") or "postgresql://headwater@127.0.0.1:15432/headwater"
+    rows = month_of(dsn, user)
+    return given, rows, user
+
+
+@app.cell
+def _(rows, user):
+    mo.md(
+        f"# A month of {user}\n\n{len(rows)} days of {rows[0]['source']}"
+        if rows
+        else f"# Nothing is known of {user}\n\nGive another one: `-- --user ID`"
+    )
+
+
+@app.cell
+def _(rows):
+    picture = plotted(rows)
+    picture
+    return (picture,)
+
+
+@app.cell
+def _(given, picture):
+    if given.get("svg"):
+        picture.savefig(given.get("svg"), metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    app.run()

@@ -1,0 +1,46 @@
+"""The notebook for analysts runs to its end over real tables, and draws what is in them."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from headwater.projections.postgres.migrate import migrate
+
+ROOT = Path(__file__).resolve().parents[2]
+STAMP = ROOT / ".venv-notebook" / "stamp"
+PATHS = "<path"
+
+
+@pytest.fixture(scope="module")
+def drawing() -> ModuleType:
+    """docs/data/month_of_somebody.py."""
+    if not STAMP.exists():
+        pytest.skip("expected .venv-notebook, found none: make .venv-notebook/stamp")
+    spec = importlib.util.spec_from_file_location(
+        "month_of_somebody", ROOT / "docs/data/month_of_somebody.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_month_of_somebody_is_drawn_and_nobodys_is_empty(
+    drawing: ModuleType, fresh_database: str, tmp_path: Path
+):
+    migrate(fresh_database, lambda _: None)
+    drawing.write_month(fresh_database)
+    month, nothing = tmp_path / "month.svg", tmp_path / "nothing.svg"
+    drawing.draw(fresh_database, drawing.USER, month)
+    drawing.draw(fresh_database, "user_nobody", nothing)
+    bars = month.read_text("utf-8").count(PATHS) - nothing.read_text("utf-8").count(PATHS)
+    assert bars > 4 * 31  # of each day steps and three kinds of sleep, and the two lines
+    assert month.read_bytes() == (ROOT / "docs/data/month.svg").read_bytes(), "make picture"
+
+
+def test_a_database_that_is_away_fails_the_notebook(drawing: ModuleType, tmp_path: Path):
+    with pytest.raises(RuntimeError, match="connection failed"):
+        drawing.draw("postgresql://nobody@127.0.0.1:1/none", "user_amara", tmp_path / "no.svg")
