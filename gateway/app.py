@@ -29,6 +29,7 @@ from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays
 from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, ProblemDocument, document
 from headwater.gateway.http.reads import read_routes
+from headwater.gateway.http.rebuilds import rebuild_routes
 from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.replays import replay_routes
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
@@ -42,6 +43,7 @@ from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
 from headwater.processors.sources import Source, providers_of
 from headwater.projections.deliveries.queries import Reader
+from headwater.schemas.installed_tables import TABLE_BY_NAME
 
 _VERSION: Final = version("headwater")
 _ROOT: Final = "/"
@@ -106,7 +108,9 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, Callers(settings.read_key.get_secret_value(), tokens)),
-            _admin_routes(settings, reader, log, replays, sources, workflows, clock),
+            _admin_routes(
+                settings, reader, log, replays, sources, workflows, clock, new_request_id
+            ),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),
@@ -184,11 +188,12 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     sources: Sequence[Source],
     workflows: WorkflowPorts | None,
     clock: Callable[[], int],
+    rebuild_id: Callable[[], str],
 ) -> Router:
     key = settings.admin_key.get_secret_value()
-    more = []
+    more = rebuild_routes(reader, TABLE_BY_NAME, rebuild_id)
     if workflows is not None:
-        more = replay_routes(
+        more += replay_routes(
             reader,
             commands=workflows.commands,
             workflows=workflows.workflows,

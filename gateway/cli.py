@@ -281,6 +281,7 @@ async def _project(settings: "Settings") -> None:
     import asyncio  # noqa: PLC0415 (see above)
 
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.rebuilding.watching import carry_out_rebuilds  # noqa: PLC0415 (see above)
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
@@ -298,7 +299,12 @@ async def _project(settings: "Settings") -> None:
     gc.set_threshold(_GC_THRESHOLD)
     with member_of_house(cluster, _member("projector")) as membership:
         membership.start()
-        await run_projector(cluster=cluster, dsn=dsn_of(settings), clock=now_ms, stop=stop)
+        rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
+        try:
+            await run_projector(cluster=cluster, dsn=dsn_of(settings), clock=now_ms, stop=stop)
+        finally:
+            stop.set()
+            await rebuilding
 
 
 @cli.command(epilog=examples("headwater migrate", "headwater migrate --reader analyst"))

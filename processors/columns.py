@@ -9,7 +9,7 @@ The least of a set depends on them as little: where a table's column keeps its `
 smaller stamp stays. Where a table's rows are `whole`, a row is one value, with nulls of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -123,3 +123,20 @@ def _replaced(row: Row | None, update: RowUpdate) -> Row:
         return row
     values = tuple(map(update.values.get, table.column_names))
     return Row(update.key, values, tuple(None if each is None else stamp for each in values))
+
+
+def adopt(table: Table, held: Row | None, rebuilt: Row | None, ends: Sequence[int]) -> Row | None:
+    """The row that takes the place of another one, of which more may have been said meanwhile.
+
+    Shape:  (row as it is, row as it was made again of the deliveries before `ends`, which are
+            offsets of `webhooks` by partition) -> the second with what later deliveries said of the
+            first; None where nothing is left.
+    """
+    row = rebuilt
+    if held is not None:
+        for stamp in dict.fromkeys(held.stamps):
+            if stamp is not None and stamp.offset >= ends[stamp.partition]:
+                said = zip(table.column_names, held.values, held.stamps, strict=True)
+                values = {name: value for name, value, by in said if by == stamp}
+                row = merge(row, RowUpdate(table, held.key, values, stamp))
+    return row

@@ -115,6 +115,7 @@ def _together(tables: Iterable[Table]) -> tuple[Table, ...]:
 INSTALLED: Final = tuple(map(_load, sorted(entry_points(group=GROUP))))
 ALL_TABLES: Final = _together((*BUILT_IN, *INSTALLED))
 TABLE_BY_TOPIC: Final = {table.topic: table for table in ALL_TABLES}
+TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
 
 _SCHEMAS: Final = {
     version: (number, schema)

@@ -215,6 +215,19 @@ class RequestAnswered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: int
 
 
+class RowRebuilt(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that was made again, on its way to its owner (topic `events`, key of the row)."""
+
+    #: The rebuild.
+    rebuild: str
+    #: The table.
+    table: str
+    #: The row as a record of its topic has it; null if it is not to be there.
+    row: bytes | None = None
+    #: Up to which offsets of the topic webhooks it was made, by partition: what came later stays.
+    ends: list[int]
+
+
 class EffectDecided(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a delivery does to a workflow (topic `effects`, key `event_id`)."""
 
@@ -240,6 +253,7 @@ Record: TypeAlias = (
     | DuplicateDropped
     | RequestAnswered
     | EffectDecided
+    | RowRebuilt
     | HistoryAppended
     | CommandSent
     | ReplySent
@@ -259,4 +273,5 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "reply_sent": ReplySent,
     "snapshot_taken": SnapshotTaken,
     "effect_decided": EffectDecided,
+    "row_rebuilt": RowRebuilt,
 }

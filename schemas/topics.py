@@ -132,11 +132,13 @@ TOPICS: Final = (
     ),
     Topic(
         name=EVENTS,
-        key="user id",
+        key="user id, or row key",
         value="webhook_admitted",
+        others=("row_rebuilt",),
         cleanup=Cleanup.DELETE,
         retention_ms=7 * _DAY_MS,
-        purpose="Deliveries on their way to their user, who was looked up elsewhere.",
+        purpose="Deliveries on their way to their user, who was looked up elsewhere, and rows "
+        "that were rebuilt, on theirs to their owners.",
     ),
     Topic(
         name=UNRESOLVED,

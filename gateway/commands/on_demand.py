@@ -66,6 +66,11 @@ COMMANDS: Final = (
         "Look at instances of workflows, create, steer and signal them.",
     ),
     OnDemand(
+        "rebuild",
+        "headwater.gateway.commands.rebuild:rebuild",
+        "Make a projection again with today's code, from the first offset on, and compare.",
+    ),
+    OnDemand(
         "replay",
         "headwater.gateway.commands.replay:replay",
         "Have deliveries processed once more: all that is given has to fit.",

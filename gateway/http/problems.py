@@ -36,6 +36,8 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "malformed_payload": (400, "The body is not what its producer documents"),
     "unauthorized": (401, "The key or token is missing or not valid"),
     "invalid_signature": (401, "The signature is not valid"),
+    "not_compared": (409, "The rebuild is not as far as that"),
+    "rebuild_under_way": (409, "Another rebuild of the projection is under way"),
     "not_found": (404, "There is nothing here"),
     "unknown_source": (404, "No such webhook source"),
     "unknown_schema": (404, "No such schema"),

@@ -10,14 +10,19 @@ worker owns a partition number of all three topics.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
-from headwater.schemas.codec import decode, encode
+from headwater.schemas.codec import decode, decode_row, encode, record_name
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord
-from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.records import DuplicateDropped, WebhookAdmitted, WebhookReceived
+from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
+from headwater.schemas.records import (
+    DuplicateDropped,
+    RowRebuilt,
+    WebhookAdmitted,
+    WebhookReceived,
+)
 from headwater.schemas.topics import ADMISSIONS, EVENTS, TRACES, UNRESOLVED, WAITING, WEBHOOKS
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
@@ -26,6 +31,8 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
+
+_ROW_REBUILT: Final = "row_rebuilt"
 
 
 class Intake:
@@ -138,13 +145,25 @@ class Intake:
         else:
             processing.admit(delivery, record, min(first, record.offset))
 
-    def _take_event(self, _: PartitionState, processing: Processing, record: Incoming) -> None:
+    def _take_event(self, state: PartitionState, processing: Processing, record: Incoming) -> None:
+        if record_name(record.value) == _ROW_REBUILT:
+            _take_rebuilt(state, record)
+            return
         event = decode(record.value, WebhookAdmitted)
         processing.own(event, record, replayed=_is_replayed(record))
 
     def _take_unresolved(self, _: PartitionState, processing: Processing, record: Incoming) -> None:
         subject = (record.key or b"").decode()
         processing.under(subject, decode(record.value, WebhookAdmitted), record)
+
+
+def _take_rebuilt(state: PartitionState, record: Incoming) -> None:
+    rebuilt = decode(record.value, RowRebuilt)
+    table = TABLE_BY_NAME.get(rebuilt.table)
+    if table is None:
+        raise UndecodableRecord(f"expected a table of ours, found {rebuilt.table}")
+    row = None if rebuilt.row is None else decode_row(table, rebuilt.row)
+    state.rows.adopt(table, record.key or b"", row, rebuilt.ends)
 
 
 def _is_replayed(record: Incoming) -> bool:

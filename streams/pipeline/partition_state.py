@@ -6,12 +6,12 @@ a store on disk, as the bytes that the topics have, and those of its rows that w
 at hand.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from headwater.processors.columns import RowUpdate, merge
+from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.providers.provider import Lookup
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.installed_tables import TABLE_BY_TOPIC
@@ -182,7 +182,7 @@ class Rows:
         self._staged = staged
         #: The rows used last, in the order of their use.
         self._kept: dict[_RowKey, Row | None] = {}
-        self._changed: dict[_RowKey, tuple[Table, Row]] = {}
+        self._changed: dict[_RowKey, tuple[Table, Row | None]] = {}
 
     def restored(self, record: Incoming) -> None:
         """Takes in a row as it is in the log, or that it was deleted."""
@@ -210,17 +210,32 @@ class Rows:
             self._kept[key] = row
             self._changed[key] = (table, row)
 
+    def adopt(self, table: Table, key: bytes, rebuilt: Row | None, ends: Sequence[int]) -> None:
+        """Puts a row that was made again in the place of the one that is there."""
+        row = adopt(table, self._row(table, key), rebuilt, ends)
+        self._kept[table.name, key] = row
+        self._changed[table.name, key] = (table, row)
+
     def changed(self) -> list[Outgoing]:
         """The rows that changed since the last call: each once, however often it was set."""
         out = []
         for (_, name), (table, row) in self._changed.items():
-            value = encode_row(table, row)
+            value = None if row is None else encode_row(table, row)
             self._staged.put(_ROWS, _place(table, name), value)
             out.append(Outgoing(table.topic, self._partition, name, value, self._headers))
         self._changed.clear()
         while len(self._kept) > _ROWS_KEPT:
             del self._kept[next(iter(self._kept))]
         return out
+
+    def of_table(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a table in the store, as (key, value), in the order of their keys."""
+        store, prefix = self._staged.store, _place(table, b"")
+        after: bytes | None = None
+        while found := store.scan(_ROWS, prefix, after=after):
+            for place, value in found:
+                yield place[len(prefix) :], value
+            after = found[-1][0]
 
     def _row(self, table: Table, name: bytes) -> Row | None:
         key = (table.name, name)

@@ -1,0 +1,111 @@
+"""`headwater rebuild`: a projection made again beside the old one, compared, and switched to."""
+
+import time
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.operate import admin_api
+from headwater.gateway.commands.options import admin_options, examples, json_option
+from headwater.gateway.commands.output import print_json, print_rows, say
+
+_LOOK_EVERY_S: Final = 1.0
+_FAILED: Final = 1
+_UNDER_WAY: Final = ("building", "switching", "switching_back")
+_COLUMNS: Final = ("change", "key", "column", "before", "after")
+
+
+@click.command(
+    epilog=examples(
+        "headwater rebuild daily_summary               build and compare; switches nothing",
+        "headwater rebuild --switch 01J…               put the new rows in the place of the old",
+        "headwater rebuild --back 01J…                 and the old ones back",
+        "headwater rebuild --show 01J… --json",
+    )
+)
+@click.argument("projection", required=False)
+@click.option("--dry-run", is_flag=True, help="Build and compare what is never switched to.")
+@click.option("--show", metavar="ID", help="Show a rebuild.")
+@click.option("--switch", metavar="ID", help="Switch to a rebuild that is compared.")
+@click.option("--back", metavar="ID", help="Go back to what was before a switch.")
+@click.option("--detach", is_flag=True, help="Do not wait until it is compared.")
+@admin_options
+@json_option
+def rebuild(  # noqa: PLR0913 (its options)
+    *,
+    projection: str | None,
+    dry_run: bool,
+    show: str | None,
+    switch: str | None,
+    back: str | None,
+    detach: bool,
+    url: str | None,
+    admin_key: str | None,
+    as_json: bool,
+) -> None:
+    """Make a projection again with today's code, from the first offset on, and compare.
+
+    The old version goes on serving. A rebuild goes on by itself if this command, or the projector,
+    ends.
+    """
+    if sum(each is not None for each in (projection, show, switch, back)) != 1:
+        raise click.UsageError("expected one of PROJECTION, --show, --switch, --back")
+    api = admin_api(url, admin_key)
+    if projection is not None:
+        found = api.post("/admin/rebuilds", {"projection": projection, "dry_run": dry_run})
+    elif switch is not None:
+        found = api.post(f"{_path(switch)}/switch", {})
+    elif back is not None:
+        found = api.post(f"{_path(back)}/back", {})
+    else:
+        found = api.get(_path(show or ""))
+    if not detach and show is None:
+        found = _followed(api, found, quiet=as_json)
+    _print(found, as_json=as_json)
+    if found["state"] == "failed":
+        raise click.exceptions.Exit(_FAILED)
+
+
+def _path(rebuild_id: str) -> str:
+    return f"/admin/rebuilds/{quote(rebuild_id, safe='')}"
+
+
+def _followed(api: Api, found: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+    """Looks until there is nothing under way; says how far it is whenever that has changed."""
+    said = ""
+    while found["state"] in _UNDER_WAY:
+        progress = found["progress"]
+        far = f"{found['state']}: {progress['applied']} of {progress['total']} records"
+        if not quiet and far != said:
+            said = far
+            say(far)
+        time.sleep(_LOOK_EVERY_S)
+        found = api.get(_path(found["id"]))
+    return found
+
+
+def _print(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    difference = found["difference"]
+    say(
+        f"rebuild {found['id']} of {found['projection']}, version {found['version']}: "
+        f"{found['state']}; {difference['added']} rows added, {difference['removed']} removed, "
+        f"{difference['changed']} changed{found['error'] and ': ' + found['error']}"
+    )
+    rows = [
+        {
+            "change": example["kind"],
+            "key": "/".join(map(str, example["key"].values())),
+            "column": column,
+            "before": before,
+            "after": after,
+        }
+        for example in difference["examples"]
+        for column, (before, after) in example["columns"].items()
+    ]
+    if rows:
+        print_rows(rows, _COLUMNS, as_json=False)

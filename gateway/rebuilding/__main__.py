@@ -1,0 +1,86 @@
+"""Carries out one rebuild, as far as it was asked for, and ends.
+
+Killed at any moment, it goes on: the stores say how far they are, Postgres how many owners know.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from typing import Final, NoReturn
+
+import uvloop
+
+from headwater.gateway.commands.options import dsn_of
+from headwater.gateway.rebuilding.tables import TableRebuild
+from headwater.gateway.settings import Settings, load_settings
+from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.rebuilds.rebuilds import Rebuild, find
+from headwater.projections.rebuilds.work import RebuildWork
+from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.installed_tables import TABLE_BY_NAME
+
+log = logging.getLogger("headwater.rebuild")
+
+_ORPHANED_EVERY_S: Final = 1.0
+
+
+async def _run(settings: Settings, rebuild_id: str) -> int:
+    watching = asyncio.create_task(_leave_with_parent(os.getppid()))
+    reader = await PooledReader(dsn_of(settings)).open()
+    work = RebuildWork(dsn_of(settings), rebuild_id)
+    try:
+        if not await work.begin():
+            return os.EX_TEMPFAIL  # Another projector carries it out.
+        found = await find(reader, rebuild_id)
+        if found is not None:
+            await _carry_out(settings, found, work)
+    except HeadwaterError as error:
+        log.warning("%s", error.message)
+        return os.EX_TEMPFAIL
+    finally:
+        watching.cancel()
+        await work.close()
+        await reader.close()
+    return os.EX_OK
+
+
+async def _carry_out(settings: Settings, found: Rebuild, work: RebuildWork) -> None:
+    table = TABLE_BY_NAME.get(found.projection)
+    if table is None:
+        await work.ended("failed", f"expected a table of ours, found {found.projection}")
+        return
+    async with TableRebuild(settings, table, found, work) as rebuild:
+        match found.state:
+            case "building":
+                await rebuild.build()
+            case "switching":
+                await rebuild.switch()
+            case "switching_back":
+                await rebuild.switch_back()
+            case _:
+                """There is nothing to do any more."""
+
+
+async def _leave_with_parent(parent: int) -> NoReturn:
+    """Ends the process when its parent is gone: the next one starts another."""
+    while True:
+        await asyncio.sleep(_ORPHANED_EVERY_S)
+        if os.getppid() != parent:
+            os._exit(os.EX_TEMPFAIL)
+
+
+def main() -> NoReturn:
+    """Runs; the argument is the rebuild's id."""
+    settings = load_settings()
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    sys.exit(uvloop.run(_run(settings, sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+delete from rebuild_rows
+where rebuild = %(id)s

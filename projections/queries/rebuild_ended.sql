@@ -1,0 +1,3 @@
+update rebuilds
+set state = %(state)s, error = %(error)s, updated_at = now()
+where id = %(id)s

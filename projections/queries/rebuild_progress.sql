@@ -1,0 +1,3 @@
+update rebuilds
+set applied = %(applied)s, total = %(total)s, updated_at = now()
+where id = %(id)s

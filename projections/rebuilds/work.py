@@ -1,0 +1,139 @@
+"""Carrying out a rebuild, the side of Postgres: one connection, which holds the lock on it."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+from psycopg import AsyncConnection
+
+from headwater.projections.deliveries.plan import plan
+from headwater.projections.errors import store_edge
+from headwater.projections.postgres.statements import statement
+from headwater.projections.projector.plan import Batch
+from headwater.projections.projector.store import Store
+from headwater.projections.rebuilds.rebuilds import Example
+
+__all__ = ["ChangedRow", "RebuildWork", "RowRecord"]
+
+_CONNECT_TIMEOUT_S: Final = 2
+_PAGE: Final = 1_000
+
+
+class ChangedRow(NamedTuple):
+    """A row that comes out otherwise, as records of its topic."""
+
+    number: int
+    partition: int
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+
+
+class RowRecord(NamedTuple):
+    """A row as a record of its topic, for the projector's own code."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    offset: int = 0
+    timestamp: int = 0
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+class RebuildWork:
+    """What is written of a rebuild.
+
+    Errors: StoreUnavailable from every method.
+    """
+
+    def __init__(self, dsn: str, rebuild_id: str) -> None:
+        self._dsn = dsn
+        self._id = rebuild_id
+        self._connection: AsyncConnection[Any] | None = None
+
+    async def begin(self) -> bool:
+        """Connects; returns whether nobody else carries the rebuild out."""
+        with store_edge("begin a rebuild"):
+            self._connection = await AsyncConnection.connect(
+                self._dsn, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
+            )
+            found = await self._do("lock_rebuild")
+            row = await found.fetchone()
+            return bool(row and row[0])
+
+    async def progress(self, applied: int, total: int) -> None:
+        """Says how far it is."""
+        with store_edge("note the progress of a rebuild"):
+            await self._do("rebuild_progress", applied=applied, total=total)
+
+    async def compared(
+        self,
+        rows: Iterable[ChangedRow],
+        counts: dict[str, int],
+        examples: Sequence[Example],
+        ends: Sequence[int],
+    ) -> None:
+        """Keeps the rows that differ, in the place of those of an earlier comparison."""
+        with store_edge("keep the rows of a rebuild"):
+            connection = self._connected()
+            async with connection.transaction():
+                await self._do("forget_rebuild_rows")
+                async with connection.cursor() as cursor:
+                    given = ({"id": self._id, **row._asdict()} for row in rows)
+                    await cursor.executemany(statement("insert_rebuild_row"), given)
+                await self._do(
+                    "rebuild_compared",
+                    **counts,
+                    examples=orjson.dumps(examples, default=_plain).decode(),
+                    ends=orjson.dumps(list(ends)).decode(),
+                )
+
+    async def rows(self, after: int = 0) -> AsyncIterator[list[ChangedRow]]:
+        """The rows that differ, some at a time."""
+        number = after
+        while True:
+            with store_edge("read the rows of a rebuild"):
+                found = await self._do("rebuild_rows", number=number, limit=_PAGE)
+                page = [ChangedRow(*row) for row in await found.fetchall()]
+            if not page:
+                return
+            yield page
+            number = page[-1].number + 1
+
+    async def sent(self, number: int) -> None:
+        """Says of how many rows the owners were told."""
+        with store_edge("note what was sent"):
+            await self._do("rebuild_sent", sent=number)
+
+    async def ended(self, state: str, error: str = "") -> None:
+        """Says where it has come to."""
+        with store_edge("end a rebuild"):
+            await self._do("rebuild_ended", state=state, error=error)
+
+    async def close(self) -> None:
+        """Disconnects, which lets others carry it out."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    def _connected(self) -> AsyncConnection[Any]:
+        if self._connection is None:
+            raise RuntimeError("expected a rebuild that was begun")
+        return self._connection
+
+    async def _do(self, name: str, **parameters: object) -> Any:  # noqa: ANN401 (a cursor)
+        return await self._connected().execute(statement(name), {"id": self._id, **parameters})
+
+
+async def write_at_once(store: Store, records: Sequence[RowRecord]) -> None:
+    """Writes rows in one transaction, so that readers see all of them or none.
+
+    Errors: StoreUnavailable.
+    """
+    await store.apply(Batch(records=records, spans={}, plan=plan(records)))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Example):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    raise TypeError

@@ -1,0 +1,253 @@
+"""Rebuilding rows: the topic `webhooks` from its first offset, by the code of today.
+
+What decides on rows is what decides at intake: the same state of partitions in stores of their own,
+the same hops between them, which are taken at once. Only time is that of the log: a wait ends when
+a record of its partition is as much later. Nothing is appended.
+
+A store is written after those that its deliveries have hopped to, and says how far it is; so a
+process that is killed goes on, and what it does once more changes nothing.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from typing_extensions import override
+
+from headwater.processors.columns import adopt
+from headwater.processors.epochs import Newest
+from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.results import Effect, NormalizeResult
+from headwater.processors.triggers.decide import NoEffect
+from headwater.schemas.codec import decode, decode_row
+from headwater.schemas.epochs import CLAIM_KEY, epoch_of
+from headwater.schemas.errors import NotYetReadable
+from headwater.schemas.records import WebhookAdmitted, WebhookReceived
+from headwater.schemas.tables import Row, Table, Value
+from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.state_store import Family, StoreTorn
+from headwater.streams.pipeline.partition_state import PartitionState
+from headwater.streams.pipeline.processing import Processing
+from headwater.streams.pipeline.stage_output import Emission
+from headwater.streams.pipeline.staged import Mark, Store
+
+_HOPS: Final = (EVENTS, UNRESOLVED)
+#: The rows as their owners have them, beside those that were made again.
+_LIVE: Final = Family("l")
+_PAGE: Final = 1_000
+
+
+class _Hops(Emission):
+    """Keeps what goes to other owners; whatever else a delivery leads to, it has led to already."""
+
+    @override
+    def add(self, record: Outgoing) -> None:
+        if record.topic in _HOPS:
+            self.records.append(record)
+
+    @override
+    def normalized(self, event: WebhookAdmitted, record: Incoming, result: NormalizeResult) -> None:
+        """Says nothing."""
+
+    @override
+    def outcome(self, *_: object, **__: object) -> None:
+        """Says nothing."""
+
+    @override
+    def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
+        """Does nothing."""
+
+    @override
+    def dead(self, *_: object, **__: object) -> None:
+        """Says nothing."""
+
+    @override
+    def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:
+        """Says nothing."""
+
+
+class Difference(NamedTuple):
+    """A row that comes out otherwise: as it is, and as it would be; one of them may be None."""
+
+    partition: int
+    key: bytes
+    before: Row | None
+    after: Row | None
+
+    @property
+    def kind(self) -> str:
+        """added, removed or changed."""
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+    def columns(self, table: Table) -> dict[str, tuple[Value, Value]]:
+        """The columns that differ, with both values."""
+        nothing = (None,) * len(table.columns)
+        before = self.before.values if self.before else nothing
+        after = self.after.values if self.after else nothing
+        return {
+            name: (one, other)
+            for name, one, other in zip(table.column_names, before, after, strict=True)
+            if one != other
+        }
+
+
+class Rebuild:
+    """The rows of all partitions, made again in stores.
+
+    Shape:  stores has one for each partition of `webhooks`.
+    """
+
+    def __init__(self, placement: Placement, stores: Sequence[Store], park_for_ms: int) -> None:
+        self._placement = placement
+        self._stores = stores
+        self._states = [PartitionState(number, store) for number, store in enumerate(stores)]
+        self._positions = [state.mark().positions.get(WEBHOOKS, 0) for state in self._states]
+        self._park_for_ms = park_for_ms
+        #: Stores with rows that came by a hop and are not written.
+        self._touched: set[int] = set()
+
+    @property
+    def applied(self) -> int:
+        """How far it is, as offsets of all partitions together."""
+        return sum(self._positions)
+
+    async def follow(
+        self, cluster: Cluster, ends: Sequence[int], progressed: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Reads up to some ends; calls `progressed` whenever more is durable.
+
+        Errors: BrokerUnavailable, NotYetReadable, StoreTorn; going on is safe.
+        """
+        for number, end in enumerate(ends):
+            start = self._positions[number]
+            async for records in read_partition(cluster, [WEBHOOKS], number, start=start, end=end):
+                self.take(number, records)
+                await progressed()
+            self._positions[number] = max(end, start)
+
+    def take(self, number: int, records: Sequence[Incoming]) -> None:
+        """Processes records of a partition, and writes what became of them."""
+        for record in records:
+            processing = self._processing(number, record.timestamp)
+            if record.value is not None:
+                _guarded(processing, record, self._admit)
+            processing.give_up(self._park_for_ms)
+            self._hop(processing.emission.records, record)
+        self._positions[number] = records[-1].offset + 1
+        self._touched.discard(number)
+        for other in (*self._touched, number):
+            state = self._states[other]
+            state.rows.changed()
+            state.write(Mark(positions={WEBHOOKS: self._positions[other]}))
+        self._touched.clear()
+
+    def _admit(self, processing: Processing, record: Incoming) -> None:
+        delivery = decode(record.value, WebhookReceived)
+        processing.admit(delivery, record, record.offset)
+
+    def _hop(self, hops: Sequence[Outgoing], origin: Incoming) -> None:
+        """Takes what goes to other partitions there, at once."""
+        left = deque(hops)
+        while left:
+            hop = left.popleft()
+            processing = self._processing(hop.partition, origin.timestamp)
+            self._touched.add(hop.partition)
+
+            def taken(processing: Processing, record: Incoming, hop: Outgoing = hop) -> None:
+                event = decode(hop.value, WebhookAdmitted)
+                if hop.topic == EVENTS:
+                    processing.own(event, record, replayed=False)
+                else:
+                    processing.under((hop.key or b"").decode(), event, record)
+
+            _guarded(processing, origin, taken)
+            left.extend(processing.emission.records)
+
+    def _processing(self, number: int, now_ms: int) -> Processing:
+        state = self._states[number]
+        emission = _Hops(stage="rebuild", partition=number, headers=[], now_ms=now_ms)
+        return Processing(self._placement, len(self._states), state, emission, ())
+
+    # -- comparing
+
+    async def read_live(self, cluster: Cluster, table: Table) -> None:
+        """Reads the rows of a table as their owners have them now.
+
+        Errors: BrokerUnavailable, StoreTorn.
+        """
+        for number, store in enumerate(self._stores):
+            store.drop(_LIVE)
+            newest = Newest()
+            async for records in read_partition(cluster, [table.topic], number):
+                rows = {}
+                for record in records:
+                    if newest.admit(epoch_of(record.headers)) and record.key != CLAIM_KEY:
+                        rows[record.key or b""] = record.value
+                store.write({_LIVE: rows}, {})
+
+    def differences(self, table: Table, ends: Sequence[int]) -> Iterator[Difference]:
+        """The rows of a table that come out otherwise than they are, up to the ends that it has."""
+        for number, store in enumerate(self._stores):
+            live = _scan(store, _LIVE, b"")
+            made = self._states[number].rows.of_table(table)
+            for key, before, rebuilt in _side_by_side(live, made):
+                held = None if before is None else decode_row(table, before)
+                again = None if rebuilt is None else decode_row(table, rebuilt)
+                after = adopt(table, held, again, ends)
+                if _values(held) != _values(after):
+                    yield Difference(number, key, held, after)
+
+    def live(self, table: Table, number: int, key: bytes) -> Row | None:
+        """A row as its owner has it, as far as that was read."""
+        value = self._stores[number].get(_LIVE, key)
+        return None if value is None else decode_row(table, value)
+
+    def close(self) -> None:
+        """Closes the stores."""
+        for state in self._states:
+            state.close()
+
+
+def _guarded(
+    processing: Processing, record: Incoming, take: Callable[[Processing, Incoming], None]
+) -> None:
+    """Takes a record; one that cannot be taken is a dead letter already, and has no rows."""
+    try:
+        take(processing, record)
+    except (NotYetReadable, StoreTorn):
+        raise
+    except Exception as error:  # noqa: BLE001, as at intake
+        processing.failed(record, error)
+
+
+def _values(row: Row | None) -> Sequence[Value] | None:
+    return None if row is None else row.values
+
+
+def _scan(store: Store, family: Family, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    after: bytes | None = None
+    while found := store.scan(family, prefix, after=after, limit=_PAGE):
+        yield from found
+        after = found[-1][0]
+
+
+def _side_by_side(
+    one: Iterator[tuple[bytes, bytes]], other: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Joins two scans, each in the order of its keys."""
+    left, right = next(one, None), next(other, None)
+    while left is not None or right is not None:
+        if left is not None and (right is None or left[0] < right[0]):
+            yield left[0], left[1], None
+            left = next(one, None)
+        elif right is not None and (left is None or right[0] < left[0]):
+            yield right[0], None, right[1]
+            right = next(other, None)
+        elif left is not None and right is not None:
+            yield left[0], left[1], right[1]
+            left, right = next(one, None), next(other, None)

@@ -1,0 +1,212 @@
+"""A projection is made again with another normalizer, compared, switched to, and back."""
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from tests.e2e.deliveries import mixed
+from tests.e2e.house import ADMIN, House, opened, signed
+
+_MODULE = """
+import msgspec
+from headwater.processors.columns import RowUpdate
+from headwater.processors.providers.envelope import Routing
+from headwater.processors.providers.provider import DeliveryType, Provider
+from headwater.processors.providers.results import Normalized, Skipped
+from headwater.processors.signature_schemes import SCHEMES
+from headwater.schemas.tables import DAILY_SUMMARY
+
+VERSION = {version}
+
+class Day(msgspec.Struct):
+    user: str
+    day: str
+    steps: int | None = None
+    strain: float | None = None
+
+decode = msgspec.json.Decoder(Day).decode
+
+def read(body, headers):
+    return Routing(type="day", subject="", reference=decode(body).user)
+
+def normalize(event, user, day):
+    if day.steps == (7 if VERSION == 1 else 13):
+        return Skipped("unlucky")
+    steps = None if day.steps is None else day.steps * VERSION
+    values = {{"steps": steps, "strain": day.strain}}
+    key = (user, "pedometer", day.day)
+    return Normalized((RowUpdate(DAILY_SUMMARY, key, values, event.stamp()),))
+
+STEPS = Provider(
+    name="steps", scheme=SCHEMES["terra"], read=read,
+    types={{"day": DeliveryType(
+        decode=decode, normalize=normalize, tables=(DAILY_SUMMARY,), version=VERSION,
+    )}},
+)
+"""
+DAYS = 20
+
+
+class Package:
+    """A provider that is installed beside Headwater, with a normalizer of two versions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._module = folder / "headwater_steps.py"
+        metadata = folder / "headwater_steps-1.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: headwater-steps\nVersion: 1\n"
+        )
+        points = "[headwater.providers]\nsteps = headwater_steps:STEPS\n"
+        (metadata / "entry_points.txt").write_text(points)
+        self.write(1)
+
+    def write(self, version: int) -> None:
+        self._module.write_text(_MODULE.format(version=version))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    return Package(tmp_path / "site")
+
+
+@pytest.fixture
+def house(tmp_path: Path, fresh_database: str, package: Package) -> Iterator[House]:
+    del package
+    more = {
+        "HEADWATER_STEPS_SECRETS": "dev-terra-secret",
+        "PYTHONPATH": str(tmp_path / "site"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    with opened(House(tmp_path, fresh_database, HEADWATER_PARK_FOR_S="600", **more)) as house:
+        yield house
+
+
+def post(house: House, **day: object) -> None:
+    body = json.dumps(day).encode()
+    url = f"{house.url()}/webhooks/steps"
+    deadline = time.monotonic() + 60
+    while not httpx.post(url, content=body, headers=signed(body), timeout=10).is_success:
+        assert time.monotonic() < deadline
+
+
+def ask(house: House, path: str, body: object = None) -> dict[str, Any]:
+    method = "GET" if body is None else "POST"
+    answer = httpx.request(method, house.url() + path, json=body, headers=ADMIN, timeout=60)
+    assert answer.is_success, answer.text
+    return dict(answer.json())
+
+
+def rebuilt(house: House, *, killed: bool = False) -> dict[str, Any]:
+    """A rebuild of daily_summary that is compared."""
+    begun = ask(house, "/admin/rebuilds", {"projection": "daily_summary"})
+    path = f"/admin/rebuilds/{begun['id']}"
+    assert begun["state"] == "building"
+    if killed:
+        house.wait(lambda: ask(house, path)["progress"]["total"] > 0, "the rebuild to begin")
+        house.kill("project")
+        house.start("project")
+    house.wait(lambda: ask(house, path)["state"] != "building", "the rebuild to be compared")
+    found = ask(house, path)
+    assert (found["state"], found["error"]) == ("compared", "")
+    assert found["progress"]["applied"] == found["progress"]["total"] > 0
+    return found
+
+
+def rows(house: House) -> dict[str, tuple[int | None, float | None]]:
+    with psycopg.connect(house.dsn) as connection:
+        query = "select datetime::text, steps, strain from daily_summary where source = 'pedometer'"
+        return {day: (steps, strain) for day, steps, strain in connection.execute(query)}
+
+
+def day(number: int) -> str:
+    return f"2026-06-{number + 1:02}"
+
+
+def settled(house: House, expected: dict[str, tuple[int | None, float | None]]) -> None:
+    house.wait(lambda: rows(house) == expected, f"rows of {expected}")
+
+
+@contextmanager
+def strains_posted(house: House) -> Iterator[dict[str, float]]:
+    """Posts another column of rows, again and again, while something else goes on."""
+    over, posted = Event(), dict[str, float]()
+
+    def send() -> None:
+        draw = random.Random(5)
+        while not over.is_set():
+            name, strain = day(draw.randrange(DAYS)), draw.randrange(1_000) / 10
+            posted[name] = strain
+            post(house, user="user_steps", day=name, strain=strain, at=time.time_ns())
+            # Signed by whole seconds: of two in one, the greater id would win.
+            over.wait(1.05)
+
+    sending = Thread(target=send)
+    sending.start()
+    try:
+        yield posted
+    finally:
+        over.set()
+        sending.join()
+
+
+def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_come(
+    house: House, package: Package
+) -> None:
+    house.deliver(mixed(4, 200))
+    steps = {day(n): {5: 7, 6: 13}.get(n, 100 + n) for n in range(DAYS)}
+    for name, count in steps.items():
+        post(house, user="user_steps", day=name, steps=count)
+    before = {name: (count, None) for name, count in steps.items() if count != 7}
+    settled(house, before)
+
+    same = rebuilt(house)
+    assert same["version"] == 2
+    assert same["difference"] == {"added": 0, "removed": 0, "changed": 0, "examples": []}
+
+    package.write(2)
+    for part in ("worker", "project"):
+        house.stop(part)
+        house.start(part)
+    found = rebuilt(house, killed=True)
+    assert rows(house) == before
+    difference = found["difference"]
+    assert [difference[kind] for kind in ("added", "removed", "changed")] == [1, 1, DAYS - 2]
+    (added,) = [each for each in difference["examples"] if each["kind"] == "added"]
+    assert added["key"] == {
+        "user_id": "user_steps", "source": "pedometer", "datetime": day(5),
+    }  # fmt: skip
+    assert added["columns"] == {"steps": [None, 14]}
+
+    def expected(version: int, strains: dict[str, float]) -> dict[str, Any]:
+        unlucky = 7 if version == 1 else 13
+        made = {
+            name: (None if count == unlucky else count * version, strains.get(name))
+            for name, count in steps.items()
+        }
+        return {name: each for name, each in made.items() if each != (None, None)}
+
+    path = f"/admin/rebuilds/{found['id']}"
+    refused = httpx.post(f"{house.url()}{path}/back", json={}, headers=ADMIN)
+    assert (refused.status_code, refused.json()["code"]) == (409, "not_compared")
+    with strains_posted(house) as strains:
+        house.wait(lambda: len(strains) > 1, "deliveries to come")
+        assert ask(house, f"{path}/switch", {})["state"] == "switched"
+        house.wait(lambda: len(strains) > 3, "deliveries to come")
+    settled(house, expected(2, strains))
+    with strains_posted(house) as more:
+        assert ask(house, f"{path}/back", {})["state"] == "switched_back"
+        house.wait(lambda: len(more) > 1, "deliveries to come")
+    settled(house, expected(1, strains | more))
+    # What owners and Postgres have is the same: nothing is left to be compared but the code.
+    again = rebuilt(house)["difference"]
+    assert again["changed"] >= DAYS - 2
