@@ -189,7 +189,9 @@ class TableRebuild:
     def _row_back(self, row: ChangedRow, ends: Sequence[int]) -> RowRecord:
         live = self._rebuild.live(self._table, row.partition, row.key)
         before = None if row.before is None else decode_row(self._table, row.before)
-        return _record(self._table, row, _encoded(self._table, adopt(self._table, live, before, ends)))
+        return _record(
+            self._table, row, _encoded(self._table, adopt(self._table, live, before, ends))
+        )
 
     async def _write(self, records: Sequence[RowRecord]) -> None:
         store = Store(dsn_of(self._settings), projection=DELIVERIES, clock=now_ms)

@@ -26,6 +26,7 @@ from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import Row, Table, Value
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreTorn
@@ -132,12 +133,17 @@ class Rebuild:
 
     def take(self, number: int, records: Sequence[Incoming]) -> None:
         """Processes records of a partition, and writes what became of them."""
+        claims, now_ms = self._states[number].claims, records[-1].timestamp
+        claims.load(record.key for record in records if record.key)
         for record in records:
             processing = self._processing(number, record.timestamp)
             if record.value is not None:
                 _guarded(processing, record, self._admit)
             processing.give_up(self._park_for_ms)
+            processing.note_users()
             self._hop(processing.emission.records, record)
+        claims.changed(now_ms)
+        claims.expire(now_ms)
         self._positions[number] = records[-1].offset + 1
         self._touched.discard(number)
         for other in (*self._touched, number):
@@ -148,7 +154,11 @@ class Rebuild:
 
     def _admit(self, processing: Processing, record: Incoming) -> None:
         delivery = decode(record.value, WebhookReceived)
-        processing.admit(delivery, record, record.offset)
+        claims = self._states[record.partition].claims
+        first = claims.first(delivery.event_id, record.offset)
+        # A copy is signed later, with the same data: it must not count as the later delivery.
+        if first >= record.offset or text_header(record, REPLAY_OF) is not None:
+            processing.admit(delivery, record, min(first, record.offset))
 
     def _hop(self, hops: Sequence[Outgoing], origin: Incoming) -> None:
         """Takes what goes to other partitions there, at once."""
@@ -166,6 +176,7 @@ class Rebuild:
                     processing.under((hop.key or b"").decode(), event, record)
 
             _guarded(processing, origin, taken)
+            processing.note_users()
             left.extend(processing.emission.records)
 
     def _processing(self, number: int, now_ms: int) -> Processing:

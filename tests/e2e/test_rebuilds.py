@@ -159,6 +159,16 @@ def strains_posted(house: House) -> Iterator[dict[str, float]]:
         sending.join()
 
 
+def expected(version: int, steps: dict[str, int], strains: dict[str, float]) -> dict[str, Any]:
+    """The rows that a version of the normalizer makes."""
+    unlucky = 7 if version == 1 else 13
+    made = {
+        name: (None if count == unlucky else count * version, strains.get(name))
+        for name, count in steps.items()
+    }
+    return {name: each for name, each in made.items() if each != (None, None)}
+
+
 def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_come(
     house: House, package: Package
 ) -> None:
@@ -166,7 +176,7 @@ def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_
     steps = {day(n): {5: 7, 6: 13}.get(n, 100 + n) for n in range(DAYS)}
     for name, count in steps.items():
         post(house, user="user_steps", day=name, steps=count)
-    before = {name: (count, None) for name, count in steps.items() if count != 7}
+    before = expected(1, steps, {})
     settled(house, before)
 
     same = rebuilt(house)
@@ -187,14 +197,6 @@ def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_
     }  # fmt: skip
     assert added["columns"] == {"steps": [None, 14]}
 
-    def expected(version: int, strains: dict[str, float]) -> dict[str, Any]:
-        unlucky = 7 if version == 1 else 13
-        made = {
-            name: (None if count == unlucky else count * version, strains.get(name))
-            for name, count in steps.items()
-        }
-        return {name: each for name, each in made.items() if each != (None, None)}
-
     path = f"/admin/rebuilds/{found['id']}"
     refused = httpx.post(f"{house.url()}{path}/back", json={}, headers=ADMIN)
     assert (refused.status_code, refused.json()["code"]) == (409, "not_compared")
@@ -202,11 +204,11 @@ def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_
         house.wait(lambda: len(strains) > 1, "deliveries to come")
         assert ask(house, f"{path}/switch", {})["state"] == "switched"
         house.wait(lambda: len(strains) > 3, "deliveries to come")
-    settled(house, expected(2, strains))
+    settled(house, expected(2, steps, strains))
     with strains_posted(house) as more:
         assert ask(house, f"{path}/back", {})["state"] == "switched_back"
         house.wait(lambda: len(more) > 1, "deliveries to come")
-    settled(house, expected(1, strains | more))
+    settled(house, expected(1, steps, strains | more))
     # What owners and Postgres have is the same: nothing is left to be compared but the code.
     again = rebuilt(house)["difference"]
     assert again["changed"] >= DAYS - 2

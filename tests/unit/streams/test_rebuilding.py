@@ -1,0 +1,112 @@
+"""Goal: rows that are made again are those of the fold, wherever it was cut or killed."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from headwater.processors.columns import RowUpdate, adopt, merge
+from headwater.processors.providers.envelope import Malformed, event_id
+from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.terra.provider import TERRA
+from headwater.schemas.codec import decode, decode_row, encode, encode_row
+from headwater.schemas.records import RowRebuilt, Stamp, WebhookReceived
+from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row
+from headwater.schemas.topics import EVENTS, WEBHOOKS
+from headwater.streams.kafka.records import Incoming, partition_of
+from headwater.streams.pipeline.rebuilding import Rebuild
+from tests.e2e.deliveries import mixed
+from tests.fakes.memory_store import MemoryStore
+from tests.oracle import fold
+from tests.unit.streams.test_intake import incoming, intake_of, on, step
+
+PARTITIONS = 3
+PLACEMENT = Placement({"terra": TERRA}, "user_")
+DAY_MS = 86_400_000
+KEY = ("user_1", "garmin", "2026-07-01")
+
+
+def log_of(bodies: Sequence[bytes]) -> list[list[Incoming]]:
+    """The topic `webhooks` that deliveries make, by partition."""
+    partitions: list[list[Incoming]] = [[] for _ in range(PARTITIONS)]
+    for number, body in enumerate(bodies):
+        routing = TERRA.read(body, {})
+        assert not isinstance(routing, Malformed)
+        at_ms = 1_782_950_400_000 + number * 1_000
+        delivery = WebhookReceived(
+            event_id=event_id("terra", routing.type, routing.subject, body),
+            request_id=f"r{number}", source="terra", type=routing.type, subject=routing.subject,
+            reference=routing.reference, sent_at_ms=at_ms, updated_at_ms=0, received_at_ms=at_ms,
+            body=body,
+        )  # fmt: skip
+        at = partition_of(PLACEMENT.owner_of(delivery).encode(), PARTITIONS)
+        key, value = delivery.event_id.encode(), encode(delivery)
+        offset = len(partitions[at])
+        partitions[at].append(
+            Incoming(WEBHOOKS, at, offset, at_ms, 0, key, value, None, len(key), len(value), ())
+        )
+    return partitions
+
+
+def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
+    """All rows that were made again: nothing is there to be compared with."""
+    found: dict[str, dict[tuple[str, ...], Row]] = {}
+    for table in TABLES:
+        rows = [each.after for each in rebuild.differences(table, [0] * PARTITIONS)]
+        found[table.name] = {row.key: row for row in rows if row is not None}
+    return found
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1_000])
+def test_what_is_made_again_is_what_the_fold_says_wherever_it_was_killed(cut: int) -> None:
+    bodies = mixed(11, 400)
+    log = log_of([*bodies, *random.Random(11).sample(bodies, 40)])
+    stores = [MemoryStore() for _ in range(PARTITIONS)]
+    for number, records in enumerate(log):
+        for at in range(0, len(records), cut):
+            # Another process, which knows what the stores say.
+            rebuild = Rebuild(PLACEMENT, stores, DAY_MS)
+            rebuild.take(number, records[at : at + cut])
+            if at % 3 == 0:
+                rebuild.take(number, records[at : at + cut])
+    deliveries = [
+        (one.partition, one.offset, decode(one.value, WebhookReceived))
+        for records in log
+        for one in records
+    ]
+    expected = fold(deliveries, user_prefix="user_").rows
+    assert made(Rebuild(PLACEMENT, stores, DAY_MS)) == expected
+    assert sum(map(len, expected.values())) > 50
+
+
+def row(steps: int | None, offset: int, strain: float | None = None, later: int = 0) -> Row:
+    """A day whose steps a delivery at an offset has set, and its strain one at a later offset."""
+    values = RowUpdate(DAILY_SUMMARY, KEY, {"steps": steps}, stamp(offset))
+    more = RowUpdate(DAILY_SUMMARY, KEY, {"strain": strain}, stamp(later))
+    return merge(merge(None, values), more)
+
+
+def stamp(offset: int) -> Stamp:
+    return Stamp(0, 1_000 + offset, 0, f"e{offset}", 0, offset)
+
+
+def test_a_row_that_was_made_again_keeps_what_later_deliveries_have_said() -> None:
+    held, rebuilt = row(100, 3, strain=2.5, later=12), row(200, 3)
+    adopted = adopt(DAILY_SUMMARY, held, rebuilt, [10])
+    assert adopted == row(200, 3, strain=2.5, later=12)
+    assert adopt(DAILY_SUMMARY, held, rebuilt, [20]) == rebuilt
+    assert adopt(DAILY_SUMMARY, None, rebuilt, [10]) == rebuilt
+    assert adopt(DAILY_SUMMARY, row(100, 3), None, [10]) is None
+    assert adopt(DAILY_SUMMARY, row(100, 12), rebuilt, [10]) == row(100, 12)
+
+
+@pytest.mark.parametrize("rebuilt", [row(200, 3), None])
+def test_an_owner_takes_a_row_that_was_made_again_and_says_so(rebuilt: Row | None) -> None:
+    intake = intake_of()
+    value = None if rebuilt is None else encode_row(DAILY_SUMMARY, rebuilt)
+    told = RowRebuilt(rebuild="r", table=DAILY_SUMMARY.name, row=value, ends=[10] * 99)
+    key = DAILY_SUMMARY.row_key(KEY)
+    (answer,) = on(step(intake, incoming(EVENTS, key, encode(told))), DAILY_SUMMARY.topic)
+    assert answer.key == key
+    found = None if answer.value is None else decode_row(DAILY_SUMMARY, answer.value)
+    assert found == rebuilt
