@@ -108,9 +108,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, Callers(settings.read_key.get_secret_value(), tokens)),
-            _admin_routes(
-                settings, reader, log, replays, sources, workflows, clock, new_request_id
-            ),
+            _admin_routes(settings, reader, log, replays, sources, workflows, clock),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),
@@ -188,11 +186,11 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     sources: Sequence[Source],
     workflows: WorkflowPorts | None,
     clock: Callable[[], int],
-    rebuild_id: Callable[[], str],
 ) -> Router:
     key = settings.admin_key.get_secret_value()
-    more = rebuild_routes(reader, TABLE_BY_NAME, rebuild_id)
+    more: list[HTTPRouteHandler] = []
     if workflows is not None:
+        more = rebuild_routes(reader, TABLE_BY_NAME, workflows.new_id)
         more += replay_routes(
             reader,
             commands=workflows.commands,

@@ -169,6 +169,14 @@ def expected(version: int, steps: dict[str, int], strains: dict[str, float]) -> 
     return {name: each for name, each in made.items() if each != (None, None)}
 
 
+def released(house: House, package: Package, version: int) -> None:
+    """Installs another version of the normalizer, and starts who uses it."""
+    package.write(version)
+    for part in ("worker", "project"):
+        house.stop(part)
+        house.start(part)
+
+
 def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_come(
     house: House, package: Package
 ) -> None:
@@ -183,10 +191,7 @@ def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_
     assert same["version"] == 2
     assert same["difference"] == {"added": 0, "removed": 0, "changed": 0, "examples": []}
 
-    package.write(2)
-    for part in ("worker", "project"):
-        house.stop(part)
-        house.start(part)
+    released(house, package, 2)
     found = rebuilt(house, killed=True)
     assert rows(house) == before
     difference = found["difference"]
