@@ -19,6 +19,8 @@ _CHANGES_SESSION: Final = frozenset(
 )
 #: A SET that ends with the transaction.
 _LOCAL: Final = frozenset({"CONSTRAINTS", "LOCAL"})
+#: What such a SET may not set: who the step is.
+_CHANGES_ROLE: Final = frozenset({"ROLE", "SESSION"})
 #: What Postgres passes over between words: a line ends at either of its ends.
 _SPACE: Final = re.compile(r"(?:[\s;]|--[^\r\n]*)+")
 _WORD: Final = re.compile(r"[A-Za-z]+")
@@ -61,9 +63,11 @@ def refusal(returned: StepReturned) -> Failure | None:
     The statements run one by one, so the first words of each decide.
     """
     for number, (sql, _) in enumerate(returned.statements, start=1):
-        first, second = _first_words(sql)
+        first, second, third = _first_words(sql)
         if first in _ENDS_TRANSACTION:
             usual = "a step's statements are one transaction, which ends with the step"
+        elif first == "SET" and third in _CHANGES_ROLE:
+            usual = "its role reaches the tables of authors, and no others"
         elif first in _CHANGES_SESSION and second not in _LOCAL:
             usual = "other steps use the connection next; SET LOCAL ends with the step"
         elif first == "COPY":
@@ -77,9 +81,10 @@ def refusal(returned: StepReturned) -> Failure | None:
     return None
 
 
-def _first_words(sql: str) -> tuple[str, str]:
+def _first_words(sql: str) -> tuple[str, str, str]:
     first, end = _word(sql, 0)
-    return first, _word(sql, end)[0]
+    second, end = _word(sql, end)
+    return first, second, _word(sql, end)[0]
 
 
 def _word(sql: str, at: int) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from headwater.projections.errors import TableUnfit, store_edge
 from headwater.projections.postgres.statements import key_columns, statement, value_columns
+from headwater.projections.postgres.step_role import shut_to_steps
 from headwater.projections.postgres.table_ddl import BOOKKEEPING, column_comments, ddl_of
 from headwater.schemas.installed_tables import INSTALLED
 from headwater.schemas.tables import Table
@@ -41,6 +42,7 @@ def make_tables(
             if not present:
                 report(f"Postgres: making the table {table.name}")
                 connection.execute(ddl_of(table).encode())
+                shut_to_steps(connection, [table.name])
             else:
                 _widen(connection, table, present, report)
 

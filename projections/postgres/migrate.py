@@ -18,6 +18,7 @@ import psycopg
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged, store_edge
 from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.step_role import open_to_steps, relations_of
 from headwater.schemas.installed_tables import INSTALLED
 
 __all__ = ["Migration", "catalogue", "migrate", "unapplied"]
@@ -80,6 +81,15 @@ def migrate(
             parameters = {"version": migration.version, "checksum": migration.checksum}
             connection.execute(statement("record_migration"), parameters)
     make_tables(dsn, report, tables)
+    ours = [name for migration in migrations for name in relations_of(migration.sql)]
+    with (
+        store_edge("open tables to steps"),
+        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S) as connection,
+    ):
+        connection.execute(statement("lock_migrations"))
+        open_to_steps(
+            connection, ["schema_migrations", *ours, *(table.name for table in tables)], report
+        )
     return [migration.name for migration in missing]
 
 

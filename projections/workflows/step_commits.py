@@ -6,7 +6,8 @@ both are the statements sent, and only after the last of them COMMIT. So whateve
 wire cannot take effect by itself; and who asks for the same step again waits for a transaction
 whose end nobody knows, and then finds its row.
 
-The statements run with the rights and the search_path that the database gives its role. They are
+The statements run as a role of their own, which reaches no table of Headwater's (`step_role`), and
+with the search_path of the connection's. They are
 sent one by one and by the extended protocol, which takes one statement at a time: their first words
 say whether they would end the transaction, and such a step is refused before anything is sent.
 """
@@ -20,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 import psycopg
-from psycopg import AsyncConnection, errors
+from psycopg import AsyncConnection, errors, sql
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
@@ -29,6 +30,7 @@ from headwater.processors.runs.step_commits import StepCommit, StepId, refusal, 
 from headwater.projections.errors import RecordRefused, store_edge
 from headwater.projections.postgres.pooled import Pooled
 from headwater.projections.postgres.statements import statement
+from headwater.projections.postgres.step_role import STEP_ROLE
 from headwater.schemas.errors import (
     InvariantViolation,
     StoreUnavailable,
@@ -58,6 +60,8 @@ _OUTAGES: Final = ("08", "57P", "53100", "53300", "58", "25P03", "25P04", "40003
 _BEGIN_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected)
 #: What psycopg and Postgres raise about SQL and its parameters.
 _SQL_ERRORS: Final = (psycopg.Error, TypeError, ValueError)
+
+_AS_STEPS: Final = sql.SQL("set local role {}").format(sql.Identifier(STEP_ROLE))
 
 _Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -104,6 +108,7 @@ class StepCommits(Pooled[_Connection]):
         """
         with _edge("take the claim of a partition"):
             async with self._connection() as connection, asyncio.timeout(_ANSWER_TIMEOUT_S):
+                await _check_role(connection)
                 named = {"partition": partition, "epoch": epoch}
                 claimed = await connection.execute(statement("claim_steps"), named)
                 if await claimed.fetchone() is None:
@@ -213,14 +218,16 @@ class _Transaction:
         if stored is not None:
             await self._connection.rollback()
             return settled(_decoded(stored), returned)
+        # Sent with the first statement.
+        await self._connection.execute(_AS_STEPS, prepare=False)
         count = len(returned.statements)
-        for number, (sql, parameters) in enumerate(returned.statements, start=1):
-            failure = await self._attempt(f"statement {number} of {count}", sql, parameters)
+        for number, (text, parameters) in enumerate(returned.statements, start=1):
+            failure = await self._attempt(f"statement {number} of {count}", text, parameters)
             if failure is not None:
                 return failure
             if self._connection.info.transaction_status != TransactionStatus.INTRANS:
                 # The first words of each have been looked at, so this cannot be.
-                raise InvariantViolation(f"expected a transaction still open after {sql!r}")
+                raise InvariantViolation(f"expected a transaction still open after {text!r}")
         failure = await self._attempt("its statements", "commit", "[]")
         return failure or settled(returned, returned)
 
@@ -253,12 +260,12 @@ class _Transaction:
             stored: bytes = row[0]
             return stored
 
-    async def _attempt(self, what: str, sql: str, parameters: Json) -> Failure | None:
+    async def _attempt(self, what: str, text: str, parameters: Json) -> Failure | None:
         """Runs a statement of the step, or COMMIT; one that fails takes the transaction with it."""
         connection = self._connection
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             try:
-                await connection.execute(sql.encode(), _parameters(parameters), prepare=False)
+                await connection.execute(text.encode(), _parameters(parameters), prepare=False)
                 await self._pipeline.sync()
             except _BEGIN_AGAIN:
                 raise
@@ -323,6 +330,15 @@ def _edge(what: str) -> Iterator[None]:
             yield
     except psycopg.Error as error:
         raise StoreUnavailable(f"expected Postgres to {what}, found: {error}") from error
+
+
+async def _check_role(connection: _Connection) -> None:
+    found = await connection.execute(statement("may_run_steps"))
+    if await found.fetchone() != (True,):
+        raise StoreUnavailable(
+            f"expected {connection.info.user} to be a member of the role {STEP_ROLE}, as which the "
+            "SQL of steps runs, found that it is not; `headwater migrate` makes the role"
+        )
 
 
 async def _configure(connection: _Connection) -> None:

@@ -25,7 +25,7 @@ from headwater import (
     workflow,
 )
 
-TRAIL = "HEADWATER_TEST_TRAIL"
+TRAIL = "TEST_TRAIL"
 PUBLISHED = "published"
 ITERATIONS = 60
 ENTRIES = 4

@@ -40,6 +40,8 @@ Scenario: TypeAlias = Callable[[Place], Awaitable[None]]
 Run: TypeAlias = Callable[[Scenario], None]
 
 REFUSED = [
+    "SET LOCAL ROLE postgres",
+    "set /* who */ local session authorization default",
     "COMMIT",
     "commit and chain",
     "  ; Rollback",

@@ -14,6 +14,7 @@ from psycopg import conninfo, sql
 from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.workflows import step_commits
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import StoreUnavailable, Superseded, UndecodableRecord
 from headwater.schemas.history import Failure, Post, StartRun
@@ -24,7 +25,12 @@ PARTITION, EPOCH = 3, 100
 #: Statements that do something strange the first time only; a sequence is not rolled back.
 FIRST_TIME = "DO $$ BEGIN IF nextval('times') = 1 THEN {}; END IF; END $$"
 BEGIN_AGAIN = "RAISE EXCEPTION 'once more' USING ERRCODE = '{}'"
-BREAK_OFF = "PERFORM pg_terminate_backend(pg_backend_pid())"
+BREAK_OFF = "PERFORM break_off()"
+#: Not every role may end the sessions of a superuser.
+MAKE_BREAK_OFF = (
+    "CREATE OR REPLACE FUNCTION break_off() RETURNS boolean LANGUAGE sql SECURITY DEFINER "
+    "AS 'SELECT pg_terminate_backend(pg_backend_pid())'"
+)
 #: A row as the first release wrote it. It is never edited: such rows may be there after an upgrade.
 OLD_ROW = bytes.fromhex(
     "98ac5374657052657475726e656496a473617665a47361766501cf0000019f2314e60006cdea60019305cd03e8ab"
@@ -118,6 +124,7 @@ def play(database: str) -> Callable[[Script], None]:
         connection.execute("DROP SEQUENCE IF EXISTS times")
         connection.execute(TABLE)
         connection.execute("CREATE SEQUENCE times")
+        connection.execute(MAKE_BREAK_OFF)
 
     async def within(script: Script) -> None:
         async with AsyncExitStack() as stack:
@@ -357,6 +364,40 @@ def test_connections_that_died_idle_are_not_noticed(play: Callable[[Script], Non
         )
         assert isinstance(await world.commit(charge()), StepReturned)
         assert await world.rows() == [("a", 1)]
+
+    play(script)
+
+
+def test_a_step_reaches_tables_of_authors_and_none_of_headwaters(play: Callable[[Script], None]):
+    async def script(world: World) -> None:
+        reached = await world.ask(
+            "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind "
+            "in ('r', 'p', 'v', 'm') and has_table_privilege('headwater_steps', oid, "
+            "'select, insert, update, delete, truncate, references, trigger')"
+        )
+        assert reached == [("charges",)]
+        for statement in ("select * from step_commits", "delete from workflow_instance"):
+            failure = await world.run((statement,))
+            assert failure is not None
+            assert "permission denied for table" in failure.message
+        assert (
+            await world.run(("create table own (id int)",), ("insert into own values (1)",)) is None
+        )
+        assert await world.ask("select id from own") == [(1,)]
+        assert await world.run(("drop table own",)) is None
+
+    play(script)
+
+
+def test_without_the_role_of_steps_no_partition_is_taken(
+    play: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch
+):
+    async def script(world: World) -> None:
+        monkeypatch.setattr(
+            step_commits, "statement", lambda name: b"select false" if "may_run" in name else b""
+        )
+        with pytest.raises(StoreUnavailable, match="`headwater migrate` makes the role"):
+            await world.database.claim(PARTITION, EPOCH)
 
     play(script)
 
