@@ -2,8 +2,8 @@
 
 import base64
 import contextlib
+import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -17,13 +17,13 @@ from headwater.gateway.commands.options import (
     url_of,
 )
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
+from headwater.gateway.commands.times import rfc3339
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 
 _LETTER_COLUMNS = (
-    "partition",
-    "offset",
+    "place",
     "reason",
     "stage",
     "original_topic",
@@ -37,8 +37,7 @@ _LETTER_COLUMNS = (
 #: Of deliveries that wait, too, which are no dead letters and so have no place among them.
 _STUCK_COLUMNS = (
     "state",
-    "partition",
-    "offset",
+    "place",
     "reason",
     "original_topic",
     "original_partition",
@@ -102,11 +101,17 @@ def list_letters(
         print_json(page)
         return
     columns = _LETTER_COLUMNS if state == "dead" else _STUCK_COLUMNS
-    print_rows(page["rows"], columns, drops=_LETTER_DROPS)
+    print_rows([_with_place(row) for row in page["rows"]], columns, drops=_LETTER_DROPS)
     if not page["rows"]:
         say("There are no dead letters." if state == "dead" else "There are none.")
     if page["cursor"]:
         say(f"There are more: --after {page['cursor']}")
+
+
+def _with_place(row: dict[str, Any]) -> dict[str, Any]:
+    """A dead letter with its place as `show` and `replay` take it; what only waits has none."""
+    placed = row.get("partition") is not None and row.get("offset") is not None
+    return {**row, "place": f"{row['partition']}/{row['offset']}" if placed else None}
 
 
 @dlq.command("show", epilog=examples("headwater dlq show 0/17"))
@@ -183,6 +188,11 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
         asked = {"positions": [{"partition": p, "offset": o} for p, o in map(_place, places)]}
     elif not (dry_run or yes):
         count = sum(page["replayed"] for page in _replayed(api, asked | {"dry_run": True}))
+        if count and not sys.stdin.isatty():
+            found = f"{counted(count, 'dead letter')} would be replayed"
+            raise click.UsageError(
+                f"expected --yes, or a terminal to ask at, found neither: {found}"
+            )
         if count:
             click.confirm(f"Replay {counted(count, 'dead letter')}?", abort=True, err=True)
     pages = list(_replayed(api, asked | {"dry_run": dry_run}))
@@ -245,7 +255,7 @@ def journey_rows(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **hop,
-            "at": datetime.fromtimestamp(hop["at_ms"] / 1000, UTC).isoformat("T", "milliseconds"),
+            "at": rfc3339(hop["at_ms"]),
             "after_ms": hop["at_ms"] - began_ms,
         }
         for hop in hops

@@ -22,6 +22,11 @@ def at(moment_ms: int) -> datetime:
     return datetime.fromtimestamp(moment_ms / 1000, UTC)
 
 
+def rfc3339(moment_ms: int) -> str:
+    """A moment to the millisecond, as the API writes it: it ends in Z."""
+    return at(moment_ms).isoformat("T", "milliseconds").replace("+00:00", "Z")
+
+
 def moment(when: datetime) -> str:
     """A moment, to the second."""
     return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

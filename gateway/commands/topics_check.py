@@ -14,6 +14,7 @@ from headwater.gateway.commands.options import (
     topic_options,
 )
 from headwater.gateway.commands.output import counted, print_rows, say
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.streams.kafka.topics import Difference, alter_topics, compare, find_topics
 
 _COLUMNS = ("topic", "what", "expected", "found", "loses_data", "mend")
@@ -49,7 +50,16 @@ def check(
             say(f"Mended: {each.line()}")
         return [each for each in differences if each not in altered]
 
-    _report(asyncio.run(look()), as_json=as_json)
+    try:
+        differences = asyncio.run(look())
+    except BrokerUnavailable as error:
+        if settings.kafka:
+            raise
+        raise BrokerUnavailable(
+            f"{error.message}. That is where `headwater up` has Kafka unless it is told otherwise; "
+            "--kafka HOST:PORT names another, and HEADWATER_KAFKA_PORT the port that it was told"
+        ) from error
+    _report(differences, as_json=as_json)
 
 
 def _report(differences: Sequence[Difference], *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ on a thread of its own, over HTTP like any producer, so that Ctrl-C works all th
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -34,6 +35,7 @@ from headwater.gateway.sources import (
     sources_with_secrets,
     with_development_sources,
 )
+from headwater.projections.errors import MigrationChanged
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -68,10 +70,10 @@ def run_up(
     with Supervisor(data_dir=settings.data_dir, report=say) as house:
         # Not before: what a killed Headwater has left behind may still listen.
         refuse_taken_port(settings.host, settings.port)
-        given = bool(settings.kafka)
+        given, given_postgres = bool(settings.kafka), bool(settings.postgres)
         settings = _with_servers(settings, house)
         asyncio.run(_make_topics(settings, ours=not given))
-        migrate(settings.postgres, say)
+        _migrate(settings, ours=not given_postgres)
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
         settings, stand_in = _with_terra(settings)
@@ -101,6 +103,19 @@ def _tell_of_app(settings: Settings) -> None:
         say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")
     for rule in rules:
         say(f"Rule {rule.name}: {rule.mode} {rule.workflow} by {rule.source}")
+
+
+def _migrate(settings: Settings, *, ours: bool) -> None:
+    try:
+        migrate(settings.postgres, say)
+    except MigrationChanged as error:
+        if not ours:
+            raise
+        folder = settings.data_dir / "postgres"
+        raise MigrationChanged(
+            f"{error.message}. Or, where it holds no tables of your own, have it made anew from "
+            f"Kafka: rm -r {shlex.quote(str(folder))}"
+        ) from error
 
 
 async def _make_topics(settings: Settings, *, ours: bool) -> None:

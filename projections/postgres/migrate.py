@@ -122,7 +122,7 @@ def _missing(applied: dict[int, str], migrations: tuple[Migration, ...]) -> list
         if migration.checksum != checksum:
             raise MigrationChanged(
                 f"expected {migration.name}.sql as it was applied (SHA-256 {checksum[:12]}…), "
-                f"found {migration.checksum[:12]}…; usual cause: an edit. Undo it and put the "
-                "change into a new migration"
+                f"found {migration.checksum[:12]}…; usual cause: an edit, or another version of a "
+                "release that is not out yet. Undo it and put the change into a new migration"
             )
     return [migration for migration in migrations if migration.version not in applied]

@@ -3,12 +3,15 @@
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_type_hints
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from headwater.gateway.commands.up import _migrate as migrate_of_up
+from headwater.gateway.settings import load_settings
 from headwater.projections.deliveries.row_readers import table_row, table_row_reader
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
@@ -180,3 +183,16 @@ def test_postgres_takes_a_declared_table_and_its_rows(
     [(user, opened, toys, complete, raw, since)] = migrated.execute(query).fetchall()
     assert (user, toys, complete, raw) == ("u", 3, True, '{"b": 1, "a":2}')
     assert (opened.isoformat(), since.day) == ("2026-07-01T06:00:00+00:00", 2)
+
+
+def test_up_says_which_folder_may_go_when_migrations_have_changed(
+    fresh_database: str, tmp_path: Path
+):
+    migrate(fresh_database, lambda _: None)
+    with psycopg.connect(fresh_database) as connection:
+        connection.execute("update schema_migrations set checksum = 'another'")
+    settings = load_settings(postgres=fresh_database, data_dir=tmp_path)
+    with pytest.raises(MigrationChanged, match=f"rm -r {tmp_path}/postgres$"):
+        migrate_of_up(settings, ours=True)
+    with pytest.raises(MigrationChanged, match="put the change into a new migration$"):
+        migrate_of_up(settings, ours=False)

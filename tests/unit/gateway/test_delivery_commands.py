@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from typing_extensions import override
 
 from headwater.gateway.commands.deliveries import deliveries
+from headwater.gateway.commands.operate import dlq, journey_rows
 from headwater.gateway.commands.terminal import columns_to_leave_out, show_rows
 
 EVENT = "5f1d7a84b2c9e03f6a1b8d7c4e2f9a60"
@@ -55,6 +56,9 @@ def answering(answer: object) -> Iterator[tuple[str, list[str]]]:
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_GET()
 
         @override
         def log_message(self, format: str, *args: Any) -> None: ...
@@ -129,3 +133,25 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
         assert EVENT in shown
         assert ("user_amara" in shown) is (not left_out)
         assert max(map(len, shown.splitlines())) <= width
+
+
+def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
+    letter = {"partition": 3, "offset": 17, "reason": "no_connection", "message": "why"}
+    with answering({"rows": [letter], "cursor": None}) as (url, _):
+        result = CliRunner().invoke(dlq, ["list", "--url", url])
+    names, values = (line.split("\t") for line in result.stdout.splitlines())
+    assert dict(zip(names, values, strict=True))["place"] == "3/17"
+
+
+def test_to_replay_all_without_a_terminal_takes_yes():
+    page = {"replayed": 2, "failed": 0, "results": [], "next": None}
+    with answering(page) as (url, asked):
+        result = CliRunner().invoke(dlq, ["replay", "--all", "--url", url])
+        assert "expected --yes, or a terminal" in result.output
+        assert "2 dead letters would be replayed" in result.output
+        assert (result.exit_code, len(asked)) == (2, 1)
+        assert CliRunner().invoke(dlq, ["replay", "--all", "--yes", "--url", url]).exit_code == 0
+
+
+def test_times_of_a_journey_end_in_z():
+    assert [row["at"] for row in journey_rows([HOP])] == ["2026-07-01T10:00:00.000Z"]
