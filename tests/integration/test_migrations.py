@@ -1,6 +1,7 @@
 """Migrations on a real Postgres, and what they must agree on with the schemas."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,7 +193,7 @@ def test_up_says_which_folder_may_go_when_migrations_have_changed(
     with psycopg.connect(fresh_database) as connection:
         connection.execute("update schema_migrations set checksum = 'another'")
     settings = load_settings(postgres=fresh_database, data_dir=tmp_path)
-    with pytest.raises(MigrationChanged, match=f"rm -r {tmp_path}/postgres$"):
+    with pytest.raises(MigrationChanged, match=re.escape(f"rm -r {tmp_path}/postgres")):
         migrate_of_up(settings, ours=True)
-    with pytest.raises(MigrationChanged, match="put the change into a new migration$"):
+    with pytest.raises(MigrationChanged, match="put the change into a new migration"):
         migrate_of_up(settings, ours=False)
