@@ -1,10 +1,10 @@
 """Rows as files: CSV, NDJSON and Parquet, written batch by batch."""
 
-import io
 import re
-from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib import import_module
+from types import NoneType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import click
@@ -51,24 +51,28 @@ class CsvWriter:
         """A file of CSV ends with its last row."""
 
     def _write(self, values: Iterable[Any]) -> None:
-        self._file.write(",".join(map(_field, values)).encode() + b"\r\n")
+        fields = [_FIELDS.get(type(value), str)(value) for value in values]
+        self._file.write(",".join(fields).encode() + b"\r\n")
 
 
-def _field(value: Any) -> str:  # noqa: ANN401 (any value of Postgres)
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case datetime():
-            return _moment(value)
-        case bytes():
-            return f"\\x{value.hex()}"
-        case str():
-            quoted = not value or _QUOTED_FOR.search(value)
-            return '"' + value.replace('"', '""') + '"' if quoted else value
-        case _:
-            return str(value)
+def _quoted(text: str) -> str:
+    if text and not _QUOTED_FOR.search(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _moment(value: datetime) -> str:
+    return value.isoformat().replace("+00:00", "Z")
+
+
+#: What a field of CSV is, by the type of the value; others as Python writes them.
+_FIELDS: Final[Mapping[type, Callable[[Any], str]]] = {
+    NoneType: lambda _: "",
+    bool: lambda value: "true" if value else "false",
+    bytes: lambda value: f"\\x{value.hex()}",
+    datetime: _moment,
+    str: _quoted,
+}
 
 
 class NdjsonWriter:
@@ -77,31 +81,37 @@ class NdjsonWriter:
     def __init__(self, file: BinaryIO, columns: "Sequence[ExportColumn]") -> None:
         self._file = file
         self._names = [column.name for column in columns]
-        self._nested = frozenset(
-            number for number, column in enumerate(columns) if column.type in ("json", "jsonb")
-        )
-        self._encode = msgspec.json.Encoder(enc_hook=str).encode
+        #: Columns whose values are not yet as JSON has them.
+        self._made_by: dict[str, Callable[[Any], Any]] = {
+            column.name: _JSON_OF[column.type] for column in columns if column.type in _JSON_OF
+        }
+        self._encoder = msgspec.json.Encoder(enc_hook=str)
 
     def write(self, rows: Rows) -> None:
         """Writes a batch."""
-        lines = io.BytesIO()
+        objects = []
         for row in rows:
-            values = (self._value(number, value) for number, value in enumerate(row))
-            lines.write(self._encode(dict(zip(self._names, values, strict=True))))
-            lines.write(b"\n")
-        self._file.write(lines.getbuffer())
+            made = dict(zip(self._names, row, strict=True))
+            for name, make in self._made_by.items():
+                if made[name] is not None:
+                    made[name] = make(made[name])
+            objects.append(made)
+        self._file.write(self._encoder.encode_lines(objects))
 
     def finish(self) -> None:
         """A file of NDJSON ends with its last line."""
 
-    def _value(self, number: int, value: Any) -> Any:  # noqa: ANN401 (any value of Postgres)
-        if number in self._nested and value is not None:
-            # A line end between the parts of a JSON text would end the line; in a string of it
-            # there can be none.
-            return msgspec.Raw(value.replace("\r", " ").replace("\n", " ").encode())
-        if isinstance(value, bytes):
-            return value.hex()
-        return _moment(value) if isinstance(value, datetime) else value
+
+def _nested(text: str) -> msgspec.Raw:
+    # A line end between the parts of a JSON text would end the line; in a string there is none.
+    return msgspec.Raw(text.replace("\r", " ").replace("\n", " ").encode())
+
+
+_JSON_OF: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "json": _nested,
+    "jsonb": _nested,
+    "bytea": bytes.hex,
+}
 
 
 class ParquetWriter:
@@ -121,6 +131,7 @@ class ParquetWriter:
         self._schema = arrow.schema(fields)
         self._writer: Any = parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._group: list[Any] = []
+        self._group_rows = self._group_bytes = 0
 
     def write(self, rows: Rows) -> None:
         """Writes a batch."""
@@ -128,11 +139,11 @@ class ParquetWriter:
             self._arrow.array(values, type=field.type)
             for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
-        self._group.append(self._arrow.record_batch(arrays, schema=self._schema))
-        if (
-            sum(batch.num_rows for batch in self._group) >= _GROUP_ROWS
-            or sum(batch.nbytes for batch in self._group) >= _GROUP_BYTES
-        ):
+        batch = self._arrow.record_batch(arrays, schema=self._schema)
+        self._group.append(batch)
+        self._group_rows += batch.num_rows
+        self._group_bytes += batch.nbytes
+        if self._group_rows >= _GROUP_ROWS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
     def finish(self) -> None:
@@ -143,7 +154,7 @@ class ParquetWriter:
     def _write_group(self) -> None:
         if self._group:
             self._writer.write_table(self._arrow.Table.from_batches(self._group))
-            self._group = []
+            self._group, self._group_rows, self._group_bytes = [], 0, 0
 
 
 def _arrow_type(arrow: Any, type_: str) -> Any:  # noqa: ANN401 (a module without types)
@@ -158,12 +169,6 @@ def _arrow_type(arrow: Any, type_: str) -> Any:  # noqa: ANN401 (a module withou
         "timestamp with time zone": arrow.timestamp("us", "UTC"),
     }
     return types.get(type_, arrow.string())
-
-
-def _moment(value: date) -> str:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return value.isoformat()
 
 
 #: How rows are written, by the name of the format.
