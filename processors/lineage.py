@@ -10,8 +10,8 @@ from functools import cmp_to_key
 from typing import NamedTuple
 
 from headwater.processors.columns import RowUpdate, outranks
+from headwater.processors.providers import results
 from headwater.processors.providers.provider import Providers
-from headwater.processors.providers.results import Normalized
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import Column, Table, Value
@@ -47,7 +47,7 @@ def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate,
         result = provider.normalize(event)
     except MalformedPayload:
         return ()
-    return result.updates if isinstance(result, Normalized) else ()
+    return results.updates_of(result)
 
 
 def said_of_row(
@@ -61,7 +61,11 @@ def said_of_row(
                 if value is not None:
                     found[name].append(Said(value, update.stamp))
     order = cmp_to_key(_compare)
-    return {name: sorted(said, key=order, reverse=True) for name, said in found.items() if said}
+    return {
+        name: sorted(said, key=order, reverse=name not in table.first)
+        for name, said in found.items()
+        if said
+    }
 
 
 def types_of(table: Table, providers: Providers) -> list[tuple[str, str]]:

@@ -5,6 +5,8 @@ same in whatever order they are read, and of a batch the two at its ends say all
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
 
 from headwater.processors.columns import RowUpdate
 from headwater.processors.dates import rfc3339
@@ -12,13 +14,25 @@ from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import USERS
 
 
-def heard_of(user_id: str, events: Sequence[WebhookAdmitted]) -> tuple[RowUpdate, RowUpdate]:
+def heard_of(user_id: str, events: Sequence[WebhookAdmitted]) -> tuple[RowUpdate, ...]:
     """What deliveries of a user, one at least, say of when they were heard of."""
-    first, last = min(events, key=_order), max(events, key=_order)
-    return (
-        RowUpdate(USERS, (user_id,), {"created_at": rfc3339(first.sent_at_ms)}, first.stamp()),
-        RowUpdate(USERS, (user_id,), {"last_seen_at": rfc3339(last.sent_at_ms)}, last.stamp()),
+    first, last = (
+        (events[0], events[0])
+        if len(events) == 1
+        else (min(events, key=_order), max(events, key=_order))
     )
+    key, created = (user_id,), {"created_at": _moment(first.sent_at_ms)}
+    seen = {"last_seen_at": _moment(last.sent_at_ms)}
+    if first is last:
+        return (RowUpdate(USERS, key, created | seen, first.stamp()),)
+    return (
+        RowUpdate(USERS, key, created, first.stamp()),
+        RowUpdate(USERS, key, seen, last.stamp()),
+    )
+
+
+#: Senders sign whole seconds, so many deliveries share one.
+_moment: Final = lru_cache(maxsize=4_096)(rfc3339)
 
 
 def _order(event: WebhookAdmitted) -> tuple[int, int, str]:
