@@ -26,7 +26,7 @@ from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.openapi import SECURITY as KEYS
 from headwater.gateway.http.pages import SECURITY_HEADERS, Home
 from headwater.gateway.http.peers import peers_behind
-from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays
+from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays, Wipes
 from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, ProblemDocument, document
 from headwater.gateway.http.reads import read_routes
 from headwater.gateway.http.rebuilds import rebuild_routes
@@ -35,6 +35,7 @@ from headwater.gateway.http.replays import replay_routes
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.webhooks import Accepted, Receiver
+from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.settings import Settings
 from headwater.gateway.tokens.verifier import Verifier
 from headwater.gateway.workflows.entrance import LimitedBodies
@@ -75,6 +76,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     new_request_id: Callable[[], str],
     workflows: WorkflowPorts | None = None,
     tokens: Verifier | None = None,
+    wiping: Wiping | None = None,
 ) -> Litestar:
     """Builds the application; without ports of workflows it has no routes for them.
 
@@ -108,12 +110,12 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, Callers(settings.read_key.get_secret_value(), tokens)),
-            _admin_routes(settings, reader, log, replays, sources, workflows, clock),
+            _admin_routes(settings, reader, log, replays, sources, wiping, workflows, clock),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),
         ],
-        lifespan=[lambda _app: _running([log, answers, replays], reader, service)],
+        lifespan=[lambda _app: _running([log, answers, replays], wiping, reader, service)],
         before_send=[_add_headers],
         exception_handlers=HANDLERS,
         openapi_config=_openapi(),
@@ -184,13 +186,14 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     log: DeliveryLog,
     replays: Replays,
     sources: Sequence[Source],
+    wiping: Wiping | None,
     workflows: WorkflowPorts | None,
     clock: Callable[[], int],
 ) -> Router:
     key = settings.admin_key.get_secret_value()
-    more: list[HTTPRouteHandler] = []
+    more: list[HTTPRouteHandler] = [] if wiping is None else wipe_routes(reader, wiping)
     if workflows is not None:
-        more = rebuild_routes(reader, TABLE_BY_NAME, workflows.new_id)
+        more += rebuild_routes(reader, TABLE_BY_NAME, workflows.new_id)
         more += replay_routes(
             reader,
             commands=workflows.commands,
@@ -251,12 +254,13 @@ def _any_other_source(known: str) -> HTTPRouteHandler:
 
 @asynccontextmanager
 async def _running(
-    kafka: Iterable[DeliveryLog | AnswerLog | Replays],
+    kafka: Iterable[DeliveryLog | AnswerLog | Replays | Wipes],
+    wiping: Wiping | None,
     reader: Reader,
     service: WorkflowService | None,
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as ports:
-        for port in kafka:
+        for port in (*kafka, *([] if wiping is None else [wiping.log])):
             await port.start()
             ports.push_async_callback(port.stop)
         await reader.open()

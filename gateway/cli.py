@@ -36,8 +36,10 @@ from headwater.schemas.errors import HeadwaterError, PartUnavailable
 from headwater.streams.clock import monotonic, now_ms
 
 if TYPE_CHECKING:
+    from headwater.gateway.http.wiping import Wiping
     from headwater.gateway.settings import Settings
     from headwater.streams.kafka.cluster import Cluster
+    from headwater.streams.workflows.client import WorkflowClient
 
 _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
@@ -122,7 +124,7 @@ async def _serve(settings: "Settings") -> None:
     from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
     from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (see above)
     from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
-    from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts  # noqa: PLC0415 (see above)
+    from headwater.gateway.workflows.routes import WorkflowPorts  # noqa: PLC0415 (see above)
     from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
     from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
     from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
@@ -130,7 +132,6 @@ async def _serve(settings: "Settings") -> None:
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.answer_log import AnswerLog  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
-    from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
 
     refuse_taken_port(settings.host, settings.port)
     cluster = cluster_of(settings)
@@ -151,14 +152,9 @@ async def _serve(settings: "Settings") -> None:
         replays=DeadLetters(cluster=cluster, clock=now_ms),
         clock=now_ms,
         new_request_id=new_id,
+        wiping=_wiping(settings, cluster, new_id),
         workflows=WorkflowPorts(
-            commands=WorkflowClient(
-                cluster=cluster,
-                client_id="headwater-gateway",
-                timeout_s=OUTCOME_WITHIN_S,
-                clock=now_ms,
-                new_id=new_id,
-            ),
+            commands=_commands(cluster, new_id),
             workflows=Workflows(reader),
             hooks=load_hooks(settings.workflow_hooks),
             new_id=new_id,
@@ -175,6 +171,28 @@ async def _serve(settings: "Settings") -> None:
             end_streams=lambda: end_streams(app),
         )
         await _unless_topics_lose_data(cluster, serving)
+
+
+def _commands(cluster: "Cluster", new_id: Callable[[], str]) -> "WorkflowClient":
+    from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S  # noqa: PLC0415 (see above)
+    from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
+
+    return WorkflowClient(
+        cluster=cluster,
+        client_id="headwater-gateway",
+        timeout_s=OUTCOME_WITHIN_S,
+        clock=now_ms,
+        new_id=new_id,
+    )
+
+
+def _wiping(settings: "Settings", cluster: "Cluster", new_id: Callable[[], str]) -> "Wiping":
+    from headwater.gateway.blobs.choice import blobs_at  # noqa: PLC0415 (see above)
+    from headwater.gateway.http.wiping import Wiping  # noqa: PLC0415 (see above)
+    from headwater.streams.pipeline.wipe_log import WipeLog  # noqa: PLC0415 (see above)
+
+    log = WipeLog(cluster=cluster, clock=now_ms)
+    return Wiping(log=log, blobs=blobs_at(settings.blobs_at), new_id=new_id)
 
 
 async def _unless_topics_lose_data(cluster: "Cluster", serving: Coroutine[Any, Any, None]) -> None:

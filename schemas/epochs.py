@@ -10,7 +10,9 @@ CLAIM: Final = "headwater.claim"
 #: On a claim of the topic `waiting`: from which offset of `webhook-outcomes` on nobody has looked
 #: yet for void records, and the newest epoch there, as offset@epoch.
 UNSEEN: Final = "headwater.unseen"
-#: The key of such a record, whose value is empty. No other key of ours begins like that.
+#: On the tombstone of a row that a wipe has removed: readers are told without naming its user.
+WIPED: Final = ("headwater.wiped", b"1")
+#: The key of a claim, whose value is empty. No other key of ours begins like that.
 CLAIM_KEY: Final = b"\x00claim"
 
 

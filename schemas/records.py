@@ -245,6 +245,27 @@ class EffectDecided(msgspec.Struct, frozen=True, kw_only=True):
     command: StartRun | SendEvent
 
 
+class UserForgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's wipe, as a partition carries it out (topic `wipes`, key: the user's digest)."""
+
+    #: The wipe; all partitions carry out the same.
+    wipe_id: str
+    #: SHA-256 of the user and of the subjects that were theirs here, the user's first.
+    digests: list[str]
+    #: The same in clear, while records are looked for; empty when that is done.
+    names: list[str]
+    #: Offsets of the topic webhooks, by partition: what lies before them is wiped.
+    fence: list[int]
+    #: What was found here, so far: names of tables, and raw_events, waiting, effects, dead_letters.
+    found: list[str]
+    #: How much of each, in the same order.
+    counts: list[int]
+    #: When it was ordered, Unix milliseconds.
+    ordered_at_ms: int
+    #: When all of it was found and forgotten, Unix milliseconds; 0 before.
+    done_at_ms: int = 0
+
+
 Record: TypeAlias = (
     WebhookReceived
     | WebhookAdmitted
@@ -254,6 +275,7 @@ Record: TypeAlias = (
     | RequestAnswered
     | EffectDecided
     | RowRebuilt
+    | UserForgotten
     | HistoryAppended
     | CommandSent
     | ReplySent
@@ -274,4 +296,5 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "snapshot_taken": SnapshotTaken,
     "effect_decided": EffectDecided,
     "row_rebuilt": RowRebuilt,
+    "user_forgotten": UserForgotten,
 }

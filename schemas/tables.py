@@ -349,6 +349,13 @@ class Table:
         return msgspec.json.encode(key)
 
 
+def begins_with_user(table: Table) -> bool:
+    """Whether the first column of a table's key is the user."""
+    first = table.key_names[0]
+    also = any(each.name == "user_id" and each.expression == first for each in table.generated)
+    return first == "user_id" or also
+
+
 def table_of(  # noqa: PLR0913 (all that a struct cannot say)
     kind: type[msgspec.Struct],
     *,

@@ -36,11 +36,16 @@ class Cleanup(StrEnum):
 
     COMPACT = "compact"
     DELETE = "delete"
+    #: By age, and by key: what has a key of its own can be forgotten before.
+    BOTH = "compact,delete"
 
 
 #: A reader that was away for longer may keep what was deleted meanwhile. As long as a part may be
 #: down without losing what is deleted by age.
 _TOMBSTONES_KEPT_MS: Final = 7 * _DAY_MS
+#: What a tombstone removes is gone by then, however little of a topic changed since: Kafka would
+#: else wait until half of it did.
+_FORGOTTEN_WITHIN_MS: Final = 14 * _DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +76,11 @@ class Topic:
             # With fewer copies a second one could be waited for only while all of them are there.
             "min.insync.replicas": "2" if replication > _COPIES_TO_LOSE_ONE else "1",
         }
-        if self.cleanup is Cleanup.COMPACT:
+        if self.cleanup is not Cleanup.DELETE:
             config["min.compaction.lag.ms"] = str(self.compaction_lag_ms)
+            config["max.compaction.lag.ms"] = str(_FORGOTTEN_WITHIN_MS)
             config["delete.retention.ms"] = str(_TOMBSTONES_KEPT_MS)
-        if self.cleanup is Cleanup.COMPACT or self.retention_ms is not None:
+        if self.cleanup is not Cleanup.DELETE or self.retention_ms is not None:
             # How old a record is says the broker's clock: that of its writer may be wrong.
             config["message.timestamp.type"] = "LogAppendTime"
         return config
@@ -100,6 +106,7 @@ ADMISSIONS: Final = "admissions"
 EVENTS: Final = "events"
 UNRESOLVED: Final = "unresolved"
 WAITING: Final = "waiting"
+WIPES: Final = "wipes"
 EFFECTS: Final = "effects"
 OUTCOMES: Final = "webhook-outcomes"
 TRACES: Final = "traces"
@@ -132,19 +139,19 @@ TOPICS: Final = (
     ),
     Topic(
         name=EVENTS,
-        key="user id, or row key",
+        key="event id or row key, partitioned by user",
         value="webhook_admitted",
         others=("row_rebuilt",),
-        cleanup=Cleanup.DELETE,
+        cleanup=Cleanup.BOTH,
         retention_ms=7 * _DAY_MS,
         purpose="Deliveries on their way to their user, who was looked up elsewhere, and rows "
         "that were rebuilt, on theirs to their owners.",
     ),
     Topic(
         name=UNRESOLVED,
-        key="subject",
+        key="subject and event id, partitioned by subject",
         value="webhook_admitted",
-        cleanup=Cleanup.DELETE,
+        cleanup=Cleanup.BOTH,
         retention_ms=7 * _DAY_MS,
         purpose="Deliveries on their way to a subject that they concern, too.",
     ),
@@ -156,10 +163,17 @@ TOPICS: Final = (
         purpose="Deliveries that wait for their connection.",
     ),
     Topic(
+        name=WIPES,
+        key="SHA-256 of the user id, in each partition",
+        value="user_forgotten",
+        cleanup=Cleanup.COMPACT,
+        purpose="Whom each partition has to forget, and up to where.",
+    ),
+    Topic(
         name=EFFECTS,
-        key="event id, partitioned by the owner of the delivery",
+        key="event id and name, partitioned by the owner of the delivery",
         value="effect_decided",
-        cleanup=Cleanup.DELETE,
+        cleanup=Cleanup.BOTH,
         retention_ms=7 * _DAY_MS,
         purpose="What deliveries do to workflows: start them, and send them events.",
     ),
@@ -183,9 +197,9 @@ TOPICS: Final = (
     ),
     Topic(
         name=DEAD_LETTERS,
-        key="the original key",
+        key="the original topic/partition@offset, reason and rule",
         value=None,
-        cleanup=Cleanup.DELETE,
+        cleanup=Cleanup.BOTH,
         retention_ms=30 * _DAY_MS,
         purpose="What could not be processed, bytes untouched, with the reason in headers.",
     ),

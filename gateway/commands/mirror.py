@@ -8,6 +8,7 @@ key.
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import httpx
 
+from headwater.processors.wipes import digest
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Table
 
@@ -43,6 +45,8 @@ _SQLITE_TYPES: Final[Mapping[type, str]] = {
     bool: "INTEGER",
 }
 _TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
+#: In the place of a key: all rows of a user, whom the digest stands for.
+_WIPED: Final = "user_sha256"
 _CURSOR_TABLE: Final = "headwater_cursor"
 
 
@@ -186,8 +190,9 @@ class Mirror:
         database.executemany(
             f"DELETE FROM {_quoted(name)} WHERE "  # noqa: S608 (quoted)
             + " AND ".join(f"{_quoted(key)} = ?" for key in keys),
-            [tuple(_stored(row[key]) for key in keys) for row in gone],
+            [tuple(_stored(row[key]) for key in keys) for row in gone if _WIPED not in row],
         )
+        self._wipe(database, table, {row[_WIPED] for row in gone if _WIPED in row})
         if not there:
             return len(rows)
         changed = ", ".join(
@@ -203,6 +208,17 @@ class Mirror:
             [tuple(_stored(row.get(column)) for column in columns) for row in there],
         )
         return len(rows)
+
+    def _wipe(self, database: sqlite3.Connection, table: Table, digests: AbstractSet[str]) -> None:
+        """Deletes all rows of users who were wiped, and overwrites what they said."""
+        if not digests:
+            return
+        database.execute("PRAGMA secure_delete = ON")
+        users = database.execute(f"SELECT DISTINCT user_id FROM {_quoted(table.name)}").fetchall()  # noqa: S608 (quoted)
+        database.executemany(
+            f"DELETE FROM {_quoted(table.name)} WHERE user_id = ?",  # noqa: S608 (quoted)
+            [user for user in users if user[0] is not None and digest(user[0]) in digests],
+        )
 
 
 def sqlite_table(table: Table) -> str:

@@ -108,7 +108,7 @@ COMMANDS: Final = (
     OnDemand(
         "user",
         "headwater.gateway.commands.users:user",
-        "Look at what is known of one user.",
+        "Look at what is known of one user, or forget it.",
     ),
     OnDemand(
         "webhook",

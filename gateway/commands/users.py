@@ -1,4 +1,4 @@
-"""`headwater user`: what is known of one user."""
+"""`headwater user`: what is known of one user, and forgetting it."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,10 +19,11 @@ _STYLES: Final = {"status": {"dead": "red", "parked": "yellow"}}
     epilog=examples(
         "headwater user show user_amara",
         "headwater user show user_amara --json | jq .counts",
+        "headwater user wipe user_amara",
     )
 )
 def user() -> None:
-    """Look at what is known of one user."""
+    """Look at what is known of one user, or forget it."""
 
 
 @user.command("show", epilog=examples("headwater user show user_amara"))
@@ -46,3 +47,35 @@ def show_user(user_id: str, url: str | None, admin_key: str | None, as_json: boo
             print_rows(found[name], columns, title=title, drops=_DROPS, styles=_STYLES)
     if not any(found["counts"].values()):
         say(f"Nothing is known of {user_id}.")
+
+
+@user.command(
+    "wipe",
+    epilog=examples("headwater user wipe user_amara", "headwater user wipe user_amara --yes"),
+)
+@click.argument("user_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@admin_options
+@json_option
+def wipe_user(
+    user_id: str, yes: bool, url: str | None, admin_key: str | None, as_json: bool
+) -> None:
+    """Forget a user: all that came of their deliveries so far, wherever it is.
+
+    It cannot be undone. What is delivered from now on is new. Once it is ordered it is carried out,
+    whoever dies meanwhile; ordering it again is safe, and says how much was left.
+    """
+    api, path = admin_api(url, admin_key), f"/admin/user/{quote(user_id, safe='')}"
+    if not yes:
+        counts = {name: n for name, n in api.get(path)["counts"].items() if n}
+        there = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "nothing"
+        say(f"Of {user_id} there is: {there}.")
+        click.confirm("Wipe all of it for good?", abort=True, err=True)
+    wiped = api.post(f"{path}/wipe", {})
+    if as_json:
+        print_json(wiped)
+        return
+    rows = [{"of": name, "deleted": number} for name, number in wiped["deleted"].items()]
+    print_rows(rows, ("of", "deleted"))
+    if not wiped["done"]:
+        say("It is under way, and goes on by itself; what was found so far is counted.")

@@ -72,3 +72,19 @@ class Replays(Protocol):
 
     async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
         """Appends deliveries once more, by places in `webhooks`; one answer each, in order."""
+
+
+class Wipes(Protocol):
+    """Ordering wipes.
+
+    Contract: what `order` has returned for is carried out.
+    """
+
+    async def start(self) -> None:
+        """Prepares."""
+
+    async def stop(self) -> None:
+        """Disconnects."""
+
+    async def order(self, user_id: str, wipe_id: str) -> int:
+        """Orders a wipe; returns how many partitions carry it out."""

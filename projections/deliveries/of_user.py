@@ -9,7 +9,7 @@ from psycopg import sql
 from headwater.projections.deliveries.queries import Outcome
 from headwater.projections.deliveries.waiting import waiting_of
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.postgres.statements import filled, statement
+from headwater.projections.postgres.statements import filled, names_user, statement
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Owner, Table
 
@@ -44,10 +44,6 @@ class UserWhole(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[Outcome, ...]
 
 
-def _names_user(table: Table) -> bool:
-    return "user_id" in (*table.key_names, *table.column_names)
-
-
 def _count_query(table: Table) -> bytes:
     return filled("count_of_user", table=sql.Identifier(table.name))
 
@@ -60,11 +56,11 @@ def _subjects_query(table: Table) -> bytes:
     )
 
 
-_COUNTS: Final = {table.name: _count_query(table) for table in ALL_TABLES if _names_user(table)}
+_COUNTS: Final = {table.name: _count_query(table) for table in ALL_TABLES if names_user(table)}
 _SUBJECTS: Final = tuple(
     _subjects_query(table)
     for table in ALL_TABLES
-    if table.owner is Owner.SUBJECT and len(table.key) == 1 and _names_user(table)
+    if table.owner is Owner.SUBJECT and len(table.key) == 1 and names_user(table)
 )
 
 

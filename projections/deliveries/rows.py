@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.projections.deliveries.row_readers import ROW_READERS
+from headwater.projections.postgres.statements import names_user, wiped_rows
 from headwater.projections.projector.records import (
     UNREADABLE,
     LogRecord,
@@ -19,16 +20,17 @@ from headwater.projections.projector.records import (
     refusal,
 )
 from headwater.schemas.codec import decode, record_name
+from headwater.schemas.epochs import WIPED
 from headwater.schemas.history import SendEvent
-from headwater.schemas.installed_tables import TABLE_BY_TOPIC
-from headwater.schemas.records import EffectDecided
+from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
+from headwater.schemas.records import EffectDecided, UserForgotten
 from headwater.schemas.tables import Table
-from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES
+from headwater.schemas.topics import DEAD_LETTERS, EFFECTS, OUTCOMES, TRACES, WIPES
 
 __all__ = ["READERS", "TOPICS", "Rows", "refuse_unknown"]
 
 #: The topics that this projection reads.
-TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, EFFECTS, TRACES, DEAD_LETTERS)
+TOPICS: Final = (*TABLE_BY_TOPIC, OUTCOMES, EFFECTS, TRACES, DEAD_LETTERS, WIPES)
 
 #: The largest number that Postgres's bigint, and orjson, can hold.
 _NUMBER_MAX: Final = 2**63 - 1
@@ -94,14 +96,23 @@ def _read_newest(
         if key in seen:
             continue
         try:
-            if record.value is None:
-                rows.delete(table, key, read_key(key))
-            else:
+            if record.value is not None:
                 rows.upsert(table, key, read(record.value))
+            elif WIPED in record.headers:
+                gone = read_key(key)
+                rows.delete(wiped_rows(TABLE_BY_TOPIC[record.topic]), key, _of_wiped(gone))
+            else:
+                rows.delete(table, key, read_key(key))
         except UNREADABLE as error:
             rows.refuse(record, str(error))
             continue
         seen.add(key)
+
+
+def _of_wiped(key: SqlRow) -> dict[str, Any]:
+    """The key of a row that a wipe has removed, with the user if it says one."""
+    named = dict(key) if isinstance(key, dict) else msgspec.structs.asdict(key)
+    return {**named, "wiped_user": named.get("user_id")}
 
 
 def _reader(
@@ -149,9 +160,17 @@ def _read_traces(group: list[LogRecord], rows: Rows) -> None:
     _read_duplicates([each for each in group if record_name(each.value) != _ANSWERED], rows)
 
 
+_effect_key: Final = msgspec.json.Decoder(tuple[str, str]).decode
+
+
 def _read_effects(group: list[LogRecord], rows: Rows) -> None:
     for record in group:
         try:
+            if record.value is None:
+                event_id, name = _effect_key(record.key or b"")
+                rows.delete("effects", (event_id, name), {"event_id": event_id, "name": name})
+                rows.forget("effects", (event_id, name))
+                continue
             effect = decode(record.value, EffectDecided)
         except UNREADABLE as error:
             rows.refuse(record, str(error))
@@ -172,10 +191,17 @@ def _read_effects(group: list[LogRecord], rows: Rows) -> None:
 
 
 def _read_dead_letters(group: list[LogRecord], rows: Rows) -> None:
+    places: dict[bytes, list[tuple[str, int, int]]] = {}
     for record in group:
         headers = [(name, _text(value)) for name, value in record.headers]
         story = dict(headers)
+        key = record.key or b""
         try:
+            if record.value is None and not story:
+                rows.delete("dead_letters", key, _letter_key(key))
+                for known in places.pop(key, ()):
+                    rows.forget("dead_letters", known)
+                continue
             if f"{_OWN}replayed" in story:
                 marker = _replay(record, story)
                 place = (record.partition, record.offset)
@@ -185,8 +211,17 @@ def _read_dead_letters(group: list[LogRecord], rows: Rows) -> None:
                 rows.upsert("dead_letter_expiries", (marker["partition"], marker["offset"]), marker)
             else:
                 rows.upsert("dead_letters", _place(record), _dead_letter(record, headers, story))
+                places.setdefault(key, []).append(_place(record))
         except ValueError as error:
             rows.refuse(record, f"expected the headers of a dead letter, found: {error}")
+
+
+def _letter_key(key: bytes) -> dict[str, Any]:
+    names = ("topic", "partition", "offset", "reason", "rule")
+    return dict(zip(names, _decode_letter_key(key), strict=True))
+
+
+_decode_letter_key: Final = msgspec.json.Decoder(tuple[str, int, int, str, str]).decode
 
 
 def _expiry(record: LogRecord, story: Mapping[str, str | None]) -> dict[str, Any]:
@@ -218,7 +253,7 @@ def _dead_letter(
         "offset": record.offset,
         "event_id": story.get(f"{_OWN}event_id") or None,
         "request_id": story.get(f"{_OWN}request_id") or None,
-        "key": base64_text(record.key),
+        "key": base64_text(dict(record.headers).get(f"{_OWN}key")),
         "value": base64_text(record.value),
         "headers": headers,
         "original_topic": story.get(f"{_CONNECT}topic"),
@@ -230,6 +265,35 @@ def _dead_letter(
         "rule": story.get(f"{_OWN}rule"),
         "dead_at_ms": _number(story.get(f"{_OWN}dead_at_ms")) or record.timestamp,
     }
+
+
+# --- wipes: whose rows are gone, and what nobody could read -------------------------------------
+
+
+def _read_wipes(group: list[LogRecord], rows: Rows) -> None:
+    names: dict[str, list[str]] = {}
+    for record in group:
+        try:
+            wipe = decode(record.value, UserForgotten)
+        except UNREADABLE as error:
+            rows.refuse(record, str(error))
+            continue
+        # The record of its end names nobody any more.
+        named = names.setdefault(wipe.digests[0], wipe.names)
+        row = {
+            "user_sha256": wipe.digests[0],
+            "partition": record.partition,
+            "wipe_id": wipe.wipe_id,
+            "names": named,
+            "found": dict(zip(wipe.found, wipe.counts, strict=True)),
+            "ordered_at_ms": wipe.ordered_at_ms,
+            "done_at_ms": wipe.done_at_ms,
+        }
+        rows.upsert("wipes", (wipe.digests[0], record.partition), row)
+        for table in filter(names_user, ALL_TABLES):
+            for user in wipe.names[:1]:
+                gone = dict.fromkeys(table.key_names) | {"wiped_user": user}
+                rows.delete(wiped_rows(table), wipe.digests[0], gone)
 
 
 def _text(value: bytes | None) -> str | None:
@@ -257,4 +321,5 @@ READERS: Final[dict[str, Callable[[list[LogRecord], Rows], None]]] = {
     EFFECTS: _read_effects,
     TRACES: _read_traces,
     DEAD_LETTERS: _read_dead_letters,
+    WIPES: _read_wipes,
 }

@@ -59,6 +59,8 @@ _TABLE_BY_NAME: Final = {table.name: table for table in ALL_TABLES}
 #: The tables whose rows are read here.
 SYNCED: Final = tuple(_TABLE_BY_NAME)
 _DELETIONS: Final = "deletions"
+#: Of all rows of a user who was wiped: the digest stands for the user.
+_WIPED: Final = "user_sha256"
 _DELETED: Final = statement(_DELETIONS)
 #: After no deletion of a transaction.
 _NO_DELETION: Final = ("", "null")
@@ -76,8 +78,10 @@ def _described(table: Table) -> str:
 class SyncPage(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that changed, by table, oldest change first; before them those that were deleted.
 
-    Shape:  a row that was deleted is its key and `"deleted": true`. Give `cursor` to the next call:
-            at once while has_more, else whenever you like, within 30 days.
+    Shape:  a row that was deleted is its key and `"deleted": true`. In the place of a key may be
+            `user_sha256`: all rows of that user in the table are deleted, who was wiped. Give
+            `cursor` to the next call: at once while has_more, else whenever you like, within 30
+            days.
     """
 
     tables: Annotated[
@@ -331,6 +335,8 @@ def _entry(name: str, row: Row) -> tuple[str, Row]:
     if name != _DELETIONS:
         return name, {column: value for column, value in row.items() if column != "written_in"}
     of = row["table_name"]
+    if _WIPED in row["key"]:
+        return of, {"deleted": True, **row["key"]}
     kinds = {column.name: column.type for column in key_columns(_TABLE_BY_NAME[of])}
     key = {column: _READ[kinds[column]](text) for column, text in row["key"].items()}
     return of, {"deleted": True, **key}

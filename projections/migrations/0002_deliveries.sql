@@ -438,3 +438,26 @@ comment on column effects.workflow is 'The workflow.';
 comment on column effects.instance_id is 'The instance that was started, or sent an event.';
 comment on column effects.event_type is 'The type of the event; null where it was started.';
 comment on column effects.at is 'When that was decided.';
+
+-- Whom the house has forgotten, and how far that is: by digests, for nothing may name them any more.
+
+create table wipes (
+    user_sha256 text,
+    partition integer,
+    wipe_id text not null,
+    found jsonb not null,
+    ordered_at timestamptz not null,
+    done_at timestamptz,
+    primary key (user_sha256, partition)
+);
+
+comment on table wipes is
+    'Wipes of users, as each partition carries them out. Topic wipes.';
+comment on column wipes.user_sha256 is 'SHA-256 of the user id.';
+comment on column wipes.partition is 'The partition.';
+comment on column wipes.wipe_id is 'The wipe; all partitions carry out the same.';
+comment on column wipes.found is
+    'How much was found and removed: {table, raw_events, traces, waiting, effects or dead_letters: '
+    'number}.';
+comment on column wipes.ordered_at is 'When it was ordered.';
+comment on column wipes.done_at is 'When all of it was found and forgotten; null before.';

@@ -13,7 +13,7 @@ from typing import Final
 from psycopg import sql
 
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.tables import Column, Table
+from headwater.schemas.tables import Column, Table, begins_with_user
 
 __all__ = [
     "DELETES",
@@ -22,10 +22,12 @@ __all__ = [
     "filled",
     "key_columns",
     "listed",
+    "names_user",
     "read_columns",
     "statement",
     "upsert_of",
     "value_columns",
+    "wiped_rows",
 ]
 
 _QUERIES: Final = files("headwater.projections").joinpath("queries")
@@ -113,6 +115,16 @@ def _template(text: str) -> sql.SQL:
 _raw = _template
 
 
+def names_user(table: Table) -> bool:
+    """Whether the rows of a table say whose they are."""
+    return begins_with_user(table) or "user_id" in table.column_names
+
+
+def wiped_rows(table: Table) -> str:
+    """The name under which rows of a table are deleted that a wipe has removed."""
+    return f"{table.name} of the wiped"
+
+
 def upsert_of(table: Table) -> bytes:
     """How rows of a projection table are written."""
     key, values = key_columns(table), value_columns(table)
@@ -158,6 +170,17 @@ def _delete_synced(table: Table) -> bytes:
     )
 
 
+def _delete_wiped(table: Table) -> bytes:
+    key = key_columns(table)
+    return filled(
+        "delete_wiped_rows",
+        table=sql.Identifier(table.name),
+        table_name=sql.Literal(table.name),
+        definitions=listed([column.definition for column in key]),
+        match=_match(key),
+    )
+
+
 def _match(key: tuple[SqlColumn, ...]) -> sql.Composed:
     return sql.SQL(" and ").join(
         [sql.SQL("t.{0} = r.{0}").format(column.identifier) for column in key]
@@ -175,6 +198,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "dead_letter_replays": statement("upsert_dead_letter_replays"),
     "dead_letter_expiries": statement("expire_dead_letters"),
     "projection_errors": statement("insert_projection_errors"),
+    "wipes": statement("upsert_wipes"),
     "workflow_owner": statement("upsert_workflow_owners"),
     "workflow_instance": statement("start_workflow_instances"),
     "workflow_instance_changes": statement("change_workflow_instances"),
@@ -190,6 +214,9 @@ UPSERTS: Final[dict[str, bytes]] = {
 #: How rows are deleted, by table.
 DELETES: Final[dict[str, bytes]] = {
     **{table.name: _delete_synced(table) for table in ALL_TABLES},
+    **{wiped_rows(table): _delete_wiped(table) for table in ALL_TABLES if names_user(table)},
+    "dead_letters": statement("delete_dead_letters"),
+    "effects": _delete("effects", (SqlColumn("event_id", "text"), SqlColumn("name", "text"))),
     "webhook_outcomes": _delete("webhook_outcomes", (SqlColumn("event_id", "text"),)),
     "duplicates": _delete("duplicates", (SqlColumn("request_id", "text"),)),
 }

@@ -1,11 +1,14 @@
-"""Dead letters: what cannot be processed, its key and value untouched, the reason in headers.
+"""Dead letters: what cannot be processed, its bytes untouched, the reason in headers.
 
-The header names are Kafka Connect's, so that existing viewers show them, and our own under
-`headwater.`. All values are text.
+Each has a key of its own, so that it can be removed: where the record lay, and what was wrong with
+it. The record's own key is in a header. The header names are Kafka Connect's, so that existing
+viewers show them, and our own under `headwater.`. All values are text.
 """
 
 import traceback
 from typing import Final
+
+import msgspec
 
 from headwater.schemas.topics import DEAD_LETTERS
 from headwater.streams.kafka.records import Incoming, Outgoing
@@ -13,6 +16,8 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 REASON: Final = "headwater.reason"
 EVENT_ID: Final = "headwater.event_id"
 REQUEST_ID: Final = "headwater.request_id"
+#: The key that the record had where it was read; missing if it had none.
+KEY: Final = "headwater.key"
 DEAD_AT: Final = "headwater.dead_at_ms"
 ORIGINAL_TIMESTAMP: Final = "headwater.original_timestamp_ms"
 #: On a record that is put back into its topic: the position of the dead letter or of the delivery,
@@ -31,7 +36,16 @@ REPLAYED_AT: Final = "headwater.replayed_at_ms"
 EXPIRED: Final = "headwater.expired"
 
 CONNECT_PREFIX: Final = "__connect.errors."
-_OWN: Final = (REASON, EVENT_ID, REQUEST_ID, DEAD_AT, ORIGINAL_TIMESTAMP, REPLAY_OF, NO_EFFECTS)
+_OWN: Final = (
+    REASON,
+    EVENT_ID,
+    REQUEST_ID,
+    KEY,
+    DEAD_AT,
+    ORIGINAL_TIMESTAMP,
+    REPLAY_OF,
+    NO_EFFECTS,
+)
 
 #: A header is for people: enough for a message with a path, and for the frames that matter.
 _MESSAGE_CHARS: Final = 2_000
@@ -75,9 +89,20 @@ def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
         REQUEST_ID: request_id,
     }
     added = [(name, value.encode(errors="replace")) for name, value in fields.items()]
-    return Outgoing(
-        DEAD_LETTERS, record.partition, record.key, record.value, [*original(record), *added]
-    )
+    if record.key is not None:
+        added.append((KEY, record.key))
+    key = letter_key(record, reason)
+    return Outgoing(DEAD_LETTERS, record.partition, key, record.value, [*original(record), *added])
+
+
+def letter_key(record: Incoming, reason: str, rule: str = "") -> bytes:
+    """The key of a dead letter: of what record, and why; of several rules, which one failed."""
+    return msgspec.json.encode((record.topic, record.partition, record.offset, reason, rule))
+
+
+def key_of(letter: Incoming) -> bytes | None:
+    """The key of the record that a dead letter is of."""
+    return next((value for name, value in reversed(letter.headers) if name == KEY), None)
 
 
 def original(record: Incoming) -> list[tuple[str, bytes]]:

@@ -211,6 +211,19 @@ class StateStore:
         self._last = Written({}, 0)
         self._write(batch, {})
 
+    def purge(self, family: Family, prefix: bytes = b"") -> None:
+        """Writes files that have keys which begin so anew, without the bytes of what was deleted.
+
+        RocksDB would keep those until it comes by, which may be never. Keys at the edges of a file
+        are named in a list of files, too, until the store is opened the next time.
+        """
+        start = self._prefix(family) + prefix
+        try:
+            self._db.flush()
+            self._db.compact_range(start, _end(start))
+        except Exception as error:
+            raise self._torn(error) from error
+
     def _write(self, batch: WriteBatch, positions: Mapping[str, int]) -> None:
         last = Written({**self._last.positions, **positions}, self._clock())
         batch.put(_WRITTEN, _encode(last))
@@ -256,5 +269,5 @@ class StateStore:
 
 
 def _end(prefix: bytes) -> bytes:
-    """The first key behind all that begin so; the prefix is that of a family."""
+    """The first key behind all that begin so; its last byte is none of 255: it is text."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

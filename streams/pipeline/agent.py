@@ -43,6 +43,7 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline._faust import TP, Batch
 from headwater.streams.pipeline.stage import Stage, phases
 from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.sweeps import Sweeps
 from headwater.streams.pipeline.tenure import (
     FENCED,
     Fold,
@@ -104,6 +105,7 @@ class Agent:
         self._lease = lease
         self._clock = clock
         self._owner = owner
+        self._sweeps = Sweeps(stage, cluster=cluster, clock=clock, append=self._append_found)
         self._waiting = Waiting()
         #: The forms that stopped a partition, if any did.
         self._forms: object = None
@@ -208,6 +210,19 @@ class Agent:
                 if looks:
                     await self._look(tenure)
                 self._write(tenure)
+                if not tenure.over:
+                    self._sweeps.begin(tenure)
+
+    async def _append_found(self, tenure: Tenure, found: Callable[[], Sequence[Outgoing]]) -> bool:
+        """Appends what a search has found; False if the partition is somebody else's by then."""
+        partition = tenure.partition
+        async with self._turns[partition]:
+            if tenure.over or partition not in self._owned or partition in self._waiting:
+                return False
+            with self._writable(partition):
+                await self._append(tenure, found())
+                self._write(tenure)
+            return not tenure.over
 
     def _write(self, tenure: Tenure) -> None:
         """Writes what is durable to the store, unless the partition was forgotten meanwhile."""

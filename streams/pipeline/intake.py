@@ -12,18 +12,31 @@ worker owns a partition number of all three topics.
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
+import msgspec
+
+from headwater.processors.providers.envelope import user_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
+from headwater.processors.wipes import order_of, user_in
 from headwater.schemas.codec import decode, decode_row, encode, record_name
 from headwater.schemas.errors import NotYetReadable, UndecodableRecord
 from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_NAME
 from headwater.schemas.records import (
     DuplicateDropped,
     RowRebuilt,
+    UserForgotten,
     WebhookAdmitted,
     WebhookReceived,
 )
-from headwater.schemas.topics import ADMISSIONS, EVENTS, TRACES, UNRESOLVED, WAITING, WEBHOOKS
+from headwater.schemas.topics import (
+    ADMISSIONS,
+    EVENTS,
+    TRACES,
+    UNRESOLVED,
+    WAITING,
+    WEBHOOKS,
+    WIPES,
+)
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.kafka.state_store import StoreTorn
@@ -31,6 +44,7 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.wiping import forget
 
 _ROW_REBUILT: Final = "row_rebuilt"
 
@@ -43,6 +57,7 @@ class Intake:
     memory: ClassVar[tuple[str, ...]] = (
         ADMISSIONS,
         WAITING,
+        WIPES,
         *(table.topic for table in ALL_TABLES),
     )
 
@@ -123,6 +138,25 @@ class Intake:
         processing.give_up(self._park_for_ms)
         return processing.emission.records
 
+    # -- wipes, which the agent looks through the topics for
+
+    def wanted(self, partition: int) -> list[UserForgotten]:
+        """The wipes whose records are still to be looked for."""
+        return self._states[partition].wipes.pending()
+
+    def found(self, partition: int, wipe: UserForgotten) -> list[Outgoing]:
+        """The record that says that all of a wipe was found, and names its user no more.
+
+        Shape:  none if another one was ordered meanwhile, which is looked for anew.
+        """
+        wipes = self._states[partition].wipes
+        pending = {each.wipe_id for each in wipes.pending()}
+        return [wipes.put(wipe)] if wipe.wipe_id in pending else []
+
+    def purge(self, partition: int, wipe: UserForgotten) -> None:
+        """Has the store of a partition give up the bytes of what was wiped."""
+        self._states[partition].purge(wipe.names)
+
     def _processing(self, partition: int, state: PartitionState, now_ms: int) -> Processing:
         emission = Emission(
             stage=self.name, partition=partition, headers=state.headers, now_ms=now_ms
@@ -135,26 +169,57 @@ class Intake:
         if record.value is None:
             return  # The tombstone of a wiped delivery.
         delivery = decode(record.value, WebhookReceived)
+        order = order_of(delivery)
+        if order is not None:
+            processing.emission.records += forget(state, order, delivery, record)
+            return
         if record.key != delivery.event_id.encode():
             raise UndecodableRecord(
                 f"expected the event id as key, {delivery.event_id!r}, found {record.key!r}"
             )
         first = state.claims.first(delivery.event_id, record.offset)
-        if first < record.offset and not _is_replayed(record):
+        user = user_of(delivery.reference, self._placement.user_prefix)
+        names = (user or delivery.reference, "" if user else delivery.subject)
+        if state.wipes.fences.cover(names, record.partition, min(first, record.offset)):
+            processing.emission.add(_removed(record))
+        elif first < record.offset and not _is_replayed(record):
             processing.emission.add(_dropped(delivery, record, first, processing.emission.now_ms))
         else:
             processing.admit(delivery, record, min(first, record.offset))
 
     def _take_event(self, state: PartitionState, processing: Processing, record: Incoming) -> None:
+        if record.value is None:
+            return
         if record_name(record.value) == _ROW_REBUILT:
             _take_rebuilt(state, record)
             return
         event = decode(record.value, WebhookAdmitted)
-        processing.own(event, record, replayed=_is_replayed(record))
+        if _is_wiped(state, event):
+            processing.emission.add(_removed(record))
+        else:
+            processing.own(event, record, replayed=_is_replayed(record))
 
-    def _take_unresolved(self, _: PartitionState, processing: Processing, record: Incoming) -> None:
-        subject = (record.key or b"").decode()
-        processing.under(subject, decode(record.value, WebhookAdmitted), record)
+    def _take_unresolved(
+        self, state: PartitionState, processing: Processing, record: Incoming
+    ) -> None:
+        if record.value is None:
+            return
+        event = decode(record.value, WebhookAdmitted)
+        if _is_wiped(state, event):
+            processing.emission.add(_removed(record))
+            return
+        subject, _ = msgspec.json.decode(record.key or b"", type=tuple[str, str])
+        processing.under(subject, event, record)
+
+
+def _is_wiped(state: PartitionState, event: WebhookAdmitted) -> bool:
+    names = (event.user_id,) if event.user_id else (event.reference, event.subject)
+    return state.wipes.fences.cover(names, event.partition, event.offset)
+
+
+def _removed(record: Incoming) -> Outgoing:
+    """The tombstone of what came back of a wiped delivery: a copy, a replay, or a late hop."""
+    return Outgoing(record.topic, record.partition, record.key, None)
 
 
 def _take_rebuilt(state: PartitionState, record: Incoming) -> None:
@@ -163,6 +228,8 @@ def _take_rebuilt(state: PartitionState, record: Incoming) -> None:
     if table is None:
         raise UndecodableRecord(f"expected a table of ours, found {rebuilt.table}")
     row = None if rebuilt.row is None else decode_row(table, rebuilt.row)
+    if row is not None:
+        row = state.wipes.fences.left(user_in(table, row), row)
     state.rows.adopt(table, record.key or b"", row, rebuilt.ends)
 
 

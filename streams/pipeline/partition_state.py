@@ -6,18 +6,20 @@ a store on disk, as the bytes that the topics have, and those of its rows that w
 at hand.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from headwater.processors.columns import RowUpdate, adopt, merge
 from headwater.processors.providers.provider import Lookup
+from headwater.processors.wipes import Fences, digest, is_before, row_left, user_in
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
-from headwater.schemas.installed_tables import TABLE_BY_TOPIC
-from headwater.schemas.records import WebhookAdmitted, WebhooksClaimed
-from headwater.schemas.tables import Row, Table
-from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING
+from headwater.schemas.epochs import WIPED
+from headwater.schemas.installed_tables import ALL_TABLES, TABLE_BY_TOPIC
+from headwater.schemas.records import UserForgotten, WebhookAdmitted, WebhooksClaimed
+from headwater.schemas.tables import Owner, Row, Table, begins_with_user
+from headwater.schemas.topics import ADMISSIONS, TOPICS, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family
 from headwater.streams.pipeline.staged import Mark, Staged, Store
@@ -35,6 +37,8 @@ _WAITS: Final = Family("w")
 #: When each wait began, and its key.
 _BEGUN: Final = Family("b")
 _MARK: Final = Family("m")
+#: Wipes, by the digest of their user.
+_WIPED: Final = Family("x")
 _TIME_BYTES: Final = 8
 #: Rows that are kept decoded; one that is not costs some 20 µs more.
 _ROWS_KEPT: Final = 4_000
@@ -52,6 +56,13 @@ class Wanted(NamedTuple):
 _RowKey: TypeAlias = tuple[str, bytes]
 
 
+class Forgotten(NamedTuple):
+    """What was forgotten of a user's rows: how many of each table, and who their subjects were."""
+
+    counts: dict[str, int]
+    subjects: list[str]
+
+
 class PartitionState:
     """What is known of one partition.
 
@@ -65,6 +76,7 @@ class PartitionState:
         self.claims = Claims(partition, self._staged)
         self.rows = Rows(partition, self.headers, self._staged)
         self.waits = Waits(partition, self.headers, self._staged)
+        self.wipes = Wipes(partition, self.headers, self._staged)
 
     def restored(self, record: Incoming) -> None:
         """Takes in a record of its memory."""
@@ -72,12 +84,15 @@ class PartitionState:
             self.claims.restored(record)
         elif record.topic == WAITING:
             self.waits.restored(record)
+        elif record.topic == WIPES:
+            self.wipes.restored(record)
         else:
             self.rows.restored(record)
 
     def again(self, topic: str, keys: Iterable[bytes]) -> list[Outgoing]:
         """The records that say what is known of keys of a topic of rows or waits."""
-        known = self.waits if topic == WAITING else self.rows
+        beside: dict[str, Rows | Waits | Wipes] = {WAITING: self.waits, WIPES: self.wipes}
+        known = beside.get(topic, self.rows)
         return [known.record_of(topic, key) for key in keys]
 
     def user_of(self, lookup: Lookup, subject: str) -> str | None:
@@ -99,6 +114,15 @@ class PartitionState:
     def clear(self) -> None:
         """Empties the store."""
         self._staged.store.clear()
+
+    def purge(self, names: Iterable[str]) -> None:
+        """Has the store give up the bytes of what named somebody, and was deleted."""
+        store = self._staged.store
+        for name in names:
+            for table in ALL_TABLES:
+                store.purge(_ROWS, _place(table, table.row_key((name,))[:-1]))
+        for family in (_WAITS, _BEGUN, _WIPED):
+            store.purge(family)
 
     def close(self) -> None:
         """Lets others have the store."""
@@ -183,6 +207,8 @@ class Rows:
         #: The rows used last, in the order of their use.
         self._kept: dict[_RowKey, Row | None] = {}
         self._changed: dict[_RowKey, tuple[Table, Row | None]] = {}
+        #: Of those, the rows that a wipe has removed.
+        self._wiped: set[_RowKey] = set()
 
     def restored(self, record: Incoming) -> None:
         """Takes in a row as it is in the log, or that it was deleted."""
@@ -216,14 +242,48 @@ class Rows:
         self._kept[table.name, key] = row
         self._changed[table.name, key] = (table, row)
 
+    def forget(self, user: str, fence: Sequence[int]) -> Forgotten:
+        """Takes from the rows of a user what deliveries before a fence have set."""
+        for (_, name), (table, changed) in self._changed.items():
+            self._stage(table, name, changed)
+        counts: dict[str, int] = {}
+        subjects: list[str] = []
+        for table, name, row in list(self._of_user(user)):
+            if table.owner is Owner.SUBJECT:
+                subjects.append(row.key[0])
+            left = row_left(row, fence)
+            if left != row:
+                self._stage(table, name, left)
+                self._kept[table.name, name] = left
+                self._changed[table.name, name] = (table, left)
+                if left is None:
+                    self._wiped.add((table.name, name))
+                counts[table.name] = counts.get(table.name, 0) + 1
+        return Forgotten(counts, subjects)
+
+    def _of_user(self, user: str) -> Iterator[tuple[Table, bytes, Row]]:
+        """The rows of a user: by their keys, and by what subjects' rows say."""
+        for table in ALL_TABLES:
+            by_key = begins_with_user(table)
+            if not by_key and "user_id" not in table.index:
+                continue
+            # What all keys of a user begin with: a JSON array without its end.
+            prefix = table.row_key((user,))[:-1] if by_key else b""
+            for place, value in self._staged.scan(_ROWS, _place(table, prefix)):
+                row = decode_row(table, value)
+                if user_in(table, row) == user:
+                    yield table, place.partition(b"\0")[2], row
+
     def changed(self) -> list[Outgoing]:
         """The rows that changed since the last call: each once, however often it was set."""
         out = []
         for (_, name), (table, row) in self._changed.items():
-            value = None if row is None else encode_row(table, row)
-            self._staged.put(_ROWS, _place(table, name), value)
-            out.append(Outgoing(table.topic, self._partition, name, value, self._headers))
+            value = self._stage(table, name, row)
+            is_wiped = value is None and (table.name, name) in self._wiped
+            headers = [*self._headers, WIPED] if is_wiped else self._headers
+            out.append(Outgoing(table.topic, self._partition, name, value, headers))
         self._changed.clear()
+        self._wiped.clear()
         while len(self._kept) > _ROWS_KEPT:
             del self._kept[next(iter(self._kept))]
         return out
@@ -236,6 +296,11 @@ class Rows:
             for place, value in found:
                 yield place[len(prefix) :], value
             after = found[-1][0]
+
+    def _stage(self, table: Table, name: bytes, row: Row | None) -> bytes | None:
+        value = None if row is None else encode_row(table, row)
+        self._staged.put(_ROWS, _place(table, name), value)
+        return value
 
     def _row(self, table: Table, name: bytes) -> Row | None:
         key = (table.name, name)
@@ -285,6 +350,17 @@ class Waits:
             self._end(key)
         return [decode(value, WebhookAdmitted) for _, value in found]
 
+    def forget(self, names: Collection[str], fence: Sequence[int]) -> list[Outgoing]:
+        """Ends the waits of deliveries that name somebody and lie before a fence."""
+        ended = []
+        for key, value in list(self._staged.scan(_WAITS)):
+            event = decode(value, WebhookAdmitted)
+            named = {event.user_id, event.reference, event.subject} & set(names)
+            if named and is_before(fence, event.partition, event.offset):
+                self._end(key)
+                ended.append(Outgoing(WAITING, self._partition, key, None, self._headers))
+        return ended
+
     def take_begun_before(self, at_ms: int) -> list[tuple[Wanted, WebhookAdmitted]]:
         """Ends the waits that began at a moment or before it; returns who waited, and for what."""
         begun = sorted(key for key, _ in self._staged.scan(_BEGUN, until=_number(at_ms + 1)))
@@ -320,6 +396,48 @@ class Waits:
         if event is not None:
             self._staged.put(_WAITS, key, None)
             self._staged.put(_BEGUN, _number(event.parked_at_ms) + key, None)
+
+
+class Wipes:
+    """The wipes of a partition: what does not count any more, and what is still looked for."""
+
+    def __init__(self, partition: int, headers: Headers, staged: Staged) -> None:
+        self._partition = partition
+        self._headers = headers
+        self._staged = staged
+        self._known: dict[bytes, UserForgotten] = {}
+        self.fences = Fences()
+        for key, value in staged.scan(_WIPED):
+            self._take(key, decode(value, UserForgotten))
+
+    def restored(self, record: Incoming) -> None:
+        """Takes in a wipe as it is in the log."""
+        if record.value is not None:
+            self._staged.put(_WIPED, record.key or b"", record.value)
+            self._take(record.key or b"", decode(record.value, UserForgotten))
+
+    def get(self, user: str) -> UserForgotten | None:
+        """The last wipe of a user."""
+        return self._known.get(digest(user).encode())
+
+    def pending(self) -> list[UserForgotten]:
+        """Those of which records are still looked for."""
+        return [wipe for wipe in self._known.values() if wipe.names]
+
+    def put(self, wipe: UserForgotten) -> Outgoing:
+        """Takes note of a wipe, or of how far it is; returns the record that says so."""
+        key, value = wipe.digests[0].encode(), encode(wipe)
+        self._staged.put(_WIPED, key, value)
+        self._take(key, wipe)
+        return Outgoing(WIPES, self._partition, key, value, self._headers)
+
+    def record_of(self, topic: str, key: bytes) -> Outgoing:
+        """The record that says how far a wipe is."""
+        return Outgoing(topic, self._partition, key, self._staged.get(_WIPED, key), self._headers)
+
+    def _take(self, key: bytes, wipe: UserForgotten) -> None:
+        self._known[key] = wipe
+        self.fences.add(wipe)
 
 
 def _place(table: Table, key: bytes) -> bytes:

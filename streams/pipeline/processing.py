@@ -157,17 +157,21 @@ class Processing:
 
     def _to_owner(self, owner: str, event: WebhookAdmitted, record: Incoming) -> None:
         result = self._decide(event, record)
-        if updates_of(result) and not self._hops(EVENTS, owner, event):
+        key = event.event_id.encode()
+        if updates_of(result) and not self._hops(EVENTS, owner, key, event):
             self._merge(event, result)
 
     def _to_subject(self, subject: str, event: WebhookAdmitted, record: Incoming) -> None:
-        if not self._hops(UNRESOLVED, subject, event):
+        key = msgspec.json.encode((subject, event.event_id))
+        if not self._hops(UNRESOLVED, subject, key, event):
             self._resolve(self._found(subject, event, record))
 
-    def _hops(self, topic: str, owner: str, event: WebhookAdmitted) -> bool:
-        """Sends a delivery to its owner, unless that is here."""
-        key = owner.encode()
-        partition = partition_of(key, self._partitions)
+    def _hops(self, topic: str, owner: str, key: bytes, event: WebhookAdmitted) -> bool:
+        """Sends a delivery to its owner, unless that is here.
+
+        Shape:  the key is the record's own, so that it can be removed.
+        """
+        partition = partition_of(owner.encode(), self._partitions)
         if partition == self.emission.partition:
             return False
         self.emission.add(Outgoing(topic, partition, key, encode(event)))
@@ -291,7 +295,8 @@ class Processing:
                 result = msgspec.structs.replace(result, effects=(*result.effects, *started))
         if found.carries_outcome:
             self._conclude(event, found.record, result)
-            if user and updates_of(result) and not self._hops(EVENTS, user, event):
+            key = event.event_id.encode()
+            if user and updates_of(result) and not self._hops(EVENTS, user, key, event):
                 self._merge(event, result)
 
     def _without_user(self, found: _Found) -> None:

@@ -12,6 +12,7 @@ all read it; then the worker starts again in the same way.
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Protocol
 
+from headwater.schemas.records import UserForgotten
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.staged import Mark, Store
 
@@ -51,6 +52,15 @@ class Stage(Protocol):
         self, topic: str, partition: int, records: Sequence[Incoming], now_ms: int
     ) -> list[Outgoing]:
         """Processes a batch: everything it returns is durable before the batch is committed."""
+
+    def wanted(self, partition: int) -> list[UserForgotten]:
+        """The wipes whose records are still to be looked for in the topics of a partition."""
+
+    def found(self, partition: int, wipe: UserForgotten) -> list[Outgoing]:
+        """The records that say that all records of a wipe were found."""
+
+    def purge(self, partition: int, wipe: UserForgotten) -> None:
+        """Has the store of a partition give up the bytes of what was wiped."""
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
         """Does what is due without a record: everything it returns is to be appended."""

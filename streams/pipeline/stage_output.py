@@ -6,6 +6,8 @@ All of it goes to the partition that the batch was read from, but for hops to ot
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.results import (
     Effect,
@@ -20,7 +22,7 @@ from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import EFFECTS, OUTCOMES
-from headwater.streams.kafka.dead_letters import RULE, dead_letter
+from headwater.streams.kafka.dead_letters import RULE, dead_letter, letter_key
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 
 #: Reason of a dead letter that names the rejected records of a delivery that was processed.
@@ -98,9 +100,10 @@ class Emission:
             letter = self._letter_of(record, event, found.reason, found.detail)
             headers = [each for each in letter.headers or () if each[0] != RULE]
             headers.append((RULE, found.name.encode(errors="replace")))
-            self.records.append(letter._replace(headers=headers))
+            key = letter_key(record, found.reason, found.name)
+            self.records.append(letter._replace(key=key, headers=headers))
             return
-        key = event.event_id.encode()
+        key = msgspec.json.encode((event.event_id, found.name))
         value = encode(effect_of(event, found))
         self.records.append(Outgoing(EFFECTS, self.partition, key, value))
 

@@ -43,6 +43,7 @@ class Store(Protocol):
     def write(self, changes: Changes, positions: Mapping[str, int]) -> None: ...  # noqa: D102
     def drop(self, family: Family) -> None: ...  # noqa: D102
     def clear(self) -> None: ...  # noqa: D102
+    def purge(self, family: Family, prefix: bytes = b"") -> None: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
 
 

@@ -16,13 +16,13 @@ from headwater.processors.epochs import UNCLAIMED, Newest
 from headwater.schemas.epochs import CLAIM, CLAIM_KEY, EPOCH, UNSEEN, epoch_of, is_claim, unseen_of
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.topics import OUTCOMES, WAITING
+from headwater.schemas.topics import OUTCOMES, WAITING, WIPES
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.staged import Mark
 
 #: The topics whose records carry their writer's epoch. Claims of event ids are true whoever writes
 #: them; hops, effects, traces and dead letters do not mind being there twice.
-FENCED: Final = (*(table.topic for table in ALL_TABLES), WAITING, OUTCOMES)
+FENCED: Final = (*(table.topic for table in ALL_TABLES), WAITING, WIPES, OUTCOMES)
 
 #: Records of one topic, by key, the last of each.
 Hidden: TypeAlias = Mapping[str, Mapping[bytes, Incoming]]

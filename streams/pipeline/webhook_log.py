@@ -34,6 +34,7 @@ from headwater.streams.kafka.dead_letters import (
     REPLAY_OF,
     REPLAYED,
     REPLAYED_AT,
+    key_of,
     original,
     text_header,
 )
@@ -405,8 +406,7 @@ class DeadLetters:
         end = (await consumer.end_offsets([where]))[where]
         position = f"{partition}@{offset}".encode()
         if offset < first:
-            gone = [(EXPIRED, position)]
-            await self._appender.append([Outgoing(DEAD_LETTERS, partition, None, None, gone)])
+            await self._appender.append([_marker(partition, EXPIRED, [(EXPIRED, position)])])
             detail = f"expired: the topic has {first} to {end - 1}"
             return Replayed(partition, offset, "", ok=False, detail=detail)
         if offset >= end:
@@ -415,11 +415,24 @@ class DeadLetters:
         consumer.seek(where, offset)
         record = await consumer.getone(where)
         topic = text_header(record, CONNECT_PREFIX + "topic")
-        if record.offset != offset or topic is None:
+        if record.offset != offset:  # compaction keeps the last of those that are alike
+            await self._appender.append([_marker(partition, EXPIRED, [(EXPIRED, position)])])
+            detail = "expired: it was wiped, or written again behind it"
+            return Replayed(partition, offset, "", ok=False, detail=detail)
+        if topic is None or record.value is None:
             return Replayed(partition, offset, "", ok=False, detail="not a dead letter")
         back = int(text_header(record, CONNECT_PREFIX + "partition") or 0)
         headers = [*original(record), (REPLAY_OF, position)]
-        await self._appender.append([Outgoing(topic, back, record.key, record.value, headers)])
+        await self._appender.append([Outgoing(topic, back, key_of(record), record.value, headers)])
         mark = [(REPLAYED, position), (REPLAYED_AT, str(self._clock()).encode())]
-        await self._appender.append([Outgoing(DEAD_LETTERS, partition, record.key, None, mark)])
+        await self._appender.append([_marker(partition, REPLAYED, mark)])
         return Replayed(partition, offset, topic, ok=True, detail="")
+
+
+def _marker(partition: int, what: str, headers: list[tuple[str, bytes]]) -> Outgoing:
+    """A record of the topic `dead-letters` that says something of another one.
+
+    Shape:  it has a key and a value of its own, so that compaction keeps it beside the other.
+    """
+    key = b":".join((what.encode(), headers[0][1]))
+    return Outgoing(DEAD_LETTERS, partition, key, b"", headers)

@@ -45,5 +45,8 @@ class MemoryStore:
         self._values.clear()
         self._positions.clear()
 
+    def purge(self, family: Family, prefix: bytes = b"") -> None:
+        """What is deleted here, is gone."""
+
     def close(self) -> None:
         """Nobody else waits for it."""

@@ -295,7 +295,7 @@ def test_a_raw_event_is_shown_whole_and_replayed(fresh_database: str, write: Wri
             return found
 
         found = raw("e1")
-        assert (found["raw_event_id"], found["position"]) == ("e1", "webhooks/0@0")
+        assert (found["raw_event_id"], found["position"]) == ("e1", "webhooks/3@0")
         assert b64decode(found["body_base64"]) == b'{"type":"daily"}'
         assert (found["body"], found["headers"]) == ({"type": "daily"}, [["ce_id", "e1"]])
         assert found["outcome"]["status"] == "processed"

@@ -149,7 +149,8 @@ def letter(offset_of: int, **headers: str) -> Written:
         **{f"headwater.{name}": value for name, value in headers.items()},
     }
     encoded = [(name, value.encode()) for name, value in named.items()]
-    return Written(DEAD_LETTERS, 1, b"\x00key", b"\xff\x00value", encoded)
+    encoded.append(("headwater.key", b"\x00key"))
+    return Written(DEAD_LETTERS, 1, b"its own", b"\xff\x00value", encoded)
 
 
 def marker(place: str, at_ms: int = 1000) -> Written:

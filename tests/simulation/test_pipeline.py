@@ -89,7 +89,8 @@ def test_a_world_without_one_of_the_rules_is_found_out(rules: Rules):
         expected = fold(world.raw(), user_prefix=USER_PREFIX)
         return (world.rows(), world.outcomes()) != (expected.rows, expected.outcomes)
 
-    assert any(differs(seed) for seed in SEEDS)
+    # It takes a rare course of events: a void record that nobody hides again.
+    assert any(differs(seed) for seed in range(2_000))
 
 
 def test_waiting_ends_in_a_dead_letter_and_nowhere_else():

@@ -258,8 +258,9 @@ def test_a_dead_letter_keeps_its_bytes_and_tells_its_story():
         "headwater.dead_at_ms": b"1767225600000",
         "headwater.event_id": b"",
         "headwater.request_id": b"r1",
+        "headwater.key": b"\x00k",
     }
-    record = Written("dead-letters", b"\x00k", None, 5, 2, headers=tuple(headers.items()))
+    record = Written("dead-letters", b"its own", None, 5, 2, headers=tuple(headers.items()))
     [found] = rows(plan([record]), "dead_letters")
     kept = found.pop("headers")
     assert kept[0] == ["mine", "\ufffd"]
@@ -288,6 +289,27 @@ def test_a_marker_is_no_dead_letter():
     assert rows(planned, "dead_letter_replays") == [
         {"partition": 2, "offset": 5, "replayed_at_ms": 99}
     ]
+
+
+def removed(planned: Plan) -> list[object]:
+    """The keys of the rows that a plan deletes, if it does nothing else."""
+    assert all(work.delete for work in planned.works)
+    return [key for work in planned.works for key in json.loads(str(work.rows))]
+
+
+def test_a_dead_letter_that_is_removed_is_no_row_also_in_the_batch_that_brings_it():
+    key = b'["webhooks",3,17,"no_user",""]'
+    headers = (("headwater.reason", b"no_user"), ("__connect.errors.topic", b"webhooks"))
+    letter = Written("dead-letters", key, b"v", 5, 2, headers=headers)
+    planned = plan([letter, Written("dead-letters", key, None, 6, 2)])
+    assert removed(planned) == [
+        {"topic": "webhooks", "partition": 3, "offset": 17, "reason": "no_user", "rule": ""}
+    ]
+
+
+def test_an_effect_that_is_removed_is_no_row():
+    planned = plan([Written("effects", b'["e1","rule"]', None)])
+    assert removed(planned) == [{"event_id": "e1", "name": "rule"}]
 
 
 def test_a_large_table_is_written_in_several_statements():

@@ -17,6 +17,7 @@ def test_a_topic_is_configured_in_kafkas_own_names():
         "compression.type": "zstd",
         "min.insync.replicas": "2",
         "min.compaction.lag.ms": "3600000",
+        "max.compaction.lag.ms": "1209600000",
         "delete.retention.ms": "604800000",
         "message.timestamp.type": "LogAppendTime",
     }

@@ -1,0 +1,81 @@
+"""Looking through the topics of a partition for what a wipe has to remove, beside its batches.
+
+A partition is read whole, which takes as long as it takes; nobody waits for it. Whoever owns the
+partition does so until its own record says that it is done, and begins again after a crash.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.records import UserForgotten
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Outgoing
+from headwater.streams.pipeline.stage import Stage
+from headwater.streams.pipeline.tenure import Tenure
+from headwater.streams.pipeline.wiping import LOOKED_THROUGH, Search
+
+log = logging.getLogger(__name__)
+
+#: Tombstones of one append.
+_TOGETHER: Final = 1_000
+
+#: Appends what is decided in the turn of a partition; False when the partition is lost by then.
+Appends: TypeAlias = Callable[[Tenure, Callable[[], Sequence[Outgoing]]], Awaitable[bool]]
+
+
+class Sweeps:
+    """The searches of a worker, one at a time in each partition."""
+
+    def __init__(
+        self, stage: Stage, *, cluster: Cluster, clock: Callable[[], int], append: Appends
+    ) -> None:
+        self._stage = stage
+        self._cluster = cluster
+        self._clock = clock
+        self._append = append
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    def begin(self, tenure: Tenure) -> None:
+        """Begins a search if one is due in a partition; to be called in its turn, now and then.
+
+        Errors: whatever ended the last search.
+        """
+        last = self._running.get(tenure.partition)
+        if last is not None:
+            if not last.done():
+                return
+            del self._running[tenure.partition]
+            last.result()
+        wanted = self._stage.wanted(tenure.partition)
+        if wanted:
+            name = f"wipe in partition {tenure.partition}"
+            search = self._search(tenure, wanted[0])
+            self._running[tenure.partition] = asyncio.create_task(search, name=name)
+
+    async def _search(self, tenure: Tenure, wipe: UserForgotten) -> None:
+        search = Search(wipe, tenure.partition)
+        for topic in LOOKED_THROUGH:
+            try:
+                async for records in read_partition(self._cluster, [topic], tenure.partition):
+                    if tenure.over:
+                        return
+                    search.look(topic, records)
+            except BrokerUnavailable as error:
+                log.warning("a wipe is tried again: %s", error)
+                return
+            found = search.removals(topic, tenure.headers)
+            for at in range(0, len(found), _TOGETHER):
+                some = found[at : at + _TOGETHER]
+                if not await self._append(tenure, lambda some=some: some):  # type: ignore[misc]
+                    return
+
+        def say_so() -> Sequence[Outgoing]:
+            return self._stage.found(tenure.partition, search.done(self._clock()))
+
+        if await self._append(tenure, say_so):
+            self._stage.purge(tenure.partition, wipe)
+            log.info("partition %d has wiped %s", tenure.partition, wipe.digests[0])

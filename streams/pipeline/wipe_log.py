@@ -1,0 +1,66 @@
+"""Ordering wipes: a delivery `user_wiped` in each partition of `webhooks`, behind its fence."""
+
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from headwater.processors.wipes import SOURCE, TYPE, Order
+from headwater.schemas.codec import encode
+from headwater.schemas.records import WebhookReceived
+from headwater.schemas.topics import WEBHOOKS
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.offsets import Offsets
+from headwater.streams.kafka.records import Outgoing
+
+#: The hexadecimal digits of an event id.
+_ID_CHARS = 32
+
+
+class WipeLog:
+    """Orders wipes. What has been ordered is carried out, whoever dies meanwhile."""
+
+    def __init__(self, *, cluster: Cluster, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._appender = Appender(cluster=cluster, client_id="headwater-wipes")
+        self._offsets = Offsets(cluster, "headwater-wipes")
+
+    async def start(self) -> None:
+        """Connects at the first order; nothing to do before."""
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        await self._offsets.stop()
+        await self._appender.stop()
+
+    async def order(self, user_id: str, wipe_id: str) -> int:
+        """Orders a wipe; returns, when it is durable, how many partitions carry it out.
+
+        Errors: BrokerUnavailable; some partitions may have it then, and ordering again is safe.
+        """
+        partitions = range(await self._appender.partitions(WEBHOOKS))
+        ends = [await self._offsets.ends([WEBHOOKS], partition) for partition in partitions]
+        fence = tuple(end[WEBHOOKS] for end in ends)
+        body = msgspec.json.encode(Order(wipe_id, user_id, fence))
+        now_ms = self._clock()
+        await self._appender.append_or_stop(
+            [_record(wipe_id, user_id, body, partition, now_ms) for partition in partitions]
+        )
+        return len(partitions)
+
+
+def _record(wipe_id: str, user_id: str, body: bytes, partition: int, now_ms: int) -> Outgoing:
+    event_id = sha256(f"{TYPE}\0{wipe_id}\0{partition}".encode()).hexdigest()[:_ID_CHARS]
+    delivery = WebhookReceived(
+        event_id=event_id,
+        request_id=wipe_id,
+        source=SOURCE,
+        type=TYPE,
+        subject=user_id,
+        sent_at_ms=now_ms,
+        updated_at_ms=0,
+        received_at_ms=now_ms,
+        body=body,
+    )
+    return Outgoing(WEBHOOKS, partition, event_id.encode(), encode(delivery))

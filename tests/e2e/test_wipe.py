@@ -1,0 +1,217 @@
+"""Goal: after a wipe nothing of a user is left anywhere, whoever dies while it is carried out.
+
+Method: the whole house with deliveries of all fates about one user, who is wiped while worker and
+gateway are killed; then topics are compacted at once, and all bytes there are, are looked through.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from headwater.gateway.commands.mirror import Mirror
+from headwater.schemas.topics import TOPICS, Cleanup
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Outgoing
+from tests.e2e.deliveries import body, mixed
+from tests.e2e.house import ADMIN, PARTITIONS, READER, House, opened
+
+USER = "user_to-be-forgotten"
+SUBJECT = "terra-of-the-forgotten"
+MARKER = "a lighthouse at dusk"
+TRACES_OF_THEM = (USER.encode(), SUBJECT.encode(), MARKER.encode())
+PARTS = ("worker", "gateway", "project")
+AT_ONCE = {
+    "segment.ms": "50",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "1",
+    "min.cleanable.dirty.ratio": "0.0",
+    "delete.retention.ms": "0",
+    "retention.ms": "-1",
+    "cleanup.policy": "compact",
+}
+
+
+@pytest.fixture
+def house(scratch: Path, fresh_database: str) -> Iterator[House]:
+    directory = scratch / "wipe"
+    directory.mkdir()
+    with opened(House(directory, fresh_database)) as house:
+        yield house
+
+
+def theirs(kind: str, day: int, *, named: bool, steps: int = 7) -> bytes:
+    user = {"user_id": SUBJECT, "provider": "GARMIN", "reference_id": USER if named else None}
+    times = {"start_time": f"2026-06-{day:02}T00:00:00Z", "end_time": f"2026-06-{day:02}T07:00:00Z"}
+    record = {"metadata": times, "distance_data": {"steps": steps}, "note": MARKER}
+    return body(kind, user=user, data=[record])
+
+
+def all_fates() -> list[bytes]:
+    user = {"user_id": SUBJECT, "provider": "GARMIN", "reference_id": USER}
+    rubbish = json.dumps({"type": "daily", "user": user, "data": MARKER}).encode()
+    return [
+        theirs("daily", 1, named=False),  # before the connection: it waits
+        body("auth", status="success", user=user, note=MARKER),
+        *(theirs(kind, day, named=True) for kind in ("daily", "sleep") for day in (2, 3)),
+        *(theirs(kind, day, named=False) for kind in ("daily", "sleep") for day in (4, 5)),
+        theirs("daily", 6, named=True, steps=-5),
+        theirs("nutrition", 7, named=False),
+        rubbish,
+    ]
+
+
+def in_topics(bootstrap: str) -> list[str]:
+    """Where records name them, in any topic."""
+
+    async def read() -> list[str]:
+        found = []
+        for topic in TOPICS:
+            for partition in range(PARTITIONS):
+                reading = read_partition(Cluster(bootstrap), [topic.name], partition)
+                async for records in reading:
+                    for record in records:
+                        parts = [record.key, record.value, *(v for _, v in record.headers)]
+                        data = b"\n".join(part for part in parts if part)
+                        if any(trace in data for trace in TRACES_OF_THEM):
+                            found.append(f"{topic.name}/{partition}@{record.offset}")
+        return found
+
+    return asyncio.run(read())
+
+
+COMPACTED = [topic.name for topic in TOPICS if topic.cleanup is not Cleanup.DELETE]
+
+
+async def _compact_at_once(bootstrap: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        (broker,) = (await admin.describe_cluster())["brokers"]
+        node, topic = ConfigResourceType.BROKER, ConfigResourceType.TOPIC
+        often = ConfigResource(node, str(broker["node_id"]), {"log.cleaner.backoff.ms": "100"})
+        each = [ConfigResource(topic, name, AT_ONCE) for name in COMPACTED]
+        await admin.alter_configs([often, *each])
+    finally:
+        await admin.close()
+
+
+async def _fill(bootstrap: str) -> None:
+    """The last segment of a partition is never compacted: ours lie there."""
+    appender = Appender(cluster=Cluster(bootstrap), client_id="filler")
+    try:
+        for number in range(2):
+            await asyncio.sleep(0.1)  # longer than a segment is open
+            await appender.append(
+                [
+                    Outgoing(name, partition, b"filler-%d" % number, b"x")
+                    for name in COMPACTED
+                    for partition in range(PARTITIONS)
+                ]
+            )
+    finally:
+        await appender.stop()
+
+
+def left_after_compaction(bootstrap: str) -> list[str]:
+    """Where records name them, after the broker has come by; tombstones go the second time."""
+    asyncio.run(_fill(bootstrap))
+    return in_topics(bootstrap)
+
+
+def in_postgres(dsn: str) -> list[str]:
+    """The tables that name them."""
+    with psycopg.connect(dsn) as connection:
+        names = connection.execute(
+            "select tablename from pg_tables where schemaname = 'public'"
+        ).fetchall()
+        found = []
+        for (name,) in names:
+            rows = connection.execute(f'select t::text from "{name}" t').fetchall()  # noqa: S608
+            text = "\n".join(row for (row,) in rows)
+            hexed = [trace.hex() for trace in TRACES_OF_THEM]
+            if any(trace in text for trace in [*(t.decode() for t in TRACES_OF_THEM), *hexed]):
+                found.append(name)
+    return found
+
+
+def in_files(directory: Path) -> list[str]:
+    """The files that name them, but for those of the broker, which has compacted nothing yet."""
+    return [
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file()
+        and path.relative_to(directory).parts[0] != "kafka"
+        and any(trace in path.read_bytes() for trace in TRACES_OF_THEM)
+    ]
+
+
+def mirrored(house: House, database: Path) -> None:
+    with httpx.Client(base_url=house.url(), headers=READER) as client:
+        Mirror(database, client, report=print, sleep=time.sleep).sync()
+
+
+def done(house: House) -> int:
+    with psycopg.connect(house.dsn) as connection:
+        found = connection.execute("select count(*) from wipes where done_at is not null")
+        return int(found.fetchone()[0])  # type: ignore[index]
+
+
+def counts(house: House) -> dict[str, int]:
+    answer = httpx.get(f"{house.url()}/admin/user/{USER}", headers=ADMIN, timeout=10)
+    return {name: number for name, number in answer.json()["counts"].items() if number}
+
+
+def test_nothing_is_left_of_a_user_who_was_wiped_while_parts_were_killed(house: House):
+    blob = house.directory / "data" / "blobs" / "lab-uploads" / USER / "report.pdf"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(MARKER.encode())
+    copy = house.directory / "copy.sqlite"
+    house.deliver(all_fates() + mixed(1, 40))
+    house.wait(lambda: counts(house).get("raw_events", 0) >= len(all_fates()) - 1, "their rows")
+    mirrored(house, copy)
+    assert in_files(house.directory)
+    assert in_topics(house.bootstrap)
+    assert in_postgres(house.dsn)
+
+    _wipe_and_kill(house)
+    again = httpx.post(f"{house.url()}/admin/user/{USER}/wipe", headers=ADMIN, timeout=30)
+    assert (again.status_code, again.json()["done"]) == (200, True), again.text
+    assert not counts(house)
+    mirrored(house, copy)
+    assert house.deliver(all_fates()) == len(all_fates()), "copies are still known"
+    for part in PARTS:
+        house.stop(part)
+    assert in_files(house.directory) == []
+    assert in_postgres(house.dsn) == []
+    asyncio.run(_compact_at_once(house.bootstrap))
+    house.wait(lambda: not left_after_compaction(house.bootstrap), "compaction", 60)
+
+
+def _wipe_and_kill(house: House) -> None:
+    """Kills everybody when the first partition is done; what was ordered is carried out."""
+
+    def order() -> None:
+        with suppress(httpx.TransportError):
+            httpx.post(f"{house.url()}/admin/user/{USER}/wipe", headers=ADMIN, timeout=30)
+
+    ordering = threading.Thread(target=order)
+    ordering.start()
+    house.wait(lambda: done(house) > 0, "a partition to be done")
+    for part in PARTS:
+        house.kill(part)
+    ordering.join()
+    for part in PARTS:
+        house.start(part)
+    house.wait(lambda: done(house) == PARTITIONS, "all partitions to be done")

@@ -1,0 +1,201 @@
+"""A partition forgets a user: what its owner does with the order, and what it looks for."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from headwater.processors.wipes import SOURCE, TYPE, Order, digest
+from headwater.schemas.codec import decode
+from headwater.schemas.records import UserForgotten
+from headwater.schemas.topics import (
+    ADMISSIONS,
+    DEAD_LETTERS,
+    EVENTS,
+    OUTCOMES,
+    UNRESOLVED,
+    WAITING,
+    WEBHOOKS,
+    WIPES,
+)
+from headwater.streams.kafka.dead_letters import REPLAY_OF
+from headwater.streams.kafka.records import Outgoing
+from headwater.streams.pipeline.intake import Intake
+from headwater.streams.pipeline.wiping import Search
+from tests.unit.streams.test_intake import (
+    AUTH_OF_1,
+    NOW,
+    intake_of,
+    on,
+    outcomes,
+    raw,
+    read_back,
+    received,
+    restored,
+    step,
+    tick,
+)
+
+DAILY_SUMMARY = "daily-summary"
+CONNECTIONS = "connections"
+
+
+def ordered(offset: int, user: str = "user_1", wipe_id: str = "w1", fence: int | None = None):
+    """The order to wipe, at an offset; it covers what lies before it."""
+    body = msgspec.json.encode(Order(wipe_id, user, (offset if fence is None else fence,)))
+    wipe = received(event_id=f"wipe-{wipe_id}", source=SOURCE, type=TYPE, subject=user, body=body)
+    return raw(wipe, offset)
+
+
+def at_work(*more: object) -> Intake:
+    """An intake that knows user_1 by t1, has a day of theirs, and one of another user."""
+    intake = intake_of()
+    step(intake, raw(received(**AUTH_OF_1)))
+    step(intake, raw(received(event_id="day"), 1))
+    step(intake, raw(received(event_id="other", reference="user_2", subject="t2"), 2))
+    return intake
+
+
+def forgotten(emitted: Sequence[Outgoing]) -> UserForgotten:
+    (record,) = on(list(emitted), WIPES)
+    return decode(record.value, UserForgotten)
+
+
+def test_rows_of_the_user_are_removed_and_those_of_others_stay():
+    intake = at_work()
+    emitted = step(intake, ordered(3))
+    assert [(r.key, r.value) for r in on(emitted, DAILY_SUMMARY)] == [
+        (b'["user_1","garmin","2026-07-01"]', None)
+    ]
+    assert [(r.key, r.value) for r in on(emitted, CONNECTIONS)] == [(b'["t1"]', None)]
+    wipe = forgotten(emitted)
+    assert wipe.names == ["user_1", "t1"]
+    assert wipe.digests == [digest("user_1"), digest("t1")]
+    counts = dict(zip(wipe.found, wipe.counts, strict=True))
+    assert counts == {"terra_connections": 1, "daily_summary": 1, "users": 1, "waiting": 0}
+    assert on(emitted, OUTCOMES) == on(emitted, ADMISSIONS) == []
+
+
+def test_who_is_delivered_in_the_batch_of_the_wipe_is_not_mistaken():
+    """A row that is removed and there again in one batch is written once, as it is in the end."""
+    intake = at_work()
+    before = raw(received(event_id="before", reference="user_1"), 3)
+    after = raw(received(event_id="after", reference="user_1"), 5)
+    emitted = step(intake, before, ordered(4), after)
+    (row,) = on(emitted, DAILY_SUMMARY)
+    assert row.value is not None
+    restart = intake_of()
+    restored(restart, read_back(row), read_back(on(emitted, WIPES)[0]))
+    again = step(restart, ordered(9, wipe_id="w2", fence=5))
+    assert on(again, DAILY_SUMMARY) == [], "what is left was set by the later one alone"
+
+
+def test_what_waits_of_the_users_subject_waits_no_more():
+    intake = intake_of()
+    step(intake, raw(received(**AUTH_OF_1)))
+    step(intake, raw(received(event_id="early", subject="t9"), 1))
+    step(intake, ordered(2))
+    assert [r.key for r in on(tick(intake, NOW + 5_000), WAITING)] == [
+        b'["terra_connections","t9","early"]'
+    ], "whose it is, nobody knows"
+    intake = intake_of()
+    step(intake, raw(received(event_id="early", reference="somebody")))
+    emitted = step(intake, ordered(1, user="somebody"))
+    assert [r.value for r in on(emitted, WAITING)] == [None]
+    assert tick(intake, NOW + 5_000) == []
+
+
+@pytest.mark.parametrize("headers", [(), ((REPLAY_OF, b"webhooks/0@1"),)])
+def test_a_copy_or_a_replay_of_what_was_wiped_brings_nothing_back_and_is_removed(
+    headers: tuple[tuple[str, bytes], ...],
+):
+    intake = at_work()
+    step(intake, ordered(3))
+    (removed,) = step(intake, raw(received(event_id="day"), 4, headers=headers))
+    assert (removed.topic, removed.key, removed.value) == (WEBHOOKS, b"day", None)
+
+
+def test_a_new_delivery_of_the_user_is_new_data():
+    intake = at_work()
+    step(intake, ordered(3))
+    emitted = step(intake, raw(received(event_id="new", reference="user_1"), 4))
+    assert outcomes(emitted)["new"].status == "processed"
+    assert len(on(emitted, DAILY_SUMMARY)) == 1
+    early = step(intake, raw(received(event_id="unnamed"), 5))
+    assert outcomes(early)["unnamed"].status == "parked", "the connection is gone"
+
+
+@pytest.mark.parametrize("topic", [EVENTS, UNRESOLVED])
+def test_a_hop_that_comes_late_is_removed(topic: str):
+    intake = intake_of(partitions=4)
+    changes = {} if topic == EVENTS else {"subject": "t1"}
+    at = next(n for n in range(4) if n != 0)
+    step(intake, raw(received(**AUTH_OF_1)), at=0)
+    found = [
+        hop
+        for number, partition in enumerate(range(4))
+        for hop in on(
+            step(
+                intake,
+                raw(received(event_id=f"e{number}", reference="user_1", **changes), number),
+                at=partition,
+            )
+            if topic == EVENTS
+            else step(intake, raw(received(**AUTH_OF_1), number + 1), at=partition),
+            topic,
+        )
+    ]
+    hop = found[0]
+    body = msgspec.json.encode(Order("w1", "user_1", (9, 9, 9, 9)))
+    wipe = received(event_id="wipe", source=SOURCE, type=TYPE, subject="user_1", body=body)
+    step(intake, raw(wipe, 9), at=hop.partition)
+    (removed,) = step(intake, read_back(hop), at=hop.partition)
+    assert (removed.topic, removed.key, removed.value) == (topic, hop.key, None)
+    assert step(intake, read_back(removed), at=hop.partition) == []
+    assert at
+
+
+def test_an_order_that_is_read_again_after_a_crash_goes_on_and_after_its_end_does_nothing():
+    intake = at_work()
+    first = step(intake, ordered(3))
+    restart = intake_of()
+    restored(restart, *(read_back(record) for record in on(first, WIPES)))
+    again = forgotten(step(restart, ordered(3)))
+    assert (again.names, again.found) == (["user_1", "t1"], forgotten(first).found)
+    done = Search(again, 0).done(NOW)
+    (said,) = restart.found(0, done)
+    assert (restart.wanted(0), decode(said.value, UserForgotten).names) == ([], [])
+    assert step(restart, ordered(3)) == []
+
+
+def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
+    intake = at_work()
+    emitted = {
+        "auth": step(intake_of(), raw(received(**AUTH_OF_1))),
+        "mine": step(intake, raw(received(event_id="mine", reference="user_1"), 3)),
+        "bad": step(intake, raw(received(event_id="bad", body=b"7", reference="user_1"), 4)),
+        "other": step(intake, raw(received(event_id="else", body=b"7", reference="user_2"), 5)),
+    }
+    wipe = forgotten(step(intake, ordered(6)))
+    search = Search(wipe, 0)
+    said = [record for records in emitted.values() for record in records]
+    search.look(OUTCOMES, [read_back(record) for record in on(said, OUTCOMES)])
+    assert {r.key for r in search.removals(OUTCOMES, [])} == {b"auth", b"mine", b"bad"}
+    deliveries = [
+        raw(received(event_id="named", reference="user_1"), 0),
+        raw(received(event_id="unnamed", subject="t1"), 1),
+        raw(received(event_id="twice", reference="user_1"), 2),
+        dataclasses.replace(raw(received(event_id="twice"), 3), value=None),
+        raw(received(event_id="else", reference="user_10", subject="t10"), 4),
+        ordered(6),
+        raw(received(event_id="new", reference="user_1"), 7),
+    ]
+    search.look(WEBHOOKS, deliveries)
+    assert {r.key for r in search.removals(WEBHOOKS, [])} == {b"named", b"unnamed", b"wipe-w1"}
+    letters = [read_back(record) for record in on(said, DEAD_LETTERS)]
+    search.look(DEAD_LETTERS, letters)
+    assert [r.key for r in search.removals(DEAD_LETTERS, [])] == [letters[0].key]
+    counts = search.done(NOW)
+    found = dict(zip(counts.found, counts.counts, strict=True))
+    assert (found["raw_events"], found["traces"], found["dead_letters"]) == (2, 3, 1)
