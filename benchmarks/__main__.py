@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from benchmarks import ingest, pipeline, service, tables, workflows
+from benchmarks import ingest, pipeline, rebuild, service, tables, workflows
 from benchmarks.children import BenchmarkFailed
 from benchmarks.house import say
 from benchmarks.machine import facts
@@ -23,7 +23,9 @@ _TOP: Final = 25
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument(
-    "which", type=click.Choice(["ingest", "pipeline", "workflows", "service"]), required=False
+    "which",
+    type=click.Choice(["ingest", "pipeline", "rebuild", "workflows", "service"]),
+    required=False,
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each. Default: 5; quick, 2.")
 @click.option("--quick", is_flag=True, help="A few minutes rather than ten; figures vary more.")
@@ -41,13 +43,17 @@ def main(
     """Measure Headwater beside the least that anybody could do; all unless WHICH says one."""
     signal.signal(signal.SIGTERM, _end)
     machine = facts()
-    recorder = profiler(profile) if profile and which not in {"ingest", "service"} else None
+    recorder = (
+        profiler(profile) if profile and which not in {"ingest", "rebuild", "service"} else None
+    )
     comparisons: list[Comparison] = []
     try:
         if which in {None, "pipeline"}:
             comparisons.append(_pipeline(quick, rounds, recorder))
         if which in {None, "ingest"}:
             comparisons.append(_ingest(quick, rounds))
+        if which in {None, "rebuild"}:
+            comparisons.append(_rebuild(quick, rounds))
         if which in {None, "workflows"}:
             comparisons += _workflows(quick, rounds, recorder)
         if which in {None, "service"}:
@@ -80,6 +86,13 @@ def _ingest(quick: bool, rounds: int | None) -> Comparison:
     if rounds:
         sizes = dataclasses.replace(sizes, rounds=rounds)
     return ingest.run(sizes)
+
+
+def _rebuild(quick: bool, rounds: int | None) -> Comparison:
+    sizes = rebuild.QUICK if quick else rebuild.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return rebuild.run(sizes)
 
 
 def _workflows(quick: bool, rounds: int | None, recorder: Profiler | None) -> list[Comparison]:

@@ -14,6 +14,7 @@ AIMS: Final[Mapping[tuple[str, str], float]] = {
     ("pipeline", "by hand"): 0.50,
     ("pipeline", "Quix Streams"): 0.70,
     ("pipeline", "stock Faust"): 5.0,
+    ("rebuild", "decode"): 0.50,
     # A step costs at most three appends.
     ("workflows 1", "raw appends"): 0.33,
     ("workflows 50", "raw appends"): 0.35,

@@ -39,6 +39,8 @@ _HOPS: Final = (EVENTS, UNRESOLVED)
 #: The rows as their owners have them, beside those that were made again.
 _LIVE: Final = Family("l")
 _PAGE: Final = 1_000
+#: Waits last a day, and are looked through as seldom as that allows: it costs a scan.
+_GIVE_UP_EVERY_MS: Final = 60_000
 
 
 class _Hops(Emission):
@@ -109,6 +111,8 @@ class Rebuild:
         self._states = [PartitionState(number, store) for number, store in enumerate(stores)]
         self._positions = [state.mark().positions.get(WEBHOOKS, 0) for state in self._states]
         self._park_for_ms = park_for_ms
+        #: When waits were looked through last, by the time of the log.
+        self._gave_up_ms = [0] * len(self._states)
         #: Stores with rows that came by a hop and are not written.
         self._touched: set[int] = set()
 
@@ -135,13 +139,19 @@ class Rebuild:
         """Processes records of a partition, and writes what became of them."""
         claims, now_ms = self._states[number].claims, records[-1].timestamp
         claims.load(record.key for record in records if record.key)
+        processing = self._processing(number, records[0].timestamp)
+        emission = processing.emission
         for record in records:
-            processing = self._processing(number, record.timestamp)
+            emission.now_ms = record.timestamp
             if record.value is not None:
                 _guarded(processing, record, self._admit)
-            processing.give_up(self._park_for_ms)
-            processing.note_users()
-            self._hop(processing.emission.records, record)
+            if record.timestamp - self._gave_up_ms[number] >= _GIVE_UP_EVERY_MS:
+                self._gave_up_ms[number] = record.timestamp
+                processing.give_up(self._park_for_ms)
+            if emission.records:
+                hops, emission.records = emission.records, []
+                self._hop(hops, record)
+        processing.note_users()
         claims.changed(now_ms)
         claims.expire(now_ms)
         self._positions[number] = records[-1].offset + 1

@@ -1,0 +1,139 @@
+"""Making rows again: deliveries a second, beside plain reading and decoding of the same topic.
+
+Method. The topic `webhooks` is filled once. A round reads it whole, twice: one reader decodes every
+delivery and does nothing else, the other is a rebuild with empty stores on disk, as the projector's
+process runs it. Both read a partition after the other, in this process. Five deliveries make a row.
+"""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.house import PARTITIONS, House, opened, say
+from benchmarks.payloads import delivery
+from benchmarks.results import Comparison, Round, Target, turns
+from headwater.processors.providers.placement import Placement
+from headwater.processors.providers.terra.provider import TERRA
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.records import WebhookReceived
+from headwater.schemas.topics import WEBHOOKS
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.partition_reader import read_partition
+from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.kafka.state_store import Identity
+from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.pipeline.partition_state import FORM
+from headwater.streams.pipeline.rebuilding import Rebuild
+
+REBUILD: Final = "rebuild"
+DECODE: Final = "decode"
+_MEMORY_BYTES: Final = 256 * 1024 * 1024
+_PARK_MS: Final = 86_400_000
+_BATCH: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Rounds, and the deliveries that the topic has."""
+
+    rounds: int
+    deliveries: int
+
+
+FULL: Final = Sizes(rounds=5, deliveries=60_000)
+QUICK: Final = Sizes(rounds=2, deliveries=20_000)
+
+
+def run(sizes: Sizes) -> Comparison:
+    """Measures."""
+    targets = {
+        REBUILD: Target(what="headwater rebuild, as far as the rows are made again"),
+        DECODE: Target(what="a consumer that decodes every delivery"),
+    }
+    with opened() as house:
+        say(f"Filling {WEBHOOKS} with {sizes.deliveries:,} deliveries")
+        asyncio.run(_fill(house, sizes.deliveries))
+        ways: dict[str, Callable[[], Awaitable[None]]] = {
+            REBUILD: partial(_rebuild, house),
+            DECODE: partial(_decode, house),
+        }
+        for number in range(sizes.rounds):
+            for name in turns(list(ways), number):
+                seconds, cpu_s = asyncio.run(_timed(ways[name]))
+                rate = sizes.deliveries / seconds
+                say(f"{name}: {rate:,.0f} deliveries/s")
+                cpu_us = {"all": cpu_s / sizes.deliveries * 1e6}
+                targets[name].rounds.append(Round(values={"events_s": rate}, cpu_us=cpu_us))
+    return Comparison(
+        name=REBUILD,
+        title="Rebuild: deliveries/s from webhooks to rows that are made again",
+        measure="events_s",
+        subject=REBUILD,
+        targets=targets,
+    )
+
+
+async def _timed(way: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+    began, cpu = time.perf_counter(), time.process_time()
+    await way()
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
+async def _fill(house: House, count: int) -> None:
+    appender = Appender(cluster=Cluster(house.bootstrap), client_id="benchmark")
+    for first in range(0, count, _BATCH):
+        await appender.append([_record(number) for number in range(first, first + _BATCH)])
+    await appender.stop()
+
+
+def _record(number: int) -> Outgoing:
+    made = delivery(number)
+    event_id = f"{number:032x}"
+    received = WebhookReceived(
+        event_id=event_id,
+        request_id=event_id,
+        source="terra",
+        type="daily",
+        subject=made.subject,
+        reference=made.user,
+        sent_at_ms=1_782_950_400_000 + number,
+        updated_at_ms=0,
+        received_at_ms=1_782_950_400_000 + number,
+        body=made.body,
+    )
+    partition = partition_of(made.user.encode(), PARTITIONS)
+    return Outgoing(WEBHOOKS, partition, event_id.encode(), encode(received))
+
+
+async def _decode(house: House) -> None:
+    for number in range(PARTITIONS):
+        async for records in read_partition(Cluster(house.bootstrap), [WEBHOOKS], number):
+            for record in records:
+                decode(record.value, WebhookReceived)
+
+
+async def _rebuild(house: House) -> None:
+    cluster = Cluster(house.bootstrap)
+    folder = Path(tempfile.mkdtemp(prefix="headwater-rebuild-"))
+    stores = StateStores(folder, _MEMORY_BYTES, now_ms)
+    identities = (
+        Identity(cluster="", group=REBUILD, topics=(WEBHOOKS,), partition=number, form=FORM)
+        for number in range(PARTITIONS)
+    )
+    opened_stores = [stores.open(each) for each in identities]
+    rebuild = Rebuild(Placement({"terra": TERRA}, "user_"), opened_stores, _PARK_MS)
+    try:
+        for number in range(PARTITIONS):
+            async for records in read_partition(cluster, [WEBHOOKS], number):
+                rebuild.take(number, records)
+    finally:
+        rebuild.close()
+        shutil.rmtree(folder)
