@@ -133,12 +133,14 @@ def test_up_runs_an_app_beside_the_rest(tmp_path: Path, scratch: Path):
         assert [reply.code for reply in replies] == ["", ""]
         eventually(
             dsn,
-            "select status, output ->> 'sku', output ->> 'price' from workflow_instance",
+            "select status, output ->> 'sku', output ->> 'price' from workflow_instance "
+            "where workflow_name = 'order'",
             [("complete", "x", "125")],
         )
         eventually(
             dsn,
-            "select name, type, status, attempts from workflow_step order by ordinal",
+            "select name, type, status, attempts from workflow_step "
+            "where workflow_name = 'order' order by ordinal",
             [
                 ("fetch", "do", "completed", 2),
                 ("cool off", "sleep", "completed", 0),
