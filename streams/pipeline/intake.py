@@ -12,8 +12,6 @@ worker owns a partition number of all three topics.
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
-import msgspec
-
 from headwater.processors.providers.envelope import user_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
@@ -44,7 +42,7 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
-from headwater.streams.pipeline.wiping import forget
+from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of
 
 _ROW_REBUILT: Final = "row_rebuilt"
 
@@ -194,7 +192,7 @@ class Intake:
             _take_rebuilt(state, record)
             return
         event = decode(record.value, WebhookAdmitted)
-        if _is_wiped(state, event):
+        if is_wiped(state, event):
             processing.emission.add(_removed(record))
         else:
             processing.own(event, record, replayed=_is_replayed(record))
@@ -205,16 +203,10 @@ class Intake:
         if record.value is None:
             return
         event = decode(record.value, WebhookAdmitted)
-        if _is_wiped(state, event):
+        if is_wiped(state, event):
             processing.emission.add(_removed(record))
             return
-        subject, _ = msgspec.json.decode(record.key or b"", type=tuple[str, str])
-        processing.under(subject, event, record)
-
-
-def _is_wiped(state: PartitionState, event: WebhookAdmitted) -> bool:
-    names = (event.user_id,) if event.user_id else (event.reference, event.subject)
-    return state.wipes.fences.cover(names, event.partition, event.offset)
+        processing.under(subject_of(record.key), event, record)
 
 
 def _removed(record: Incoming) -> Outgoing:

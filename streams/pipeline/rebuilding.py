@@ -19,6 +19,7 @@ from headwater.processors.epochs import Newest
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.results import Effect, NormalizeResult
 from headwater.processors.triggers.decide import NoEffect
+from headwater.processors.wipes import order_of
 from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
 from headwater.schemas.errors import NotYetReadable
@@ -34,6 +35,7 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
+from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of
 
 _HOPS: Final = (EVENTS, UNRESOLVED)
 #: The rows as their owners have them, beside those that were made again.
@@ -164,7 +166,12 @@ class Rebuild:
 
     def _admit(self, processing: Processing, record: Incoming) -> None:
         delivery = decode(record.value, WebhookReceived)
-        claims = self._states[record.partition].claims
+        state = self._states[record.partition]
+        order = order_of(delivery)
+        if order is not None:
+            forget(state, order, delivery, record)
+            return
+        claims = state.claims
         first = claims.first(delivery.event_id, record.offset)
         # A copy is signed later, with the same data: it must not count as the later delivery.
         if first >= record.offset or text_header(record, REPLAY_OF) is not None:
@@ -180,10 +187,12 @@ class Rebuild:
 
             def taken(processing: Processing, record: Incoming, hop: Outgoing = hop) -> None:
                 event = decode(hop.value, WebhookAdmitted)
+                if is_wiped(self._states[hop.partition], event):
+                    return
                 if hop.topic == EVENTS:
                     processing.own(event, record, replayed=False)
                 else:
-                    processing.under((hop.key or b"").decode(), event, record)
+                    processing.under(subject_of(hop.key), event, record)
 
             _guarded(processing, origin, taken)
             processing.note_users()

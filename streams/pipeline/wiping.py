@@ -72,6 +72,18 @@ def forget(
     return [state.wipes.put(wipe), *ended]
 
 
+def is_wiped(state: PartitionState, event: WebhookAdmitted) -> bool:
+    """Whether a delivery that comes by a hop does not count any more."""
+    names = (event.user_id,) if event.user_id else (event.reference, event.subject)
+    return state.wipes.fences.cover(names, event.partition, event.offset)
+
+
+def subject_of(key: bytes | None) -> str:
+    """The subject that a hop of the topic `unresolved` is for."""
+    subject, _ = msgspec.json.decode(key or b"", type=tuple[str, str])
+    return subject
+
+
 def _digests(names: Iterable[str], before: UserForgotten | None) -> list[str]:
     known = [] if before is None else before.digests
     return list(dict.fromkeys([*map(digest, names), *known]))
