@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from http import HTTPMethod
 from importlib.metadata import version
 from typing import Final
@@ -37,12 +38,14 @@ from headwater.gateway.http.schema_registry import registry
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.settings import Settings
-from headwater.gateway.tokens.verifier import Verifier
+from headwater.gateway.users.ports import ForUsers, UserPorts
+from headwater.gateway.users.routes import user_routes
 from headwater.gateway.workflows.entrance import LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
 from headwater.processors.sources import Source, providers_of
+from headwater.projections.deliveries.of_user import connections_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 
@@ -75,12 +78,12 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     clock: Callable[[], int],
     new_request_id: Callable[[], str],
     workflows: WorkflowPorts | None = None,
-    tokens: Verifier | None = None,
+    users: ForUsers | None = None,
     wiping: Wiping | None = None,
 ) -> Litestar:
     """Builds the application; without ports of workflows it has no routes for them.
 
-    Shape:  without a verifier no user's token is taken.
+    Shape:  without what is for users there are no routes for them, and no token is taken.
 
     Units:  the clock in Unix milliseconds.
     """
@@ -88,34 +91,33 @@ def create_app(  # noqa: PLR0913 (all that it joins)
     bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=Budget(read_s=READ_S))
     peer_of = peers_behind(settings.trusted_proxies)
     refusals = Refusals(answers)
-    by_path: dict[str, Receiver] = {}
-    for source in sources:
-        receiver = Receiver(
-            source,
-            log=log,
-            bodies=bodies,
-            peer_of=peer_of,
-            refusals=refusals,
-            metrics=metrics,
-            clock=clock,
-            new_request_id=new_request_id,
-        )
-        by_path |= dict.fromkeys(source.paths, receiver)
-    service = None
+    receiving = partial(
+        Receiver, log=log, bodies=bodies, peer_of=peer_of, refusals=refusals, metrics=metrics,
+        clock=clock, new_request_id=new_request_id,
+    )  # fmt: skip
+    receivers = [(source.paths, receiving(source)) for source in sources]
+    by_path = {path: receiver for paths, receiver in receivers for path in paths}
+    limited = LimitedBodies(bodies, peer_of)
+    callers = Callers(settings.read_key.get_secret_value(), users.tokens if users else None)
+    service, of_users = None, []
     if workflows is not None:
-        service = _workflow_service(settings, workflows, LimitedBodies(bodies, peer_of))
+        service = _workflow_service(settings, workflows, limited)
+    if workflows is not None and users is not None:
+        ports = _user_ports(users, workflows, log, reader, clock, new_request_id)
+        of_users = user_routes(ports, callers, limited, peer_of)
     return Litestar(
         [
             *(_receiving(each, [path]) for path, each in by_path.items() if path != _ROOT),
             _at_root(Home(_VERSION, tuple(by_path)), by_path.get(_ROOT)),
             _any_other_source(", ".join(source.name for source in sources)),
-            read_routes(reader, Callers(settings.read_key.get_secret_value(), tokens)),
+            read_routes(reader, callers),
+            *of_users,
             _admin_routes(settings, reader, log, replays, sources, wiping, workflows, clock),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else [service.router()]),
         ],
-        lifespan=[lambda _app: _running([log, answers, replays], wiping, reader, service)],
+        lifespan=[lambda _app: _running([log, answers, replays], wiping, reader, service, users)],
         before_send=[_add_headers],
         exception_handlers=HANDLERS,
         openapi_config=_openapi(),
@@ -204,6 +206,25 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     return admin_routes(reader, log, replays, providers_of(sources), key, more)
 
 
+def _user_ports(
+    users: ForUsers,
+    workflows: WorkflowPorts,
+    log: DeliveryLog,
+    reader: Reader,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+) -> UserPorts:
+    return UserPorts(
+        outside=users,
+        log=log,
+        commands=workflows.commands,
+        instances=workflows.workflows,
+        connections=partial(connections_of, reader),
+        clock=clock,
+        new_id=new_id,
+    )
+
+
 def _receiving(receiver: ASGIApp, paths: Sequence[str]) -> ASGIRouteHandler:
     @asgi(list(paths), copy_scope=False)
     async def receive_delivery(scope: Scope, receive: Receive, send: Send) -> None:
@@ -258,6 +279,7 @@ async def _running(
     wiping: Wiping | None,
     reader: Reader,
     service: WorkflowService | None,
+    users: ForUsers | None,
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as ports:
         for port in (*kafka, *([] if wiping is None else [wiping.log])):
@@ -267,6 +289,8 @@ async def _running(
         ports.push_async_callback(reader.close)
         if service is not None:
             await ports.enter_async_context(service.running())
+        if users is not None:
+            ports.push_async_callback(users.close)
         yield
 
 

@@ -30,10 +30,10 @@ from headwater.gateway.commands.options import (
     topic_options,
 )
 from headwater.gateway.commands.output import counted, print_rows, say
-from headwater.gateway.commands.user_tokens import verifier_of
+from headwater.gateway.commands.user_tokens import for_users
 from headwater.gateway.request_ids import ulid_source
 from headwater.schemas.errors import HeadwaterError, PartUnavailable
-from headwater.streams.clock import monotonic, now_ms
+from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     from headwater.gateway.http.wiping import Wiping
@@ -159,7 +159,7 @@ async def _serve(settings: "Settings") -> None:
             hooks=load_hooks(settings.workflow_hooks),
             new_id=new_id,
         ),
-        tokens=verifier_of(settings, clock=now_ms, steady_s=monotonic),
+        users=for_users(settings),
     )
     # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
     with member_of_house(cluster, _member("gateway")) as membership:

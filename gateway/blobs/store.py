@@ -9,6 +9,8 @@ from headwater.schemas.errors import Disposition, HeadwaterError
 #: One segment of a key: neither empty nor a name that a file system reads as another place.
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_=@+~-][A-Za-z0-9_=@+~.-]*")
 _KEY_MAX: Final = 512
+#: What is no part of a segment, or would be where it is; = begins a code.
+_NO_SEGMENT: Final = re.compile(r"^\.|[^A-Za-z0-9_@+~.-]")
 
 
 class InvalidBlobKey(HeadwaterError):
@@ -85,3 +87,9 @@ def checked_prefix(prefix: str) -> str:
     if prefix and not prefix.endswith("/"):
         raise InvalidBlobKey(f"expected a prefix that ends with a slash, found {prefix!a}")
     return f"{checked_key(prefix[:-1])}/" if prefix else ""
+
+
+def reports_of(user_id: str) -> str:
+    """The prefix of a user's lab reports; a character that no key has is its code between =."""
+    user = _NO_SEGMENT.sub(lambda found: f"={ord(found[0]):X}=", user_id)
+    return f"lab-uploads/{user}/"

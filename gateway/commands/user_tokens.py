@@ -8,13 +8,28 @@ import click
 from headwater.gateway.commands.options import data_dir_option, examples, settings_from
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER, is_loopback
 from headwater.processors.runs.durations import milliseconds
-from headwater.streams.clock import now_ms
+from headwater.streams.clock import monotonic, now_ms
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headwater.gateway.settings import Settings
     from headwater.gateway.tokens.verifier import Verifier
+    from headwater.gateway.users.ports import ForUsers
+
+
+def for_users(settings: "Settings") -> "ForUsers":
+    """What the gateway has for users alone."""
+    from headwater.gateway.blobs.choice import blobs_at  # noqa: PLC0415 (slow)
+    from headwater.gateway.terra.client import Terra  # noqa: PLC0415 (slow)
+    from headwater.gateway.users.ports import ForUsers  # noqa: PLC0415 (slow)
+
+    return ForUsers(
+        tokens=verifier_of(settings, clock=now_ms, steady_s=monotonic),
+        # Somebody waits for the answer: what fails twice is said to fail.
+        terra=Terra(settings.terra, draw=lambda: 1.0, wall_s=lambda: now_ms() / 1000, attempts=2),
+        blobs=blobs_at(settings.blobs_at),
+    )
 
 
 def verifier_of(

@@ -8,6 +8,7 @@ beside its adapter, in `streams.workflows.client`. Reading is `projections.deliv
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.webhook_log import Again, Appended, Replayed, Stored
 
@@ -32,6 +33,9 @@ class DeliveryLog(Protocol):
 
     async def append(self, delivery: WebhookReceived) -> Appended:
         """Appends a delivery, unless it is known already."""
+
+    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+        """Appends what the house has learnt; returns and fails as `append` does."""
 
     async def read(self, partition: int, offset: int) -> Stored | None:
         """A delivery as it lies in the log; None where there is none (any more)."""

@@ -12,7 +12,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import PathParameter
 
-from headwater.gateway.blobs.store import Blobs, InvalidBlobKey
+from headwater.gateway.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.ports import Wipes
 from headwater.gateway.http.problems import Problem
@@ -103,6 +103,6 @@ def _check(user_id: str) -> None:
 
 async def _without_blobs(blobs: Blobs, user_id: str) -> int:
     try:
-        return await blobs.delete_prefix(f"lab-uploads/{user_id}/")
+        return await blobs.delete_prefix(reports_of(user_id))
     except InvalidBlobKey:
         return 0  # Nobody of that name can have one.

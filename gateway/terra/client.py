@@ -85,6 +85,13 @@ class Terra:
         """Ends the connections."""
         await self._http.aclose()
 
+    def require(self) -> None:
+        """Sees that Terra can be asked at all.
+
+        Errors: TerraNotConfigured.
+        """
+        self._access.require()
+
     async def widget_session(
         self,
         reference_id: str,

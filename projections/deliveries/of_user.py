@@ -13,20 +13,21 @@ from headwater.projections.postgres.statements import filled, names_user, statem
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import Owner, Table
 
-__all__ = ["Connection", "UserWhole", "subjects_of", "user_whole"]
+__all__ = ["Connection", "UserWhole", "connections_of", "subjects_of", "user_whole"]
 
 #: Outcomes that are shown, of those that are done and of those that wait.
 _OUTCOMES_SHOWN: Final = 20
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's link to a wearable account."""
+    """A user's link to a wearable account; `connected_at` is when it was last said to be open."""
 
     terra_user_id: str
     provider: str | None
     active: bool | None
     reference_id: str | None
     scopes: str | None
+    connected_at: datetime | None
     deactivated_at: datetime | None
 
 
@@ -73,6 +74,15 @@ async def subjects_of(reader: PooledReader, user_id: str) -> list[str]:
     return sorted({row["subject"] for row in rows})
 
 
+async def connections_of(reader: PooledReader, user_id: str) -> tuple[Connection, ...]:
+    """The connections of a user, closed ones among them.
+
+    Errors: StoreUnavailable.
+    """
+    rows = await reader.answers(statement("connections_of_user"), user_id=user_id)
+    return msgspec.convert(rows, tuple[Connection, ...])
+
+
 async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
     """What is known of a user; all counts are 0 of somebody who is not known.
 
@@ -88,12 +98,12 @@ async def user_whole(reader: PooledReader, user_id: str) -> UserWhole:
             counts[name] = row["found"]
     for row in await of(statement("deliveries_of_user")):
         counts |= row
-    connections = await of(statement("connections_of_user"))
+    connections = await connections_of(reader, user_id)
     outcomes = await of(statement("outcomes_of_user"), limit=_OUTCOMES_SHOWN)
     subjects = await subjects_of(reader, user_id)
     return UserWhole(
         user_id=user_id,
-        connections=msgspec.convert(connections, tuple[Connection, ...]),
+        connections=connections,
         counts=msgspec.convert(counts, dict[str, int]),
         last_outcomes=msgspec.convert(outcomes, tuple[Outcome, ...]),
         waiting=await waiting_of(reader, subjects, limit=_OUTCOMES_SHOWN),

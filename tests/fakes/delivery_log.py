@@ -7,8 +7,10 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.gateway.http.ports import DeliveryLog
+from headwater.processors.providers.headwater.delivering import delivery_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import RequestAnswered, WebhookReceived
 from headwater.streams.pipeline.webhook_log import Again, Appended, Replayed, Stored
 
@@ -36,6 +38,9 @@ class MemoryLog:
             return Appended(duplicate=True)
         self.deliveries.append(delivery)
         return Appended(duplicate=False)
+
+    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+        return await self.append(delivery_of(fact, request_id=request_id, now_ms=fact.at_ms))
 
     async def read(self, partition: int, offset: int) -> Stored | None:
         del partition

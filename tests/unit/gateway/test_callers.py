@@ -10,11 +10,14 @@ from click.testing import CliRunner
 from litestar.testing import TestClient
 
 from headwater.gateway.app import create_app
+from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import token as token_command
 from headwater.gateway.commands.user_tokens import verifier_of, with_development_issuer
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
+from headwater.gateway.terra.client import Terra
+from headwater.gateway.users.ports import ForUsers
 from headwater.projections.deliveries.queries import Reader
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
@@ -45,7 +48,11 @@ def users(jwks: Path) -> Iterator[TestClient[Any]]:
         replays=MemoryReplays(),
         clock=lambda: NOW_S * 1000,
         new_request_id=lambda: "request-1",
-        tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
+        users=ForUsers(
+            tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
+            terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),
+            blobs=FolderBlobs(jwks.parent / "blobs"),
+        ),
     )
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client

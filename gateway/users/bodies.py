@@ -1,0 +1,112 @@
+"""What users send as JSON, and what they are answered."""
+
+import re
+from typing import Annotated, Any, Final
+
+import msgspec
+from typing_extensions import override
+
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.bodies import Body
+from headwater.processors.texts import fault_of
+
+DAYS_MAX: Final = 1460
+_URL_MAX: Final = 2048
+_PROVIDERS_MAX: Final = 100
+#: An address that a browser or an app opens. Those of scripts would run as Terra's page.
+_URL: Final = re.compile(
+    r"(?!javascript:|data:|vbscript:|file:)[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE
+)
+
+_Url = Annotated[
+    str,
+    msgspec.Meta(max_length=_URL_MAX, description="Where Terra leads the user then; any scheme."),
+]
+_Provider = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_]{1,64}$")]
+
+
+def _as_they_are(name: str) -> str:
+    return name
+
+
+class NewConnection(Body, frozen=True, kw_only=True, rename=_as_they_are):
+    """Which wearables a user may choose from, all by default, and where to go then."""
+
+    providers: Annotated[
+        tuple[_Provider, ...],
+        msgspec.Meta(max_length=_PROVIDERS_MAX, description="As Terra writes them, as GARMIN."),
+    ] = ()
+    success_url: _Url | None = None
+    failure_url: _Url | None = None
+
+    @override
+    def check(self, at: str = "") -> None:
+        for name, url in (("success_url", self.success_url), ("failure_url", self.failure_url)):
+            if url is not None and (fault_of(name, url, _URL_MAX) or not _URL.fullmatch(url)):
+                raise Problem(
+                    "invalid_body",
+                    f"{at}{name}: expected an address such as https://app.example/done, found "
+                    f"{url[:60]!r}",
+                    field=f"{at}{name}",
+                )
+
+
+class NewImport(Body, frozen=True, kw_only=True, rename=_as_they_are):
+    """How many days back data is asked for."""
+
+    days: Annotated[
+        Any,
+        msgspec.Meta(
+            description=f"1 to {DAYS_MAX}; more is taken for {DAYS_MAX}.",
+            extra_json_schema={"extra": {"type": "integer", "minimum": 1}},
+        ),
+    ] = None
+
+    @override
+    def check(self, at: str = "") -> None:
+        # A truth value is a number to Python, and nobody means one.
+        if type(self.days) is not int or self.days < 1:
+            found = "nothing" if self.days is None else repr(self.days)[:60]
+            raise Problem(
+                "invalid_days",
+                f"{at}days: expected a whole number from 1 to {DAYS_MAX}, found {found}",
+                field=f"{at}days",
+            )
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A page on which the user connects a wearable.
+
+    Units:  expires_in in seconds.
+    """
+
+    url: str
+    session_id: str
+    expires_in: float
+
+
+class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance of a workflow."""
+
+    workflow: str
+    id: str
+
+
+class Importing(msgspec.Struct, frozen=True, kw_only=True):
+    """What was begun: so many requests for so many connections, as an instance to follow."""
+
+    ok: bool
+    days: int
+    connections: int
+    requests: int
+    instance: NamedInstance
+
+
+class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A lab report that is kept, and what Terra said to it."""
+
+    ok: bool
+    upload_id: str
+    storage_key: str
+    terra_status: str
+    note: str

@@ -1,0 +1,159 @@
+"""Lab reports as forms bring them: read within limits, and looked at before anything is kept."""
+
+import asyncio
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from litestar.datastructures import Headers
+from litestar.types import Receive
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+
+from headwater.gateway.blobs.store import reports_of
+from headwater.gateway.http.bodies import BodyReader
+from headwater.gateway.http.budget import Hold, Refusal
+from headwater.gateway.http.problems import Problem
+
+FILE_BYTES_MAX: Final = 10 * 1024 * 1024
+#: What a form may have beside the file: boundaries, headers, other fields.
+_FORM_BYTES_MAX: Final = 64 * 1024
+BODY_BYTES_MAX: Final = FILE_BYTES_MAX + _FORM_BYTES_MAX
+_FIELD: Final = "file"
+_NAME_MAX: Final = 512
+_PIECE_BYTES: Final = 256 * 1024
+_HEADERS_MAX: Final = 16
+_SEGMENTS_MAX: Final = 64
+
+#: By content type: the extension that a report is kept under.
+EXTENSIONS: Final = {"application/pdf": "pdf", "image/png": "png", "image/jpeg": "jpg"}
+_TYPES: Final = {"pdf": "application/pdf", "png": "image/png", "jpg": "image/jpeg"} | {
+    "jpeg": "image/jpeg"
+}
+
+
+class Report(NamedTuple):
+    """A file as it was sent; the name is a text, and never a path of ours."""
+
+    name: str
+    content_type: str
+    content: bytes
+
+    @property
+    def extension(self) -> str:
+        """What its storage key ends with."""
+        return EXTENSIONS[self.content_type]
+
+
+async def read_report(headers: Headers, receive: Receive, reader: BodyReader, hold: Hold) -> Report:
+    """Reads the form.
+
+    Errors: Problem.
+    """
+    boundary = _boundary(headers.get("content-type", ""))
+    length = headers.get("content-length", "")
+    found = await reader.read(receive, int(length) if length.isdecimal() else None, hold)
+    if isinstance(found, Refusal):
+        await reader.drain(receive, hold)
+        if found.code == "body_too_large":
+            raise _too_large()
+        raise Problem(found.code, found.detail)
+    # A large form takes some milliseconds to take apart: others should not wait for it.
+    return await asyncio.to_thread(report_of, found, boundary)
+
+
+def report_of(body: bytes, boundary: str) -> Report:
+    """The file of a form, whose body is whole.
+
+    Errors: Problem.
+    """
+    files = _files(body, boundary)
+    if not files:
+        raise _missing("a file, found none")
+    if len(files) > 1:
+        raise Problem(
+            "expected_multipart", f"{_FIELD}: expected it once, found it again", field=_FIELD
+        )
+    segment, content = files[0]
+    if not content:
+        raise _missing("a file, found an empty one")
+    if len(content) > FILE_BYTES_MAX:
+        raise _too_large()
+    name = segment.filename or ""
+    if len(name) > _NAME_MAX or "\0" in name:
+        raise Problem(
+            "invalid_body",
+            f"{_FIELD}: expected a name of at most {_NAME_MAX} characters without NUL, found "
+            f"{name[:60]!r}",
+            field=_FIELD,
+        )
+    return Report(name, _type_of(segment.content_type, name), content)
+
+
+def _boundary(content_type: str) -> str:
+    kind, options = parse_options_header(content_type)
+    boundary: str = options.get("boundary", "")
+    if kind.lower() != "multipart/form-data" or not boundary:
+        raise Problem(
+            "expected_multipart",
+            "content-type: expected multipart/form-data with a boundary, found "
+            f"{content_type[:60]!r}",
+            field="content-type",
+        )
+    return boundary
+
+
+def _files(body: bytes, boundary: str) -> list[tuple[MultipartSegment, bytes]]:
+    """The fields that are the file. Other fields are passed over: nothing of them is kept."""
+    found: list[tuple[MultipartSegment, bytearray]] = []
+    current: bytearray | None = None
+    try:
+        with PushMultipartParser(
+            boundary, max_header_count=_HEADERS_MAX, max_segment_count=_SEGMENTS_MAX
+        ) as parser:
+            for start in range(0, len(body), _PIECE_BYTES):
+                for event in parser.parse(body[start : start + _PIECE_BYTES]):
+                    if isinstance(event, MultipartSegment):
+                        is_file = event.name == _FIELD and event.filename is not None
+                        current = bytearray() if is_file else None
+                        if current is not None:
+                            found.append((event, current))
+                    elif event is not None and current is not None:
+                        current += event
+    except (MultipartError, ValueError, LookupError) as error:
+        raise Problem(
+            "expected_multipart", f"expected a whole form of multipart/form-data, found: {error}"
+        ) from error
+    return [(segment, bytes(content)) for segment, content in found]
+
+
+def _type_of(content_type: str | None, name: str) -> str:
+    """What a file is: what its type says, if that is one of ours, else what its name ends with."""
+    said = (content_type or "").partition(";")[0].strip().lower()
+    said = "image/jpeg" if said == "image/jpg" else said
+    if said in EXTENSIONS:
+        return said
+    suffix = PurePosixPath(name).suffix[1:].lower()
+    if suffix in _TYPES:
+        return _TYPES[suffix]
+    raise Problem(
+        "unsupported_file_type",
+        f"{_FIELD}: expected a PDF, PNG or JPEG by its type or the end of its name, found "
+        f"{said[:60]!r} and {name[-60:]!r}",
+        field=_FIELD,
+    )
+
+
+def _missing(expected: str) -> Problem:
+    return Problem("missing_file_field", f"{_FIELD}: expected {expected}", field=_FIELD)
+
+
+def _too_large() -> Problem:
+    return Problem(
+        "file_too_large",
+        f"{_FIELD}: expected at most {FILE_BYTES_MAX} bytes, found more",
+        field=_FIELD,
+    )
+
+
+def storage_key(user_id: str, upload_id: str, extension: str) -> str:
+    """Where a report is kept."""
+    return f"{reports_of(user_id)}{upload_id}.{extension}"

@@ -1,0 +1,176 @@
+"""Uploading a lab report: it is kept, and then given to Terra by a workflow.
+
+A report is safe before Terra hears of it: first its bytes are durable, then the fact that it was
+uploaded. So whatever fails after that, nobody has to upload it again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from litestar import Request, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import (
+    OpenAPIFormat,
+    OpenAPIMediaType,
+    OpenAPIType,
+    Operation,
+    RequestBody,
+    Schema,
+)
+from litestar.types import Scope
+
+from headwater.gateway.http.bodies import BodyReader
+from headwater.gateway.http.budget import Budget
+from headwater.gateway.http.callers import user_of
+from headwater.gateway.http.openapi import problem_responses
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.request_scope import request_id_of
+from headwater.gateway.terra.instances import LAB, LabParams, LabResult
+from headwater.gateway.users.bodies import Uploaded
+from headwater.gateway.users.lab_reports import BODY_BYTES_MAX, Report, read_report, storage_key
+from headwater.gateway.users.ports import UserPorts
+from headwater.gateway.users.starting import begin, output_of, status_of
+from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.schemas.providers.headwater import LabUploaded
+from headwater.streams.workflows.client import OutcomeUnknown
+
+AnyRequest: TypeAlias = Request[Any, Any, Any]
+
+#: Seconds that a user waits for Terra's answer; the workflow gives up earlier.
+_RESULT_WITHIN_S: Final = 40.0
+#: Seconds for a file: 10 MiB in two minutes are 87 kB/s.
+_READ_S: Final = 120.0
+_READS_MAX: Final = 64
+_HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+_SUBMITTED: Final = "submitted"
+_PENDING: Final = "pending"
+_NOTES: Final = {
+    _SUBMITTED: "Run `headwater sync` in about 30 s to pull biomarkers.",
+    _PENDING: "The report is kept, and Terra gets it as soon as it can be asked.",
+}
+
+
+_PROBLEMS: Final = (
+    "expected_multipart",
+    "missing_file_field",
+    "invalid_body",
+    "unsupported_file_type",
+    "file_too_large",
+    "terra_upload_failed",
+    "terra_not_configured",
+    "blobs_unavailable",
+    "broker_unavailable",
+    "not_yet_readable",
+    "bad_request",
+    "body_timeout",
+    "too_many_requests",
+    "overloaded",
+    "jwks_unavailable",
+)
+
+
+@dataclass
+class _Form(Operation):
+    """The body of the route, which types of Litestar's do not say."""
+
+    def __post_init__(self) -> None:
+        file = Schema(
+            type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY, description="PDF, PNG or JPEG."
+        )
+        form = Schema(type=OpenAPIType.OBJECT, properties={"file": file}, required=["file"])
+        self.request_body = RequestBody(
+            content={"multipart/form-data": OpenAPIMediaType(schema=form)}, required=True
+        )
+
+
+def upload_route(ports: UserPorts, peer_of: Callable[[Scope], str]) -> HTTPRouteHandler:
+    """The route."""
+    # Whoever uploads is known, may be a telephone, and keeps no delivery waiting.
+    budget = Budget(reads_max=_READS_MAX, held_bytes_max=_HELD_BYTES_MAX, read_s=_READ_S)
+    uploads = BodyReader(max_bytes=BODY_BYTES_MAX, budget=budget)
+
+    @post(
+        "/labs/upload",
+        status_code=200,
+        operation_class=_Form,
+        summary="Upload a lab report",
+        description="A PDF, PNG or JPEG of at most 10 MiB, in the field `file`. It is kept before "
+        "Terra reads it; what Terra finds comes some 30 s later, as biomarkers. With 502 it is "
+        "kept all the same.",
+        responses={
+            **problem_responses(*_PROBLEMS),
+            200: ResponseSpec(Uploaded, generate_examples=False, description="It is kept."),
+        },
+    )
+    async def upload(request: AnyRequest) -> Uploaded:
+        ports.terra.require()
+        hold = uploads.hold(peer_of(request.scope))
+        try:
+            report = await read_report(request.headers, request.receive, uploads, hold)
+            params = await _keep(
+                ports, report, user_of(request.scope), request_id_of(request.scope)
+            )
+        finally:
+            hold.release()
+        return await _submit(ports, params)
+
+    return upload
+
+
+async def _keep(ports: UserPorts, report: Report, user_id: str, request_id: str) -> LabParams:
+    """Makes the bytes durable, then the fact.
+
+    Errors: BlobsUnavailable, BrokerUnavailable, Overloaded.
+    """
+    upload_id = ports.new_id()
+    key = storage_key(user_id, upload_id, report.extension)
+    await ports.blobs.write(key, report.content, report.content_type)
+    fact = LabUploaded(
+        at_ms=ports.clock(),
+        user_id=user_id,
+        upload_id=upload_id,
+        storage_key=key,
+        original_name=report.name,
+        content_type=report.content_type,
+        size=len(report.content),
+    )
+    await ports.log.tell(fact, request_id=request_id)
+    return LabParams(
+        upload_id=upload_id,
+        user_id=user_id,
+        storage_key=key,
+        original_name=report.name,
+        content_type=report.content_type,
+    )
+
+
+async def _submit(ports: UserPorts, params: LabParams) -> Uploaded:
+    """Has the report given to Terra, and says what came of it.
+
+    Errors: Problem.
+    """
+    result = None
+    try:
+        await begin(ports.commands, LAB, params.upload_id, params)
+        status = await status_of(ports.instances, LAB, params.upload_id, _RESULT_WITHIN_S)
+        result = output_of(status, LabResult)
+    except (OutcomeUnknown, BrokerUnavailable, Overloaded):
+        pass  # The report is kept; it is not said to have failed.
+    terra_status = _PENDING if result is None else result.terra_status
+    if terra_status not in _NOTES:
+        raise Problem(
+            "terra_upload_failed",
+            f"The report is kept, and Terra did not take it: {terra_status}.",
+            upload_id=params.upload_id,
+            storage_key=params.storage_key,
+            terra_status=terra_status,
+        )
+    return Uploaded(
+        ok=True,
+        upload_id=params.upload_id,
+        storage_key=params.storage_key,
+        terra_status=terra_status,
+        note=_NOTES[terra_status],
+    )

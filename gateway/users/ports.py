@@ -1,0 +1,101 @@
+"""What the routes of users need of the outside."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headwater.gateway.blobs.store import Blobs
+from headwater.gateway.terra.answers import TerraUser, WidgetSession
+from headwater.gateway.tokens.verifier import Verifier
+from headwater.projections.deliveries.of_user import Connection
+from headwater.projections.workflows.queries import Placed
+from headwater.schemas.providers.headwater import Fact
+from headwater.streams.pipeline.webhook_log import Appended
+from headwater.streams.workflows.client import Commands
+
+
+class AsksTerra(Protocol):
+    """Terra's API.
+
+    Errors: TerraNotConfigured, TerraFailed, TerraRefused; from all but `close`.
+    """
+
+    def require(self) -> None:
+        """Sees that Terra can be asked at all."""
+
+    async def widget_session(
+        self,
+        reference_id: str,
+        *,
+        providers: tuple[str, ...] = (),
+        success_url: str | None = None,
+        failure_url: str | None = None,
+    ) -> WidgetSession:
+        """Begins a session in which a user connects a wearable."""
+
+    async def subscriptions(self, reference_id: str) -> Sequence[TerraUser]:
+        """The connections that Terra has for a user."""
+
+    async def close(self) -> None:
+        """Ends the connections."""
+
+
+class Tells(Protocol):
+    """The log of deliveries, for what the house has learnt.
+
+    Errors: Overloaded, BrokerUnavailable.
+    """
+
+    async def tell(self, fact: Fact, *, request_id: str) -> Appended:
+        """Appends a fact; returns when it is durable."""
+
+
+class ListsInstances(Protocol):
+    """The instances of workflows.
+
+    Errors: StoreUnavailable.
+    """
+
+    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
+        """An instance; None when there is none (yet)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForUsers:
+    """What is there for users alone; without a verifier no token is taken."""
+
+    tokens: Verifier | None
+    terra: AsksTerra
+    blobs: Blobs
+
+    async def close(self) -> None:
+        """Ends connections."""
+        await self.terra.close()
+        await self.blobs.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserPorts:
+    """All that the routes need.
+
+    Shape:  `connections` gives those of a user; it raises StoreUnavailable.
+    Units:  the clock in Unix milliseconds.
+    """
+
+    outside: ForUsers
+    log: Tells
+    commands: Commands
+    instances: ListsInstances
+    connections: Callable[[str], Awaitable[Sequence[Connection]]]
+    clock: Callable[[], int]
+    new_id: Callable[[], str]
+
+    @property
+    def terra(self) -> AsksTerra:
+        """Terra."""
+        return self.outside.terra
+
+    @property
+    def blobs(self) -> Blobs:
+        """Where files are kept."""
+        return self.outside.blobs

@@ -1,0 +1,161 @@
+"""The routes of users under /v1. Each user sees and changes what is theirs."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+from litestar import Request, Router, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
+from litestar.types import Scope
+
+from headwater.gateway.http.callers import Callers, user_of
+from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.openapi import USER_TOKEN, problem_responses
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.http.request_scope import request_id_of
+from headwater.gateway.terra.client import DATA_TYPES
+from headwater.gateway.terra.errors import TerraFailed
+from headwater.gateway.terra.instances import IMPORT, ImportParams
+from headwater.gateway.users.bodies import (
+    DAYS_MAX,
+    Importing,
+    NamedInstance,
+    NewConnection,
+    NewImport,
+    Session,
+)
+from headwater.gateway.users.connections import Connections, reconciled
+from headwater.gateway.users.lab_uploads import upload_route
+from headwater.gateway.users.ports import UserPorts
+from headwater.gateway.users.starting import begin
+from headwater.gateway.workflows.entrance import BodyRequest, LimitedBodies
+
+AnyRequest: TypeAlias = Request[Any, Any, Any]
+
+#: Seconds that a user waits for a page to connect on.
+_SESSION_WITHIN_S: Final = 20.0
+_OF_BODIES: Final = (
+    "invalid_body",
+    "bad_request",
+    "body_timeout",
+    "body_too_large",
+    "too_many_requests",
+    "overloaded",
+)
+_OF_TOKENS: Final = ("jwks_unavailable",)
+
+
+def user_routes(
+    ports: UserPorts,
+    callers: Callers,
+    bodies: LimitedBodies,
+    peer_of: Callable[[Scope], str],
+) -> list[Router]:
+    """The routes, those with JSON and the one with a form."""
+    shared: dict[str, Any] = {
+        "guards": [callers.users_only, known_parameters],
+        "security": [{USER_TOKEN: []}],
+        "request_max_body_size": None,
+        "tags": ["users"],
+    }
+    return [
+        Router(
+            "/v1",
+            route_handlers=[_connect(ports), _me(ports), _import(ports)],
+            middleware=[bodies],
+            request_class=BodyRequest,
+            **shared,
+        ),
+        Router("/v1", route_handlers=[upload_route(ports, peer_of)], **shared),
+    ]
+
+
+def _connect(ports: UserPorts) -> HTTPRouteHandler:
+    @post(
+        "/connect",
+        status_code=200,
+        summary="Connect a wearable",
+        description="Begins a session at Terra; lead the user to its url. Terra gets the user's id "
+        "as reference_id, so what comes of it is known to be the user's.",
+        responses=problem_responses(
+            "terra_failed", "terra_not_configured", *_OF_BODIES, *_OF_TOKENS
+        ),
+    )
+    async def connect(request: AnyRequest, data: JSONBody[NewConnection]) -> Session:
+        try:
+            async with asyncio.timeout(_SESSION_WITHIN_S):
+                found = await ports.terra.widget_session(
+                    user_of(request.scope),
+                    providers=data.providers,
+                    success_url=data.success_url,
+                    failure_url=data.failure_url,
+                )
+        except TimeoutError:
+            raise TerraFailed(
+                f"expected an answer of Terra's within {_SESSION_WITHIN_S:g} s, found none"
+            ) from None
+        return Session(url=found.url, session_id=found.session_id, expires_in=found.expires_in)
+
+    return connect
+
+
+def _me(ports: UserPorts) -> HTTPRouteHandler:
+    @get(
+        "/me",
+        summary="What is connected",
+        description="Your connections, brought to agree with those that Terra has. While Terra "
+        "does not answer, they are those that we have, with `reconciled: false`.",
+        responses=problem_responses("store_unavailable", *_OF_TOKENS),
+    )
+    async def me(request: AnyRequest) -> Connections:
+        return await reconciled(ports, user_of(request.scope), request_id_of(request.scope))
+
+    return me
+
+
+def _import(ports: UserPorts) -> HTTPRouteHandler:
+    @post(
+        "/import",
+        status_code=202,
+        summary="Import days of the past",
+        description=f"Asks Terra for as many days of each active connection, {DAYS_MAX} at most, "
+        "by a workflow; the data comes as deliveries do.",
+        responses=problem_responses(
+            "invalid_days",
+            "no_connections",
+            "terra_not_configured",
+            "broker_unavailable",
+            "store_unavailable",
+            "outcome_unknown",
+            "worker_unavailable",
+            "not_yet_readable",
+            *_OF_BODIES,
+            *_OF_TOKENS,
+        ),
+    )
+    async def import_days(request: AnyRequest, data: JSONBody[NewImport]) -> Importing:
+        ports.terra.require()
+        user_id = user_of(request.scope)
+        found = await reconciled(ports, user_id, request_id_of(request.scope))
+        active = tuple(each.terra_user_id for each in found.connections if each.active)
+        if not active:
+            raise Problem("no_connections", "expected an active connection, found none")
+        params = ImportParams(
+            user_id=user_id,
+            days=min(data.days, DAYS_MAX),
+            until=datetime.fromtimestamp(ports.clock() / 1000, UTC).date().isoformat(),
+            connections=active,
+        )
+        instance_id = ports.new_id()
+        await begin(ports.commands, IMPORT, instance_id, params)
+        return Importing(
+            ok=True,
+            days=params.days,
+            connections=len(active),
+            requests=len(active) * len(DATA_TYPES),
+            instance=NamedInstance(workflow=IMPORT, id=instance_id),
+        )
+
+    return import_days

@@ -1,0 +1,436 @@
+"""What users ask: Terra's stand-in and Postgres are real, the log and the workflows in memory."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from litestar.testing import TestClient
+
+from headwater.gateway.app import create_app
+from headwater.gateway.blobs.folder import FolderBlobs
+from headwater.gateway.commands.user_tokens import verifier_of
+from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
+from headwater.gateway.terra.client import Terra
+from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
+from headwater.gateway.users.ports import ForUsers
+from headwater.gateway.workflows.authorization import WorkflowHooks
+from headwater.gateway.workflows.routes import WorkflowPorts
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.workflows.answers import Placed
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.terra import StandIn, Taken
+from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, USER, key_set, token
+from tests.unit.gateway.problem_contract import assert_problem
+from tests.unit.gateway.workflow_fakes import MemoryCommands, instance, reply
+
+Connect = Callable[..., None]
+
+BEARER = {"authorization": f"Bearer {token()}"}
+PDF = ("report.pdf", b"%PDF-1.7 a report", "application/pdf")
+SUBMITTED = {
+    "at_ms": NOW_S * 1000,
+    "terra_status": "submitted",
+    "terra_upload_id": "t-1",
+    "terra_response": "{}",
+}
+
+
+class Instances:
+    """Every instance has ended with what is put here."""
+
+    def __init__(self) -> None:
+        self.output: dict[str, Any] = SUBMITTED
+
+    async def next_offsets(self) -> dict[int, int]:
+        return {}
+
+    async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
+        del workflow_name, instance_id
+        return instance(status="complete", output=json.dumps(self.output))
+
+
+@pytest.fixture(scope="module")
+def stand_in(scratch: Path) -> Iterator[StandIn]:
+    directory = scratch / "user-routes"
+    directory.mkdir()
+    with StandIn(directory, Taken().url) as running:
+        yield running
+
+
+class House:
+    """A gateway and what is behind it."""
+
+    def __init__(self, dsn: str, folder: Path, terra: Terra) -> None:
+        self.log = MemoryLog()
+        self.commands = MemoryCommands()
+        self.instances = Instances()
+        self.blobs = folder / "blobs"
+        jwks = folder / "jwks.json"
+        jwks.write_bytes(key_set())
+        self.settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
+        numbers = count(1)
+        self.app = create_app(
+            self.settings,
+            sources=sources_with_secrets(self.settings, {}),
+            log=self.log,
+            reader=Reader(dsn),
+            answers=MemoryAnswers(),
+            replays=MemoryReplays(),
+            clock=lambda: NOW_S * 1000,
+            new_request_id=lambda: f"id-{next(numbers)}",
+            workflows=WorkflowPorts(
+                commands=self.commands,
+                workflows=self.instances,  # type: ignore[arg-type]
+                hooks=WorkflowHooks(),
+                new_id=lambda: "unused",
+            ),
+            users=ForUsers(
+                tokens=verifier_of(self.settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
+                terra=terra,
+                blobs=FolderBlobs(self.blobs),
+            ),
+        )
+
+    def forget(self) -> None:
+        self.log.deliveries.clear()
+        self.log.away = False
+        self.commands.sent.clear()
+        self.commands.answer = lambda _: reply()
+        self.instances.output = SUBMITTED
+        shutil.rmtree(self.blobs, ignore_errors=True)
+
+    def facts(self) -> list[dict[str, Any]]:
+        return [json.loads(each.body) for each in self.log.deliveries]
+
+
+@pytest.fixture(scope="module")
+def dsn(module_database: str) -> str:
+    migrate(module_database, lambda _: None)
+    return module_database
+
+
+@pytest.fixture(scope="module")
+def running(
+    dsn: str, stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[House, TestClient[Any]]]:
+    house = House(dsn, tmp_path_factory.mktemp("house"), stand_in.client())
+    with TestClient(house.app, raise_server_exceptions=False) as client:
+        client.headers.update(BEARER)
+        yield house, client
+
+
+@pytest.fixture
+def house(running: tuple[House, TestClient[Any]]) -> House:
+    """The gateway of all tests, as if it were new."""
+    running[0].forget()
+    return running[0]
+
+
+@pytest.fixture
+def client(running: tuple[House, TestClient[Any]], house: House) -> TestClient[Any]:
+    del house
+    return running[1]
+
+
+@pytest.fixture
+def nobody_asked(stand_in: StandIn) -> Iterator[None]:
+    """Terra does not answer any more."""
+    stand_in.fail("status", status=500, path="/v2", times=1_000)
+    yield
+    stand_in.work()
+
+
+@pytest.fixture
+def connections(dsn: str) -> Iterator[Connect]:
+    """Makes rows of connections; they go with the test."""
+    with psycopg.connect(dsn, autocommit=True) as database:
+
+        def make(*subjects: str, active: bool = True) -> None:
+            for subject in subjects:
+                database.execute(
+                    "insert into terra_connections (terra_user_id, user_id, provider, active,"
+                    " column_sources, updated_at) values (%s, %s, 'GARMIN', %s, '{}', now())",
+                    (subject, USER, active),
+                )
+
+        yield make
+        database.execute("delete from terra_connections")
+
+
+ROUTES = [
+    ("POST", "/v1/connect"),
+    ("GET", "/v1/me"),
+    ("POST", "/v1/import"),
+    ("POST", "/v1/labs/upload"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_route_of_users_takes_their_tokens_alone(
+    client: TestClient[Any], method: str, path: str
+) -> None:
+    for given in ("", "Bearer dev-read-key", f"Bearer {token(exp=1)}"):
+        answer = client.request(method, path, headers={"authorization": given})
+        assert_problem(answer, 401, "unauthorized")
+    assert_problem(client.request(method, f"{path}?user_id=a"), 400, "unknown_parameter")
+
+
+def test_a_session_to_connect_is_begun_at_terra_for_the_user(client: TestClient[Any]) -> None:
+    wanted = {"providers": ["GARMIN"], "success_url": "amy://done"}
+    answer = client.post("/v1/connect", json=wanted)
+    assert answer.status_code == 200, answer.text
+    assert set(answer.json()) == {"url", "session_id", "expires_in"}
+    assert client.post("/v1/connect").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"providers": "GARMIN"}, "providers"),
+        ({"providers": ["a b"]}, "providers"),
+        ({"providers": [None]}, "providers"),
+        ({"providers": ["A"] * 101}, "providers"),
+        ({"success_url": 7}, "success_url"),
+        ({"success_url": "nowhere"}, "success_url"),
+        ({"success_url": "https://a/\0"}, "success_url"),
+        ({"failure_url": "javascript://a%0Aalert(1)"}, "failure_url"),
+        ({"failure_url": "https://a/" + "x" * 2050}, "failure_url"),
+        ({"provider": []}, "provider"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(client: TestClient[Any], body: Any, field: str) -> None:  # noqa: ANN401
+    found = assert_problem(client.post("/v1/connect", json=body), 400, "invalid_body")
+    assert found["field"].startswith(field)
+
+
+@pytest.mark.usefixtures("nobody_asked")
+def test_without_terra_nobody_is_led_anywhere(client: TestClient[Any]) -> None:
+    assert_problem(client.post("/v1/connect", json={}), 502, "terra_failed")
+
+
+def test_connections_are_brought_to_agree_with_those_of_terra(
+    house: House,
+    client: TestClient[Any],
+    stand_in: StandIn,
+    connections: Connect,
+) -> None:
+    stand_in.add("both", "theirs", reference=USER)
+    stand_in.add("strange", reference="user_bo")
+    connections("both", "ours")
+    connections("closed", active=False)
+    found = client.get("/v1/me").json()
+    assert (found["user_id"], found["reconciled"]) == (USER, True)
+    active = {each["terra_user_id"]: each["active"] for each in found["connections"]}
+    assert active == {"both": True, "closed": False, "ours": False, "theirs": True}
+    theirs = found["connections"][3]
+    assert (theirs["provider"], theirs["scopes"]) == ("GARMIN", "DAILY")
+    assert theirs["connected_at"].startswith("2026-01-01T00:00:00")
+    assert found["connections"][2]["deactivated_at"]
+    told = {(each["type"], each["terra_user_id"]) for each in house.facts()}
+    assert told == {("connection_listed", "theirs"), ("connection_gone", "ours")}
+
+
+@pytest.mark.usefixtures("nobody_asked")
+def test_without_terra_connections_are_those_that_we_have(
+    house: House,
+    client: TestClient[Any],
+    connections: Connect,
+) -> None:
+    connections("ours")
+    found = client.get("/v1/me").json()
+    assert found["reconciled"] is False
+    assert [each["terra_user_id"] for each in found["connections"]] == ["ours"]
+    assert house.facts() == []
+
+
+def test_what_cannot_be_told_is_not_shown_as_if_it_were(
+    house: House, client: TestClient[Any], stand_in: StandIn
+) -> None:
+    stand_in.add("untold", reference=USER)
+    house.log.away = True
+    assert client.get("/v1/me").json()["reconciled"] is False
+
+
+@pytest.mark.usefixtures("nobody_asked")
+def test_an_import_is_a_workflow_over_the_active_connections(
+    house: House,
+    client: TestClient[Any],
+    connections: Connect,
+) -> None:
+    connections("one", "two")
+    connections("closed", active=False)
+    answer = client.post("/v1/import", json={"days": 5000})
+    assert answer.status_code == 202, answer.text
+    found = answer.json()
+    (sent,) = house.commands.sent
+    assert found.pop("instance") == {"workflow": "terra-import", "id": sent.instance_id}
+    assert found == {"ok": True, "days": 1460, "connections": 2, "requests": 8}
+    assert json.loads(sent.command.params) == {  # type: ignore[union-attr]
+        "user_id": USER,
+        "days": 1460,
+        "until": "2026-07-01",
+        "connections": ["one", "two"],
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}"] + [json.dumps({"days": each}).encode() for each in (0, -1, "7", 1.5, True, [])],
+)
+def test_days_that_are_none_are_refused(house: House, client: TestClient[Any], body: bytes) -> None:
+    found = assert_problem(client.post("/v1/import", content=body), 400, "invalid_days")
+    assert found["field"] == "days"
+    assert not house.commands.sent
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"7", b'{"days": 1, "more": 1}', b"\xff"])
+def test_a_body_that_is_none_is_refused(client: TestClient[Any], body: bytes) -> None:
+    assert_problem(client.post("/v1/import", content=body), 400, "invalid_body")
+
+
+def test_without_connections_there_is_nothing_to_import(
+    dsn: str, stand_in: StandIn, tmp_path: Path
+) -> None:
+    with TestClient(House(dsn, tmp_path, stand_in.client()).app) as client:
+        headers = {"authorization": f"Bearer {token(sub='user_new')}"}
+        answer = client.post("/v1/import", json={"days": 7}, headers=headers)
+    assert_problem(answer, 409, "no_connections")
+
+
+def test_without_an_account_at_terra_its_routes_say_so(
+    dsn: str, stand_in: StandIn, tmp_path: Path
+) -> None:
+    house = House(dsn, tmp_path, stand_in.client(dev_id=""))
+    with TestClient(house.app) as client:
+        client.headers.update(BEARER)
+        for path in ("/v1/connect", "/v1/import"):
+            answer = client.post(path, json={"days": 7} if path == "/v1/import" else {})
+            assert_problem(answer, 503, "terra_not_configured")
+        upload = client.post("/v1/labs/upload", files={"file": PDF})
+        assert_problem(upload, 503, "terra_not_configured")
+        assert client.get("/v1/me").json()["reconciled"] is False
+    assert not house.blobs.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "extension"),
+    [
+        ("report.pdf", "application/pdf", "pdf"),
+        ("scan", "image/png", "png"),
+        ("scan.JPEG", "application/octet-stream", "jpg"),
+        ("../../etc/passwd\n.pdf", "text/plain", "pdf"),
+        ("C:\\reports\\näme.png", "", "png"),
+    ],
+)
+def test_a_report_is_kept_before_terra_has_it(
+    house: House, client: TestClient[Any], name: str, kind: str, extension: str
+) -> None:
+    answer = client.post("/v1/labs/upload", files={"file": (name, PDF[1], kind)})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    key = f"lab-uploads/{USER}/{found['upload_id']}.{extension}"
+    assert (found["ok"], found["storage_key"]) == (True, key)
+    assert (found["terra_status"], bool(found["note"])) == ("submitted", True)
+    assert (house.blobs / key).read_bytes() == PDF[1]
+    (fact,) = house.facts()
+    assert (fact["type"], fact["storage_key"]) == ("lab_uploaded", key)
+    assert (fact["user_id"], fact["size"]) == (USER, len(PDF[1]))
+    (sent,) = house.commands.sent
+    assert (sent.workflow, sent.instance_id) == ("terra-lab", found["upload_id"])
+
+
+def test_a_report_that_terra_refuses_is_kept(house: House, client: TestClient[Any]) -> None:
+    house.instances.output = SUBMITTED | {"terra_status": "failed:400", "terra_upload_id": None}
+    answer = client.post("/v1/labs/upload", files={"file": PDF})
+    found = assert_problem(answer, 502, "terra_upload_failed")
+    assert found["terra_status"] == "failed:400"
+    assert (house.blobs / found["storage_key"]).exists()
+    assert len(house.facts()) == 1
+
+
+def test_a_report_that_nobody_can_submit_yet_is_pending(
+    house: House, client: TestClient[Any]
+) -> None:
+    house.instances.output = {"strange": 1}
+    answer = client.post("/v1/labs/upload", files={"file": PDF})
+    assert (answer.status_code, answer.json()["terra_status"]) == (200, "pending")
+
+
+def test_a_worker_without_the_workflow_is_named(house: House, client: TestClient[Any]) -> None:
+    house.commands.answer = lambda _: reply(code="WORKFLOW_NOT_FOUND", message="none")
+    answer = client.post("/v1/labs/upload", files={"file": PDF})
+    assert_problem(answer, 503, "worker_unavailable")
+
+
+def test_without_kafka_a_report_is_not_taken(house: House, client: TestClient[Any]) -> None:
+    house.log.away = True
+    answer = client.post("/v1/labs/upload", files={"file": PDF})
+    assert_problem(answer, 503, "broker_unavailable")
+    assert not house.commands.sent
+
+
+def form(*parts: bytes, end: bytes = b"--b--\r\n") -> bytes:
+    return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + end
+
+
+def part(content: bytes, name: str = "file", more: str = '; filename="a.pdf"') -> bytes:
+    head = f'content-disposition: form-data; name="{name}"{more}\r\n'
+    return head.encode() + b"content-type: application/pdf\r\n\r\n" + content
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "code"),
+    [
+        (b"{}", "application/json", 400, "expected_multipart"),
+        (form(part(b"x")), "multipart/form-data", 400, "expected_multipart"),
+        (b"", "multipart/form-data; boundary=b", 400, "expected_multipart"),
+        (b"nothing of a form", "multipart/form-data; boundary=b", 400, "expected_multipart"),
+        (form(part(b"x"), end=b""), "", 400, "expected_multipart"),
+        (form(part(b"x"), part(b"y")), "", 400, "expected_multipart"),
+        (form(part(b"x", "flie")), "", 400, "missing_file_field"),
+        (form(part(b"x", more="")), "", 400, "missing_file_field"),
+        (form(part(b"")), "", 400, "missing_file_field"),
+        (form(), "", 400, "missing_file_field"),
+        (form(part(b"x", more='; filename="' + "x" * 600 + '.pdf"')), "", 400, "invalid_body"),
+        (form(part(b"x", more='; filename="a\0.pdf"')), "", 400, None),
+        (form(b"x" * 9000 + b": y\r\n\r\nz"), "", 400, "expected_multipart"),
+        (form(part(b"x" * (FILE_BYTES_MAX + 1))), "", 413, "file_too_large"),
+        (b"x" * (FILE_BYTES_MAX + 100_000), "", 413, "file_too_large"),
+    ],
+)
+def test_a_form_that_is_wrong_leaves_nothing_behind(
+    house: House,
+    client: TestClient[Any],
+    body: bytes,
+    kind: str,
+    status: int,
+    code: str | None,
+) -> None:
+    headers = {"content-type": kind or "multipart/form-data; boundary=b"}
+    answer = client.post("/v1/labs/upload", content=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert code in (None, answer.json()["code"])
+    assert answer.json()["request_id"]
+    assert not house.blobs.exists()
+    assert house.facts() == []
+    assert not house.commands.sent
+
+
+def test_a_file_of_the_largest_size_is_taken(house: House, client: TestClient[Any]) -> None:
+    content = b"\0" * FILE_BYTES_MAX
+    answer = client.post("/v1/labs/upload", files={"file": ("a.pdf", content, "application/pdf")})
+    assert answer.status_code == 200, answer.text
+    assert house.facts()[0]["size"] == FILE_BYTES_MAX
+
+
+def test_a_file_that_is_something_else_is_refused(house: House, client: TestClient[Any]) -> None:
+    answer = client.post("/v1/labs/upload", files={"file": ("a.txt", b"x", "text/plain")})
+    assert_problem(answer, 415, "unsupported_file_type")
+    assert not house.blobs.exists()
