@@ -101,7 +101,7 @@ def test_topics_are_compared_and_mended(kafka: str):
 @pytest.mark.parametrize("part", ["serve", "worker", "project"])
 def test_a_part_refuses_topics_that_lose_data(kafka: str, part: str):
     alter(kafka, WORKFLOW_HISTORY, cleanup_policy="compact", max_message_bytes="11534336")
-    alter(kafka, DEAD_LETTERS, cleanup_policy="delete", max_message_bytes="1000")
+    alter(kafka, DEAD_LETTERS, cleanup_policy="compact,delete", max_message_bytes="1000")
     ended = headwater(kafka, part)
     assert ended.returncode == 1, ended.stderr
     last = ended.stderr.strip().splitlines()[-1]
@@ -111,7 +111,7 @@ def test_a_part_refuses_topics_that_lose_data(kafka: str, part: str):
 
 
 def test_a_part_warns_of_topics_that_are_otherwise(kafka: str):
-    alter(kafka, DEAD_LETTERS, cleanup_policy="delete", max_message_bytes="11534336")
+    alter(kafka, DEAD_LETTERS, cleanup_policy="compact,delete", max_message_bytes="11534336")
     command = [sys.executable, "-m", "headwater", "project"]
     env = {**os.environ, "HEADWATER_KAFKA": kafka}
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as part:
