@@ -72,7 +72,8 @@ def read_records(
     if isinstance(source, Failed):
         return source
     latest = latest_of(event)
-    records = Records[F](source, [], [])
+    # Not `Records[F](…)`, which costs a microsecond more.
+    records: Records[F] = Records(source, [], [])
     for number, record in enumerate(delivery.data):
         if isinstance(record, Unreadable):
             detail = f"data[{number}]: {record.detail}"
