@@ -6,7 +6,7 @@ offset that it waited for; one that reads for long says from time to time how fa
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -18,8 +18,10 @@ from headwater.streams.kafka.records import Incoming
 
 log = logging.getLogger(__name__)
 
-#: Records given at a time: some ten milliseconds of decoding, so that others get their turn.
+#: Records given at a time, and bytes of their values (or one record): some ten milliseconds of
+#: decoding, so that others get their turn, and little memory. A record may hold a thousand claims.
 _BATCH_RECORDS: Final = 1_000
+_BATCH_BYTES: Final = 512 * 1024
 #: As they lie in the log; unpacked, twenty times as many.
 _FETCH_BYTES: Final = 2 * 1024 * 1024
 _POLL_MS: Final = 1_000
@@ -69,8 +71,9 @@ async def read_partition(
             for each, records in fetched.items():
                 # After a seek below its first record a partition is read from that one on.
                 found = [one for one in records if starts[each] <= one.offset < ends[each]]
-                if found:
-                    yield found
+                for some in batches(found):
+                    yield some
+                    await asyncio.sleep(0)
             # Positions also move over the holes that compaction and control records have left.
             async with asyncio.timeout(stall_s):
                 reading.reached({each: await consumer.position(each) for each in where})
@@ -80,6 +83,18 @@ async def read_partition(
         ) from error
     finally:
         await consumer.stop()
+
+
+def batches(records: list[Incoming]) -> Iterator[list[Incoming]]:
+    """Divides records so that the values of some do not take more bytes than may be given."""
+    first, size = 0, 0
+    for at, record in enumerate(records):
+        size += record.serialized_value_size
+        if size > _BATCH_BYTES and at > first:
+            yield records[first:at]
+            first, size = at, record.serialized_value_size
+    if records:
+        yield records[first:]
 
 
 async def _starts(

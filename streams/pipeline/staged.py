@@ -63,6 +63,10 @@ class Staged:
         """Changes a key; None deletes it."""
         self._changes[family][key] = value
 
+    def put_all(self, family: Family, values: Mapping[bytes, bytes | None]) -> None:
+        """Changes many keys, which costs less than one by one."""
+        self._changes[family].update(values)
+
     def scan(
         self, family: Family, prefix: bytes = b"", *, until: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
