@@ -271,7 +271,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
     asyncio.run(check_topics(cluster))
     asyncio.run(pass_over_skipped(cluster))
     with member_of_house(cluster, _member("pipeline")) as membership:
-        membership.join()
+        membership.start()
         run_worker(
             cluster=cluster,
             app_id=settings.app_id,
@@ -279,6 +279,7 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
             rules=rules,
             park_for_ms=settings.park_for_s * 1000,
             stores=stores_of(settings, now_ms),
+            joined=membership.joined,
             member=settings.member or None,
         )
 

@@ -50,7 +50,8 @@ GROUP: Final = "headwater-members"
 #: A group has to be subscribed to something; nobody is assigned any of it.
 _SUBSCRIBED: Final = WORKFLOW_REPLIES
 _VERSION: Final = 0
-_SESSION_MS: Final = 10_000
+#: Whoever joins waits for members that were killed: the shortest that brokers allow by default.
+_SESSION_MS: Final = 6_000
 #: aiokafka ends a membership that polls no records, and this one never does.
 _POLL_MAX_MS: Final = 2**31 - 1
 _POLL_MS: Final = 1_000

@@ -196,6 +196,7 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     stores: StateStores,
     cluster: Cluster,
     clock: Callable[[], int],
+    joined: Callable[[], Awaitable[None]],
 ) -> None:
     appender = Appender(cluster=cluster, client_id=f"headwater-{stage.name}")
     offsets = Offsets(cluster, app.conf.id)
@@ -212,11 +213,33 @@ def _build(  # noqa: PLR0913, PLR0917 (all that it joins)
     )
     for topic in stage.sources:
         consume(app, name=f"{stage.name}-{topic}", topic=topic, process=_or_die(agent.process))
-    every(app, _TICK_S, _or_die(agent.tick))
+
+    async def tick() -> None:
+        await joined()
+        await agent.tick()
+
+    every(app, _TICK_S, _or_die(tick))
     at_end(app, offsets.stop)
-    on_assignment(
-        app, assigned=agent.assigned, revoked=agent.revoked, prepare=_or_die(agent.prepare)
-    )
+    prepare = once_joined(agent.prepare, joined)
+    on_assignment(app, assigned=agent.assigned, revoked=agent.revoked, prepare=_or_die(prepare))
+
+
+def once_joined(
+    prepare: Callable[[int], Awaitable[bool]], joined: Callable[[], Awaitable[None]]
+) -> Callable[[int], Awaitable[bool]]:
+    """Prepares partitions while the house is being joined; none is ready before it is.
+
+    Joining may wait for members that were killed, and what is restored needs no forms to be
+    written in.
+    """
+
+    async def prepared(partition: int) -> bool:
+        if not await prepare(partition):
+            return False
+        await joined()
+        return await prepare(partition)  # Perhaps it is not ours any more.
+
+    return prepared
 
 
 async def _open_store(
@@ -243,6 +266,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     placement: Placement,
     park_for_ms: int,
     stores: StateStores,
+    joined: Callable[[], Awaitable[None]],
     rules: Sequence[Rule] = (),
     member: str | None = None,
     clock: Callable[[], int] = now_ms,
@@ -250,7 +274,8 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     """Runs the pipeline worker until SIGTERM or SIGINT; exits the process, with 70 after a crash.
 
     Shape:  rules say which deliveries start and signal workflows; member is a name that the worker
-            keeps over restarts, no two workers the same.
+            keeps over restarts, no two workers the same. joined returns once this process knows the
+            forms to write in.
     Units:  park_for_ms, how long a delivery waits for its user, in milliseconds.
     """
     uvloop.install()
@@ -259,7 +284,7 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     stage = Intake(placement=placement, partitions=partitions, park_for_ms=park_for_ms, rules=rules)
     lease = Lease(valid_for_s=SESSION_TIMEOUT_S, monotonic=monotonic)
     watchdog = Watchdog(patience_s=_PATIENCE_S, monotonic=monotonic)
-    _build(app, stage, lease, watchdog, stores, cluster, clock)
+    _build(app, stage, lease, watchdog, stores, cluster, clock, joined)
     # Batches make and drop many objects, none of them in cycles: look for cycles seldom, and never
     # among what lives as long as the process.
     gc.freeze()

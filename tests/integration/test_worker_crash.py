@@ -22,11 +22,13 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline import _faust, worker
 
+async def joined(): pass
+
 logging.basicConfig(level="CRITICAL")
 {failing}
 worker.run_worker(
     cluster=Cluster(sys.argv[1]), app_id="crash", placement=Placement(installed_providers(), "hw_"),
-    park_for_ms=1_000, stores=StateStores(Path(sys.argv[2]), 1 << 24, lambda: 0),
+    park_for_ms=1_000, stores=StateStores(Path(sys.argv[2]), 1 << 24, lambda: 0), joined=joined,
 )
 """
 SEEKING = """
