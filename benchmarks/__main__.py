@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from benchmarks import ingest, pipeline, rebuild, service, tables, workflows
+from benchmarks import ingest, pipeline, rebuild, service, size, tables, workflows
 from benchmarks.children import BenchmarkFailed
 from benchmarks.house import say
 from benchmarks.machine import facts
@@ -24,7 +24,7 @@ _TOP: Final = 25
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument(
     "which",
-    type=click.Choice(["ingest", "pipeline", "rebuild", "workflows", "service"]),
+    type=click.Choice(["ingest", "pipeline", "rebuild", "workflows", "service", "size"]),
     required=False,
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each. Default: 5; quick, 2.")
@@ -40,38 +40,49 @@ _TOP: Final = 25
 def main(
     which: str | None, rounds: int | None, quick: bool, file: Path | None, profile: Path | None
 ) -> None:
-    """Measure Headwater beside the least that anybody could do; all unless WHICH says one."""
+    """Measure Headwater beside the least that anybody could do.
+
+    All but `size`, which takes an hour and 20 GB of disk, unless WHICH says one.
+    """
     signal.signal(signal.SIGTERM, _end)
     machine = facts()
-    recorder = (
-        profiler(profile) if profile and which not in {"ingest", "rebuild", "service"} else None
-    )
-    comparisons: list[Comparison] = []
+    profiled = which not in {"ingest", "rebuild", "service", "size"}
+    recorder = profiler(profile) if profile and profiled else None
     try:
-        if which in {None, "pipeline"}:
-            comparisons.append(_pipeline(quick, rounds, recorder))
-        if which in {None, "ingest"}:
-            comparisons.append(_ingest(quick, rounds))
-        if which in {None, "rebuild"}:
-            comparisons.append(_rebuild(quick, rounds))
-        if which in {None, "workflows"}:
-            comparisons += _workflows(quick, rounds, recorder)
-        if which in {None, "service"}:
-            comparisons += _service(quick, rounds)
+        found = _measured(which, quick, rounds, recorder)
     except BenchmarkFailed as failure:
         raise click.ClickException(str(failure)) from failure
     document = {
         "machine": machine,
         "options": {"quick": quick, "rounds": rounds, "profiled": recorder is not None},
-        "benchmarks": {each.name: each.document() for each in comparisons},
+        "benchmarks": {each.name: each.document() for each in found},
     }
     if recorder is not None:
         document["profile"] = recorder.top(_TOP)
     _deliver(document, file)
     if sys.stdout.isatty():
-        tables.show(comparisons, machine)
+        tables.show(found, machine)
         if recorder is not None:
             tables.show_profile(recorder.top(_TOP))
+
+
+def _measured(
+    which: str | None, quick: bool, rounds: int | None, recorder: Profiler | None
+) -> list[Comparison | size.Sized]:
+    found: list[Comparison | size.Sized] = []
+    if which in {None, "pipeline"}:
+        found.append(_pipeline(quick, rounds, recorder))
+    if which in {None, "ingest"}:
+        found.append(_ingest(quick, rounds))
+    if which in {None, "rebuild"}:
+        found.append(_rebuild(quick, rounds))
+    if which in {None, "workflows"}:
+        found += _workflows(quick, rounds, recorder)
+    if which in {None, "service"}:
+        found += _service(quick, rounds)
+    if which == "size":
+        found.append(size.run(size.QUICK if quick else size.FULL))
+    return found
 
 
 def _pipeline(quick: bool, rounds: int | None, recorder: Profiler | None) -> Comparison:

@@ -11,12 +11,14 @@ and from Kafka into memory. A process each, so that nothing is left of the one b
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,11 +121,19 @@ async def _nothing(*_: object) -> None:
 async def _fill(owned: Owned, count: int) -> dict[str, float]:
     await owned.take()
     await owned.end(0)
-    before, began = _resident(), time.perf_counter()
+    before, began, used = _resident(), time.perf_counter(), time.process_time()
+    tenth = before
     for first in range(_BATCH, count, _BATCH):
         await owned.end(first)
-    took = time.perf_counter() - began
-    return {"grown_mib": (_resident() - before) / 2**20, "seconds": took}
+        if first == count // 10:
+            tenth = _resident()
+    now = _resident()
+    return {
+        "grown_mib": (now - before) / 2**20,
+        "grown_late_mib": (now - tenth) / 2**20,
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - used,
+    }
 
 
 async def _take_over(owned: Owned, count: int) -> dict[str, float]:
@@ -165,20 +175,34 @@ def main() -> None:
         what, bootstrap, kind, folder, count = options.child
         asyncio.run(_child(what, bootstrap, kind, folder, int(count)))
     count = options.instances
+    with _kafka() as (bootstrap, scratch):
+        here, new = scratch / "store", scratch / "new"
+        _show(f"{count:,} ended, in memory", _run("fill", bootstrap, "memory", None, count))
+        _show(f"{count:,} ended, on disk", _run("fill", bootstrap, "disk", here, count))
+        for label, kind, folder in (
+            ("takeover from the store", "disk", here),
+            ("takeover from Kafka, to a store", "disk", new),
+            ("takeover from Kafka, to memory", "memory", None),
+        ):
+            _show(label, _run("take", bootstrap, kind, folder, count))
+
+
+def filled(count: int) -> dict[str, float]:
+    """What so many instances that ended weigh for an owner with a store on disk."""
+    with _kafka() as (bootstrap, scratch):
+        found: dict[str, float] = _run("fill", bootstrap, "disk", scratch / "store", count)
+        return found
+
+
+@contextlib.contextmanager
+def _kafka() -> Iterator[tuple[str, Path]]:
+    """A broker with our topics, and a folder that goes with it."""
     with tempfile.TemporaryDirectory() as scratch:
         kafka = EmbeddedKafka(Path(scratch) / "kafka", port=0, report=lambda _: None)
         bootstrap = kafka.start()
         try:
             asyncio.run(create_topics(Cluster(bootstrap), partitions=2, replication=1))
-            here, new = Path(scratch) / "store", Path(scratch) / "new"
-            _show(f"{count:,} ended, in memory", _run("fill", bootstrap, "memory", None, count))
-            _show(f"{count:,} ended, on disk", _run("fill", bootstrap, "disk", here, count))
-            for label, kind, folder in (
-                ("takeover from the store", "disk", here),
-                ("takeover from Kafka, to a store", "disk", new),
-                ("takeover from Kafka, to memory", "memory", None),
-            ):
-                _show(label, _run("take", bootstrap, kind, folder, count))
+            yield bootstrap, Path(scratch)
         finally:
             kafka.stop()
 

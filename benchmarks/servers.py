@@ -97,7 +97,7 @@ def _app(
         await answer(scope, receive, send)
 
     # The gateway's server leads these paths past Litestar's routing, for its own route as for ours.
-    state = State({"receivers": {PATH: answer}})
+    state = State({"receivers": {PATH: answer}, "host_known": lambda _: True})
     return Litestar(
         [route], lifespan=list(lifespan), state=state, openapi_config=None, logging_config=None
     )

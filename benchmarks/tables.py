@@ -1,6 +1,6 @@
 """Tables for people: a row a target, the rounds, the medians, and the ratios underneath."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich import box
@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.results import Comparison, Target
+from benchmarks.size import Sized
 
 #: Values shown beside the measure, with their headings.
 _SHOWN: Final = {
@@ -38,7 +39,7 @@ _MEASURES: Final = {
 }
 
 
-def show(comparisons: list[Comparison], machine: Mapping[str, Any]) -> None:
+def show(found: Sequence[Comparison | Sized], machine: Mapping[str, Any]) -> None:
     """Prints everything."""
     console = Console(highlight=False)
     console.print(
@@ -46,13 +47,20 @@ def show(comparisons: list[Comparison], machine: Mapping[str, Any]) -> None:
         f"Python {machine['python']}, Kafka {machine['kafka']}, commit {machine['commit']}, "
         f"load before {machine['load_before']}"
     )
-    for comparison in comparisons:
+    for each in found:
         console.print()
-        console.print(_table(comparison))
-        for ratio in comparison.ratios():
-            console.print(f"  {comparison.subject}: {ratio}")
-        if comparison.limit():
-            console.print(f"  {comparison.subject}: {comparison.limit()}")
+        if isinstance(each, Sized):
+            console.print(_sized(each))
+        else:
+            _show_comparison(console, each)
+
+
+def _show_comparison(console: Console, comparison: Comparison) -> None:
+    console.print(_table(comparison))
+    for ratio in comparison.ratios():
+        console.print(f"  {comparison.subject}: {ratio}")
+    if comparison.limit():
+        console.print(f"  {comparison.subject}: {comparison.limit()}")
 
 
 def show_profile(top: Mapping[str, list[tuple[str, float]]]) -> None:
@@ -84,6 +92,18 @@ def _table(comparison: Comparison) -> Table:
     table.add_column("CPU µs each", overflow="fold")
     for name, target in comparison.targets.items():
         table.add_row(name, *_cells(target, comparison.measure, shown))
+    return table
+
+
+def _sized(sized: Sized) -> Table:
+    """What was found beside the aims."""
+    table = Table(box=box.SIMPLE_HEAD, title=sized.title, title_justify="left", title_style="bold")
+    table.add_column("")
+    table.add_column("found", justify="right")
+    table.add_column("")
+    table.add_column("aim")
+    for each in sized.figures:
+        table.add_row(each.what, _shown(each.found), each.unit, each.aim)
     return table
 
 
