@@ -53,12 +53,12 @@ COMMANDS: Final = (
     OnDemand(
         "doctor",
         "headwater.gateway.commands.doctor:doctor",
-        "Say what is wrong with the house, or why a user's data is missing.",
+        "Look at the house: parts, versions, topics, lag, disk, clock, certificates.",
     ),
     OnDemand(
         "export",
         "headwater.gateway.commands.export:export",
-        "Write a table or view to a file: Parquet, CSV or NDJSON.",
+        "Write a table or view to a file: all of it as it is at one moment.",
     ),
     OnDemand(
         "instances",
