@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable, PartUnavailable
-from headwater.schemas.topics import DEAD_LETTERS
+from headwater.schemas.topics import TRACES
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.jars import aot_cache, fetch_jars, jars_directory
@@ -54,14 +54,14 @@ async def _exercise(cluster: Cluster) -> None:
     """Does what Headwater does with a broker: topics, appends, transactions, groups, reading."""
     await create_topics(cluster, partitions=1, replication=1)
     async with AIOKafkaProducer(**cluster.options(), acks="all") as producer:
-        await producer.send_and_wait(DEAD_LETTERS, b"a record")
+        await producer.send_and_wait(TRACES, b"a record")
     async with (
         AIOKafkaProducer(**cluster.options(), transactional_id="learner") as producer,
         producer.transaction(),
     ):
-        await producer.send_and_wait(DEAD_LETTERS, b"a record of a transaction")
+        await producer.send_and_wait(TRACES, b"a record of a transaction")
     async with AIOKafkaConsumer(
-        DEAD_LETTERS, **cluster.options(), group_id="learner", auto_offset_reset="earliest"
+        TRACES, **cluster.options(), group_id="learner", auto_offset_reset="earliest"
     ) as consumer:
         await consumer.getone()
         await consumer.commit()

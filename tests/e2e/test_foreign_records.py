@@ -17,7 +17,7 @@ from headwater.schemas.catalogue import IDS
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import REASON, text_header
+from headwater.streams.kafka.dead_letters import REASON, key_of, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing
 from tests.e2e.deliveries import daily
@@ -69,7 +69,7 @@ def letters(house: House) -> list[Incoming]:
 
 
 def reasons(house: House, key: bytes) -> list[str | None]:
-    found = [record for record in letters(house) if record.key == key]
+    found = [record for record in letters(house) if key_of(record) == key]
     assert all(record.value == FOREIGN for record in found)
     return [text_header(record, REASON) for record in found]
 

@@ -27,6 +27,7 @@ def house(scratch: Path, module_database: str) -> Iterator[House]:
     with opened(house, ("project", "gateway")):
         house.start("worker", "--tick")
         house.wait(lambda: len(names(house)) > 0, "the workflows to be known")
+        house.wait(lambda: tick(house) == 1, "the house's own schedule to wait for its time")
         yield house
 
 

@@ -212,12 +212,12 @@ def test_two_apps_that_declare_the_same_workflow_are_refused(tmp_path: Path):
         ) in said
 
 
-def test_an_app_is_named_once_and_the_own_of_the_house_never(tmp_path: Path):
+def test_an_app_is_named_once_and_the_own_of_the_house_alone(tmp_path: Path):
     for apps in ("orders,orders", "orders,headwater", "orders,"):
         with headwater(tmp_path, "worker", "--app", apps) as refused:
             _, said = refused.communicate(timeout=60)
         assert refused.returncode == 2
         assert (
-            "HEADWATER_APP: expected apps separated by commas, each once and without headwater, "
-            f"which is always served, found {apps!r}"
+            "HEADWATER_APP: expected apps separated by commas, each once; headwater, which is "
+            f"always served, alone, found {apps!r}"
         ) in said

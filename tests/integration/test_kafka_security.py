@@ -13,7 +13,7 @@ from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.settings import load_settings
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
-from headwater.schemas.topics import DEAD_LETTERS
+from headwater.schemas.topics import DEAD_LETTERS, TRACES
 from headwater.streams.kafka.aiokafka_patches import mend
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
@@ -146,11 +146,9 @@ def test_every_client_gets_in(way: Ways, name: str):
 async def publish(cluster: Cluster, key: str) -> None:
     """One record in a transaction."""
     sent = asyncio.Event()
-    publisher = Publisher(
-        cluster=cluster, partition=0, topic=DEAD_LETTERS, sent=lambda *_: sent.set()
-    )
+    publisher = Publisher(cluster=cluster, partition=0, topic=TRACES, sent=lambda *_: sent.set())
     order = next(_PARTITIONS)
-    publisher.queue(key, [Post(number=1, topic=DEAD_LETTERS, value="1", order=order)])
+    publisher.queue(key, [Post(number=1, topic=TRACES, value="1", order=order)])
     running = asyncio.create_task(publisher.run())
     async with asyncio.timeout(PATIENCE_S):
         await sent.wait()

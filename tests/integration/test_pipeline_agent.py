@@ -9,6 +9,7 @@ import pytest
 from headwater.schemas.codec import write_forms
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.forms import NEWEST_FORMS
+from headwater.schemas.records import UserForgotten
 from headwater.schemas.tables import DAILY_SUMMARY
 from headwater.schemas.topics import EVENTS, TRACES, UNRESOLVED
 from headwater.streams.clock import monotonic, now_ms
@@ -84,6 +85,10 @@ class Watched:
 
     def tick(self, partition: int, now_ms: int) -> list[Outgoing]:
         del partition, now_ms
+        return []
+
+    def wanted(self, partition: int) -> list[UserForgotten]:
+        assert partition == PARTITION
         return []
 
     def owned(self, partition: int, headers: Headers) -> None:
