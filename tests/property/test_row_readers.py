@@ -37,11 +37,12 @@ def test_a_row_has_its_columns_and_which_delivery_set_each(table: Table):
     check()
 
 
-def said(stamp: Stamp | None) -> dict[str, str] | None:
+def said(stamp: Stamp | None) -> dict[str, str | int] | None:
     if stamp is None:
         return None
     sent_at = datetime.fromtimestamp(stamp.sent_at_ms / 1000, UTC).isoformat()
-    return {"event_id": stamp.event_id, "position": stamp.position, "sent_at": sent_at}
+    version = {} if stamp.version == 1 else {"version": stamp.version}
+    return {"event_id": stamp.event_id, "position": stamp.position, "sent_at": sent_at, **version}
 
 
 @pytest.mark.parametrize(
