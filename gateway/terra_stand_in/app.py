@@ -57,6 +57,8 @@ def create_stand_in(
         if fault is None:
             return None
         people.count("requests that were failed")
+        # A connection that is closed with bytes unread is reset: the answer may never arrive.
+        await request.body()
         if fault.kind == "stall":
             await asyncio.sleep(fault.seconds)
         headers = {} if fault.retry_after is None else {"retry-after": fault.retry_after}
