@@ -433,6 +433,7 @@ LAB_UPLOADS: Final = table_of(
     LabUpload,
     name="lab_uploads",
     topic="lab-uploads",
+    first=("created_at",),
     times=(
         TimeColumn(
             name="parsed_at",

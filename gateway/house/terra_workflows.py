@@ -18,12 +18,11 @@ from headwater.gateway.terra.client import DATA_TYPES
 from headwater.gateway.terra.errors import TerraFailed, TerraNotConfigured
 from headwater.gateway.terra.instances import (
     IMPORT,
-    LAB,
     RECONCILE,
     ImportParams,
-    LabParams,
     LabResult,
 )
+from headwater.processors.providers.headwater.labs import LAB, LabParams
 from headwater.processors.providers.terra.backfill import BACKFILL, BackfillParams
 from headwater.processors.replay.errors import NonRetryableError, StepFailedError
 from headwater.schemas.providers.headwater import LabSubmitted

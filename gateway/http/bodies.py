@@ -1,6 +1,7 @@
 """Reading request bodies within limits, before anything is known about who sends them."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -40,12 +41,23 @@ class BodyReader:
         Shape:  `length` is what the sender announced, which may be a lie; `hold` grows by what was
                 read.
         """
+        pieces: list[bytes] = []
+        refusal = await self.feed(receive, length, hold, pieces.append)
+        return b"".join(pieces) if refusal is None else refusal
+
+    async def feed(
+        self, receive: Receive, length: int | None, hold: Hold, take: Callable[[bytes], None]
+    ) -> Refusal | None:
+        """Reads a body piece by piece; None when it was read whole.
+
+        Shape:  as `read`; `take` is given each piece, and ends the reading by what it raises.
+        """
         too_large = self.refusal_of(length)
         if too_large is not None:
             return too_large
         hold.begin()
         try:
-            return hold.ended or await self._read(receive, length, hold)
+            return hold.ended or await self._feed(receive, length, hold, take)
         except asyncio.CancelledError:
             refusal = hold.refusal()
             if refusal is None:
@@ -54,34 +66,34 @@ class BodyReader:
         finally:
             hold.finish()
 
-    async def _read(self, receive: Receive, length: int | None, hold: Hold) -> bytes | Refusal:
-        body: bytes | bytearray = b""
+    async def _feed(
+        self, receive: Receive, length: int | None, hold: Hold, take: Callable[[bytes], None]
+    ) -> Refusal | None:
+        read = 0
         while True:
             message: Any = await receive()
             if message["type"] != "http.request":
                 return _BROKEN_OFF
             piece: bytes = message.get("body", b"")
+            read += len(piece)
+            # The server announces more even after the last byte; a body of its length is whole.
+            hold.whole = read == length or not message.get("more_body", False)
             refusal = hold.grow(len(piece))
             if refusal is not None:
                 return refusal
             if hold.size > self._max_bytes:
                 return self._too_large(hold.size)
-            if not body:
-                body = piece
-            else:
-                if isinstance(body, bytes):
-                    body = bytearray(body)
-                body += piece
-            # The server announces more even after the last byte; a body of its length is whole.
-            if len(body) == length or not message.get("more_body", False):
-                return bytes(body)
+            take(piece)
+            if hold.whole:
+                return None
 
     async def drain(self, receive: Receive, hold: Hold) -> None:
         """Reads on for a while and keeps nothing: who is still sending would not hear the answer.
 
-        Needless if the budget ended the reading: then there is no time, or no room.
+        Needless after a body's end, and if the budget ended the reading: then there is no time, or
+        no room.
         """
-        if hold.ended is not None:
+        if hold.whole or hold.ended is not None:
             return
         hold.begin()
         left = _DRAIN_BYTES

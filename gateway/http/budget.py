@@ -148,7 +148,7 @@ class Budget:
 class Hold:
     """What one request holds of a budget."""
 
-    __slots__ = ("_budget", "_reader", "ended", "peer", "share", "size")
+    __slots__ = ("_budget", "_reader", "ended", "peer", "share", "size", "whole")
 
     def __init__(self, budget: Budget, peer: str, share: _Share) -> None:
         self._budget = budget
@@ -158,6 +158,8 @@ class Hold:
         self.size = 0
         #: Why the budget ended the reading; None if it did not.
         self.ended: Refusal | None = None
+        #: Whether the body was read to its end.
+        self.whole = False
 
     def begin(self) -> None:
         """The task at hand begins to read: it is cancelled if the reading is to end."""

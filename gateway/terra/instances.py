@@ -1,7 +1,8 @@
 """The workflows that ask Terra for data: their names, ids and params, for whoever starts them.
 
-What they do is in `gateway.house`; that of a backfill is in `processors.providers.terra.backfill`,
-because a delivery starts it. Dates are YYYY-MM-DD, the last one included.
+What they do is in `gateway.house`. Those that deliveries start are named among the normalizers:
+`processors.providers.terra.backfill`, `processors.providers.headwater.labs`. Dates are YYYY-MM-DD,
+the last one included.
 """
 
 from typing import Final
@@ -12,8 +13,6 @@ import msgspec
 RECONCILE: Final = "terra-reconcile"
 #: Some days of a user's active connections, because the user asked for them.
 IMPORT: Final = "terra-import"
-#: A lab report of a user's on its way to Terra; the id is that of the upload.
-LAB: Final = "terra-lab"
 
 
 class ImportParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,16 +26,6 @@ class ImportParams(msgspec.Struct, frozen=True, kw_only=True):
     days: int
     until: str
     connections: tuple[str, ...]
-
-
-class LabParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What `terra-lab` is started with, once the file is a blob and `lab_uploaded` is durable."""
-
-    upload_id: str
-    user_id: str
-    storage_key: str
-    original_name: str
-    content_type: str
 
 
 class LabResult(msgspec.Struct, frozen=True, kw_only=True):

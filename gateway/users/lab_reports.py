@@ -1,6 +1,7 @@
 """Lab reports as forms bring them: read within limits, and looked at before anything is kept."""
 
-import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
@@ -10,7 +11,7 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 
 from headwater.gateway.blobs.store import reports_of
 from headwater.gateway.http.bodies import BodyReader
-from headwater.gateway.http.budget import Hold, Refusal
+from headwater.gateway.http.budget import Hold
 from headwater.gateway.http.problems import Problem
 
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
@@ -19,7 +20,6 @@ _FORM_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = FILE_BYTES_MAX + _FORM_BYTES_MAX
 _FIELD: Final = "file"
 _NAME_MAX: Final = 512
-_PIECE_BYTES: Final = 256 * 1024
 _HEADERS_MAX: Final = 16
 _SEGMENTS_MAX: Final = 64
 
@@ -44,48 +44,23 @@ class Report(NamedTuple):
 
 
 async def read_report(headers: Headers, receive: Receive, reader: BodyReader, hold: Hold) -> Report:
-    """Reads the form.
+    """Reads the form, no further than to where it is refused.
 
     Errors: Problem.
     """
-    boundary = _boundary(headers.get("content-type", ""))
+    form = _Form(_boundary(headers.get("content-type", "")))
     length = headers.get("content-length", "")
-    found = await reader.read(receive, int(length) if length.isdecimal() else None, hold)
-    if isinstance(found, Refusal):
+    try:
+        found = await reader.feed(
+            receive, int(length) if length.isdecimal() else None, hold, form.take
+        )
+    except Problem:
         await reader.drain(receive, hold)
-        if found.code == "body_too_large":
-            raise _too_large()
-        raise Problem(found.code, found.detail)
-    # A large form takes some milliseconds to take apart: others should not wait for it.
-    return await asyncio.to_thread(report_of, found, boundary)
-
-
-def report_of(body: bytes, boundary: str) -> Report:
-    """The file of a form, whose body is whole.
-
-    Errors: Problem.
-    """
-    files = _files(body, boundary)
-    if not files:
-        raise _missing("a file, found none")
-    if len(files) > 1:
-        raise Problem(
-            "expected_multipart", f"{_FIELD}: expected it once, found it again", field=_FIELD
-        )
-    segment, content = files[0]
-    if not content:
-        raise _missing("a file, found an empty one")
-    if len(content) > FILE_BYTES_MAX:
-        raise _too_large()
-    name = segment.filename or ""
-    if len(name) > _NAME_MAX or "\0" in name:
-        raise Problem(
-            "invalid_body",
-            f"{_FIELD}: expected a name of at most {_NAME_MAX} characters without NUL, found "
-            f"{name[:60]!r}",
-            field=_FIELD,
-        )
-    return Report(name, _type_of(segment.content_type, name), content)
+        raise
+    if found is not None:
+        await reader.drain(receive, hold)
+        raise _too_large() if found.code == "body_too_large" else Problem(found.code, found.detail)
+    return form.report()
 
 
 def _boundary(content_type: str) -> str:
@@ -101,28 +76,75 @@ def _boundary(content_type: str) -> str:
     return boundary
 
 
-def _files(body: bytes, boundary: str) -> list[tuple[MultipartSegment, bytes]]:
-    """The fields that are the file. Other fields are passed over: nothing of them is kept."""
-    found: list[tuple[MultipartSegment, bytearray]] = []
-    current: bytearray | None = None
+class _Form:
+    """The file of a form, taken out of it as the form arrives. Nothing is kept of other fields."""
+
+    def __init__(self, boundary: str) -> None:
+        with _read_as_form():
+            self._parser = PushMultipartParser(
+                boundary, max_header_count=_HEADERS_MAX, max_segment_count=_SEGMENTS_MAX
+            )
+        self._name: str | None = None
+        self._type = ""
+        self._content = bytearray()
+        self._in_file = False
+
+    def take(self, piece: bytes) -> None:
+        """Takes the next piece of the form.
+
+        Errors: Problem.
+        """
+        if not piece:
+            return
+        with _read_as_form():
+            events = list(self._parser.parse(piece))
+        for event in events:
+            if isinstance(event, MultipartSegment):
+                self._in_file = event.name == _FIELD and event.filename is not None
+                if self._in_file:
+                    self._begin(event)
+            elif event is not None and self._in_file:
+                self._content += event
+                if len(self._content) > FILE_BYTES_MAX:
+                    raise _too_large()
+
+    def report(self) -> Report:
+        """The file, once the form has ended.
+
+        Errors: Problem.
+        """
+        with _read_as_form():
+            self._parser.close()
+        if self._name is None:
+            raise _missing("a file, found none")
+        if not self._content:
+            raise _missing("a file, found an empty one")
+        return Report(self._name, self._type, bytes(self._content))
+
+    def _begin(self, segment: MultipartSegment) -> None:
+        if self._name is not None:
+            raise Problem(
+                "expected_multipart", f"{_FIELD}: expected it once, found it again", field=_FIELD
+            )
+        name = segment.filename or ""
+        if len(name) > _NAME_MAX or "\0" in name:
+            raise Problem(
+                "invalid_body",
+                f"{_FIELD}: expected a name of at most {_NAME_MAX} characters without NUL, found "
+                f"{name[:60]!r}",
+                field=_FIELD,
+            )
+        self._name, self._type = name, _type_of(segment.content_type, name)
+
+
+@contextmanager
+def _read_as_form() -> Iterator[None]:
     try:
-        with PushMultipartParser(
-            boundary, max_header_count=_HEADERS_MAX, max_segment_count=_SEGMENTS_MAX
-        ) as parser:
-            for start in range(0, len(body), _PIECE_BYTES):
-                for event in parser.parse(body[start : start + _PIECE_BYTES]):
-                    if isinstance(event, MultipartSegment):
-                        is_file = event.name == _FIELD and event.filename is not None
-                        current = bytearray() if is_file else None
-                        if current is not None:
-                            found.append((event, current))
-                    elif event is not None and current is not None:
-                        current += event
+        yield
     except (MultipartError, ValueError, LookupError) as error:
         raise Problem(
             "expected_multipart", f"expected a whole form of multipart/form-data, found: {error}"
         ) from error
-    return [(segment, bytes(content)) for segment, content in found]
 
 
 def _type_of(content_type: str | None, name: str) -> str:

@@ -1,12 +1,13 @@
 """Uploading a lab report: it is kept, and then given to Terra by a workflow.
 
 A report is safe before Terra hears of it: first its bytes are durable, then the fact that it was
-uploaded. So whatever fails after that, nobody has to upload it again.
+uploaded, which starts the workflow. So whatever fails after that, nobody has to upload it again.
+Whoever heard no answer may: with the `Idempotency-Key` of the first time it is the same upload.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
@@ -19,6 +20,7 @@ from litestar.openapi.spec import (
     RequestBody,
     Schema,
 )
+from litestar.params import HeaderParameter
 from litestar.types import Scope
 
 from headwater.gateway.http.bodies import BodyReader
@@ -27,16 +29,26 @@ from headwater.gateway.http.callers import user_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import request_id_of
-from headwater.gateway.terra.instances import LAB, LabParams, LabResult
+from headwater.gateway.terra.instances import LabResult
 from headwater.gateway.users.bodies import Uploaded
 from headwater.gateway.users.lab_reports import BODY_BYTES_MAX, Report, read_report, storage_key
 from headwater.gateway.users.ports import UserPorts
-from headwater.gateway.users.starting import begin, output_of, status_of
-from headwater.schemas.errors import BrokerUnavailable, Overloaded
+from headwater.gateway.users.starting import output_of, status_of
+from headwater.processors.providers.envelope import event_id
+from headwater.processors.providers.headwater.labs import LAB
 from headwater.schemas.providers.headwater import LabUploaded
-from headwater.streams.workflows.client import OutcomeUnknown
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
+_IdempotencyKey: TypeAlias = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        description="A text of your own for this upload. Whoever sends the same file with the same "
+        "key once more, because no answer came, uploads nothing anew.",
+    ),
+]
 
 #: Seconds that a user waits for Terra's answer; the workflow gives up earlier.
 _RESULT_WITHIN_S: Final = 40.0
@@ -68,6 +80,7 @@ _PROBLEMS: Final = (
     "too_many_requests",
     "overloaded",
     "jwks_unavailable",
+    "invalid_parameter",
 )
 
 
@@ -98,33 +111,38 @@ def upload_route(ports: UserPorts, peer_of: Callable[[Scope], str]) -> HTTPRoute
         summary="Upload a lab report",
         description="A PDF, PNG or JPEG of at most 10 MiB, in the field `file`. It is kept before "
         "Terra reads it; what Terra finds comes some 30 s later, as biomarkers. With 502 it is "
-        "kept all the same.",
+        "kept all the same; a new upload has Terra try once more.",
         responses={
             **problem_responses(*_PROBLEMS),
             200: ResponseSpec(Uploaded, generate_examples=False, description="It is kept."),
         },
     )
-    async def upload(request: AnyRequest) -> Uploaded:
+    async def upload(request: AnyRequest, idempotency_key: _IdempotencyKey = None) -> Uploaded:
         ports.terra.require()
         hold = uploads.hold(peer_of(request.scope))
         try:
             report = await read_report(request.headers, request.receive, uploads, hold)
-            params = await _keep(
-                ports, report, user_of(request.scope), request_id_of(request.scope)
+            user_id = user_of(request.scope)
+            upload_id = (
+                ports.new_id()
+                if idempotency_key is None
+                else event_id(user_id, report.content_type, idempotency_key, report.content)
             )
+            fact = await _keep(ports, report, user_id, upload_id, request_id_of(request.scope))
         finally:
             hold.release()
-        return await _submit(ports, params)
+        return await _answer(ports, fact)
 
     return upload
 
 
-async def _keep(ports: UserPorts, report: Report, user_id: str, request_id: str) -> LabParams:
-    """Makes the bytes durable, then the fact.
+async def _keep(
+    ports: UserPorts, report: Report, user_id: str, upload_id: str, request_id: str
+) -> LabUploaded:
+    """Makes the bytes durable, then the fact. Doing so again changes nothing.
 
     Errors: BlobsUnavailable, BrokerUnavailable, Overloaded.
     """
-    upload_id = ports.new_id()
     key = storage_key(user_id, upload_id, report.extension)
     await ports.blobs.write(key, report.content, report.content_type)
     fact = LabUploaded(
@@ -137,40 +155,29 @@ async def _keep(ports: UserPorts, report: Report, user_id: str, request_id: str)
         size=len(report.content),
     )
     await ports.log.tell(fact, request_id=request_id)
-    return LabParams(
-        upload_id=upload_id,
-        user_id=user_id,
-        storage_key=key,
-        original_name=report.name,
-        content_type=report.content_type,
-    )
+    return fact
 
 
-async def _submit(ports: UserPorts, params: LabParams) -> Uploaded:
-    """Has the report given to Terra, and says what came of it.
+async def _answer(ports: UserPorts, kept: LabUploaded) -> Uploaded:
+    """Waits for what Terra says to a report, and says so.
 
     Errors: Problem.
     """
-    result = None
-    try:
-        await begin(ports.commands, LAB, params.upload_id, params)
-        status = await status_of(ports.instances, LAB, params.upload_id, _RESULT_WITHIN_S)
-        result = output_of(status, LabResult)
-    except (OutcomeUnknown, BrokerUnavailable, Overloaded):
-        pass  # The report is kept; it is not said to have failed.
+    status = await status_of(ports.instances, LAB, kept.upload_id, _RESULT_WITHIN_S)
+    result = output_of(status, LabResult)
     terra_status = _PENDING if result is None else result.terra_status
     if terra_status not in _NOTES:
         raise Problem(
             "terra_upload_failed",
             f"The report is kept, and Terra did not take it: {terra_status}.",
-            upload_id=params.upload_id,
-            storage_key=params.storage_key,
+            upload_id=kept.upload_id,
+            storage_key=kept.storage_key,
             terra_status=terra_status,
         )
     return Uploaded(
         ok=True,
-        upload_id=params.upload_id,
-        storage_key=params.storage_key,
+        upload_id=kept.upload_id,
+        storage_key=kept.storage_key,
         terra_status=terra_status,
         note=_NOTES[terra_status],
     )

@@ -342,8 +342,6 @@ def test_a_report_is_kept_before_terra_has_it(
     (fact,) = house.facts()
     assert (fact["type"], fact["storage_key"]) == ("lab_uploaded", key)
     assert (fact["user_id"], fact["size"]) == (USER, len(PDF[1]))
-    (sent,) = house.commands.sent
-    assert (sent.workflow, sent.instance_id) == ("terra-lab", found["upload_id"])
 
 
 def test_a_report_that_terra_refuses_is_kept(house: House, client: TestClient[Any]) -> None:
@@ -363,17 +361,45 @@ def test_a_report_that_nobody_can_submit_yet_is_pending(
     assert (answer.status_code, answer.json()["terra_status"]) == (200, "pending")
 
 
-def test_a_worker_without_the_workflow_is_named(house: House, client: TestClient[Any]) -> None:
+@pytest.mark.usefixtures("nobody_asked")
+def test_a_worker_without_the_workflow_is_named(
+    house: House, client: TestClient[Any], connections: Connect
+) -> None:
+    connections("one")
     house.commands.answer = lambda _: reply(code="WORKFLOW_NOT_FOUND", message="none")
-    answer = client.post("/v1/labs/upload", files={"file": PDF})
+    answer = client.post("/v1/import", json={"days": 7})
     assert_problem(answer, 503, "worker_unavailable")
+
+
+def test_a_repeated_upload_with_its_key_is_the_first_one(
+    house: House, client: TestClient[Any]
+) -> None:
+    def upload(key: str | None, content: bytes = PDF[1]) -> str:
+        headers = {} if key is None else {"idempotency-key": key}
+        files = {"file": (PDF[0], content, PDF[2])}
+        answer = client.post("/v1/labs/upload", files=files, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["upload_id"])
+
+    first = upload("a")
+    assert upload("a") == first
+    others = [upload("b"), upload("a", b"%PDF another"), upload(None), upload(None)]
+    assert len({first, *others}) == 5
+    assert len(list(house.blobs.rglob("*.pdf"))) == 5
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256])
+def test_a_key_that_is_none_is_refused(house: House, client: TestClient[Any], key: str) -> None:
+    headers = {"idempotency-key": key}
+    answer = client.post("/v1/labs/upload", files={"file": PDF}, headers=headers)
+    assert_problem(answer, 400, "invalid_parameter")
+    assert house.facts() == []
 
 
 def test_without_kafka_a_report_is_not_taken(house: House, client: TestClient[Any]) -> None:
     house.log.away = True
     answer = client.post("/v1/labs/upload", files={"file": PDF})
     assert_problem(answer, 503, "broker_unavailable")
-    assert not house.commands.sent
 
 
 def form(*parts: bytes, end: bytes = b"--b--\r\n") -> bytes:

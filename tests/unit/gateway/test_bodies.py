@@ -52,6 +52,32 @@ def trickle(*pieces: bytes) -> Receive:
     return receive
 
 
+class Full(Exception):
+    """Raised by whoever takes no more pieces."""
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_who_has_enough_ends_the_reading_and_is_not_waited_for(length: int) -> None:
+    taken: list[bytes] = []
+
+    def take(piece: bytes) -> None:
+        taken.append(piece)
+        if len(taken) == 2:
+            raise Full
+
+    async def scenario() -> None:
+        reader = reader_of(100)
+        hold = reader.hold("10.0.0.1")
+        receive = trickle(b"ab", b"cd") if length == 4 else sender([b"ab", b"cd", b"ef"])
+        with pytest.raises(Full):
+            await reader.feed(receive, length, hold, take)
+        async with asyncio.timeout(1):  # A drain waits two seconds where nothing comes.
+            await reader.drain(receive, hold)
+
+    asyncio.run(scenario())
+    assert taken == [b"ab", b"cd"]
+
+
 async def read_from(
     reader: BodyReader, receive: Receive, peer: str = "10.0.0.1", length: int | None = None
 ) -> bytes | Refusal:

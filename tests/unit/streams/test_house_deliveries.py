@@ -18,8 +18,8 @@ from headwater.schemas.providers.headwater import (
     LabSubmitted,
     LabUploaded,
 )
-from headwater.schemas.records import OutcomeRecorded, WebhookReceived
-from headwater.schemas.topics import OUTCOMES, WEBHOOKS
+from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookReceived
+from headwater.schemas.topics import EFFECTS, OUTCOMES, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
 from tests.fakes.memory_store import MemoryStore
@@ -63,6 +63,7 @@ class Pipeline:
         self._offsets = itertools.count()
         self.outcomes: dict[str, OutcomeRecorded] = {}
         self.rows: dict[str, dict[str, object]] = {}
+        self.effects: list[EffectDecided] = []
 
     def take(self, *deliveries: WebhookReceived | Fact) -> "Pipeline":
         for each in deliveries:
@@ -83,6 +84,8 @@ class Pipeline:
         elif record.topic == OUTCOMES:
             outcome = decode(record.value, OutcomeRecorded)
             self.outcomes[outcome.event_id] = outcome
+        elif record.topic == EFFECTS:
+            self.effects.append(decode(record.value, EffectDecided))
 
 
 def told(fact: Fact) -> WebhookReceived:
@@ -113,6 +116,15 @@ def test_an_upload_and_what_terra_said_to_it_are_one_row():
     assert found.rows["terra_lab_uploads upl_1"] == {"user_id": "amara", "upload_id": "u1"}
     assert found.rows["users amara"]["created_at"] == "2026-07-02T13:46:40.000Z"
     assert found.rows["users amara"]["last_seen_at"] == "2026-07-02T13:46:40.005Z"
+
+
+def test_an_upload_is_on_its_way_to_terra_as_soon_as_it_is_told_of():
+    again = msgspec.structs.replace(UPLOADED, at_ms=NOW + 60_000)
+    found = Pipeline().take(UPLOADED, again)
+    given = [(each.workflow, each.instance_id) for each in found.effects]
+    assert given == [("terra-lab", "u1")] * 2, "the second finds the instance of the first"
+    first = Pipeline().take(UPLOADED).rows["lab_uploads u1"]["created_at"]
+    assert found.rows["lab_uploads u1"]["created_at"] == first
 
 
 def test_the_order_of_facts_does_not_matter():
