@@ -6,7 +6,9 @@ left open. The greatest of a set does not depend on order or repetition: merging
 associative and idempotent, and any order of the same deliveries ends in the same row.
 
 The least of a set depends on them as little: where a table's column keeps its `first` value, the
-smaller stamp stays. Where a table's rows are `whole`, a row is one value, with nulls of its own.
+smaller stamp stays. Where a column is `hourly`, the smaller one of the same hour does, and the
+greater one else: that is an order, too, and a row of which much is said changes once an hour.
+Where a table's rows are `whole`, a row is one value, with nulls of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +38,7 @@ _HELD: Final[dict[type, set[type]]] = {str: {str}, int: {int}, float: {float, in
 _INT_MIN: Final = -(1 << 63)
 _INT_MAX: Final = (1 << 63) - 1
 _GLIMPSE_CHARS: Final = 40
+HOUR_MS: Final = 60 * 60 * 1000
 
 
 def misfit(update: RowUpdate) -> str | None:
@@ -89,6 +92,16 @@ def outranks(new: Stamp, old: Stamp) -> bool:
     )
 
 
+def replaces(table: Table, name: str, new: Stamp, old: Stamp) -> bool:
+    """Tells whether a column's value stamped `new` replaces the one stamped `old`."""
+    least = name in table.first or (
+        name in table.hourly
+        and new.rank == old.rank
+        and new.sent_at_ms // HOUR_MS == old.sent_at_ms // HOUR_MS
+    )
+    return outranks(old, new) if least else outranks(new, old)
+
+
 def merge(row: Row | None, update: RowUpdate) -> Row:
     """Merges an update into a row.
 
@@ -113,7 +126,8 @@ def merge(row: Row | None, update: RowUpdate) -> Row:
         if held is not None:
             if held is not compared:
                 compared, newer = held, outranks(stamp, held)
-            if not (outranks(held, stamp) if name in table.first else newer):
+            special = name in table.first or name in table.hourly
+            if not (replaces(table, name, stamp, held) if special else newer):
                 continue
         if values is None:
             values, stamps = list(row.values), list(row.stamps)

@@ -6,10 +6,10 @@ by normalizing the deliveries again, with the normalizers of today.
 
 from collections.abc import Iterable
 from datetime import datetime
-from functools import cmp_to_key
+from functools import cmp_to_key, partial
 from typing import NamedTuple
 
-from headwater.processors.columns import RowUpdate, outranks
+from headwater.processors.columns import RowUpdate, replaces
 from headwater.processors.providers import results
 from headwater.processors.providers.provider import Providers
 from headwater.schemas.errors import MalformedPayload
@@ -60,9 +60,8 @@ def said_of_row(
             for name, value in update.values.items():
                 if value is not None:
                     found[name].append(Said(value, update.stamp))
-    order = cmp_to_key(_compare)
     return {
-        name: sorted(said, key=order, reverse=name not in table.first)
+        name: sorted(said, key=cmp_to_key(partial(_compare, table, name)), reverse=True)
         for name, said in found.items()
         if said
     }
@@ -92,5 +91,6 @@ def _same(column: Column, one: str, other: str) -> bool:
         return False
 
 
-def _compare(one: Said, other: Said) -> int:
-    return outranks(one.stamp, other.stamp) - outranks(other.stamp, one.stamp)
+def _compare(table: Table, name: str, one: Said, other: Said) -> int:
+    wins = replaces(table, name, one.stamp, other.stamp)
+    return wins - replaces(table, name, other.stamp, one.stamp)

@@ -274,7 +274,8 @@ class User(msgspec.Struct):
     id: str
     #: When they were first heard of: the time of the earliest delivery.
     created_at: Moment | None = None
-    #: When they were last heard of: the time of the latest delivery.
+    #: When they were last heard of, to the hour: the time of the first delivery of the latest hour
+    #: that has one.
     last_seen_at: Moment | None = None
 
 
@@ -336,6 +337,9 @@ class Table:
     times: tuple[TimeColumn, ...]
     #: Columns whose first value stays, while of all others the last one does.
     first: frozenset[str]
+    #: Columns whose value changes once an hour: of the deliveries of the latest hour the first one
+    #: counts.
+    hourly: frozenset[str]
     #: Whether a row is one value: all of it is from one delivery, nulls too.
     whole: bool
     index: dict[str, int]
@@ -365,6 +369,7 @@ def table_of(  # noqa: PLR0913 (all that a struct cannot say)
     generated: tuple[GeneratedColumn, ...] = (),
     times: tuple[TimeColumn, ...] = (),
     first: tuple[str, ...] = (),
+    hourly: tuple[str, ...] = (),
     whole: bool = False,
 ) -> Table:
     """Declares a table; its Avro schema is named as the struct is."""
@@ -384,6 +389,7 @@ def table_of(  # noqa: PLR0913 (all that a struct cannot say)
         generated=generated,
         times=times,
         first=frozenset(first),
+        hourly=frozenset(hourly),
         whole=whole,
         index={column.name: position for position, column in enumerate(values)},
         key_names=tuple(column.name for column in key),
@@ -451,6 +457,7 @@ USERS: Final = table_of(
     name="users",
     topic="users",
     first=("created_at",),
+    hourly=("last_seen_at",),
     generated=(
         GeneratedColumn(
             name="user_id",

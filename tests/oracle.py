@@ -62,11 +62,15 @@ def fold(deliveries: Iterable[Delivery], *, user_prefix: str) -> Folded:
     return Folded({table.name: {} for table in TABLES} | rows_of(updates), outcomes)
 
 
+_HOUR_MS = 3_600_000
+
+
 def rows_of(updates: Iterable[RowUpdate]) -> dict[str, Rows]:
     """The rows that updates come to: for each column, the greatest stamp of those that set it.
 
-    Shape:  rows by the name of the table and key. The least stamp, where the first value stays; one
-            stamp for all columns, where a row is one value.
+    Shape:  rows by the name of the table and key. The least stamp, where the first value stays,
+            and that of the latest hour in `hourly` columns; one stamp for all columns, where a row
+            is one value.
     """
     of_row: dict[tuple[str, tuple[str, ...]], list[RowUpdate]] = defaultdict(list)
     for update in updates:
@@ -77,7 +81,10 @@ def rows_of(updates: Iterable[RowUpdate]) -> dict[str, Rows]:
         winners = {}
         for column in table.column_names:
             setting = [each for each in found if table.whole or each.values.get(column) is not None]
-            best = min if column in table.first else max
+            if column in table.hourly and setting:
+                latest = max(each.stamp.sent_at_ms // _HOUR_MS for each in setting)
+                setting = [each for each in setting if each.stamp.sent_at_ms // _HOUR_MS == latest]
+            best = min if column in table.first | table.hourly else max
             winner = best(setting, key=lambda each: _order(each.stamp), default=None)
             winners[column] = None if winner is None else (winner.values.get(column), winner.stamp)
         values = tuple(each and each[0] for each in winners.values())

@@ -301,7 +301,7 @@ comment on table users is 'Somebody of whom deliveries came that brought rows. T
 comment on column users.user_id is 'The same as id, under the name that it has in all other tables.';
 comment on column users.id is 'Our user.';
 comment on column users.created_at is 'When they were first heard of: the time of the earliest delivery.';
-comment on column users.last_seen_at is 'When they were last heard of: the time of the latest delivery.';
+comment on column users.last_seen_at is 'When they were last heard of, to the hour: the time of the first delivery of the latest hour that has one.';
 comment on column users.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column users.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
 comment on column users.updated_at is 'When the projector last wrote the row.';

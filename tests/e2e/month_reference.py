@@ -31,6 +31,8 @@ class _Reference:
         #: What a night says of a pulse stays, whatever a day says later.
         self._pulses: dict[tuple[Any, ...], Json] = defaultdict(dict)
         self._upload_of: dict[str, tuple[str, str]] = {}
+        #: The hour in which a user was last heard of.
+        self._hours: dict[str, int] = {}
 
     def read(self, sent: Iterable[Sent]) -> Tables:
         for each in sorted(sent, key=lambda one: one.at_ms):
@@ -51,7 +53,10 @@ class _Reference:
     def _heard(self, user: str, at_ms: int) -> None:
         row = self._tables["users"][user,]
         row.setdefault("created_at", moment_of(at_ms))
-        row["last_seen_at"] = moment_of(at_ms)
+        hour = at_ms // 3_600_000
+        if self._hours.get(user) != hour:
+            self._hours[user] = hour
+            row["last_seen_at"] = moment_of(at_ms)
 
     def _fact(self, sent: Sent) -> None:
         match sent.fact:

@@ -132,7 +132,7 @@ def lab_reports(draw: st.DrawFn) -> WebhookReceived:
         source="terra",
         type=kind,
         subject=upload,
-        sent_at_ms=NOW_MS + draw(st.integers(0, 2)) * 1000,
+        sent_at_ms=NOW_MS + draw(st.sampled_from((0, 1_000, 3_600_000))),
         updated_at_ms=0,
         received_at_ms=NOW_MS,
         body=raw,
@@ -144,7 +144,7 @@ def facts(draw: st.DrawFn) -> WebhookReceived:
     """Something that the house has learnt of one of two people."""
     person = draw(st.sampled_from(PEOPLE))
     named = {
-        "at_ms": NOW_MS + draw(st.integers(0, 2)) * 1000,
+        "at_ms": NOW_MS + draw(st.sampled_from((0, 1_000, 3_600_000))),
         "user_id": person.user,
         "upload_id": f"our-{person.user}",
     }
@@ -200,7 +200,7 @@ def deliveries_of_terra(draw: st.DrawFn) -> WebhookReceived:
         subject=subject,
         reference=reference,
         # Few moments, so that many are equal.
-        sent_at_ms=NOW_MS + draw(st.integers(0, 2)) * 1000,
+        sent_at_ms=NOW_MS + draw(st.sampled_from((0, 1_000, 3_600_000))),
         updated_at_ms=draw(st.integers(0, 1)),
         received_at_ms=NOW_MS,
         body=raw,

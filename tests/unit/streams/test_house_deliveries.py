@@ -115,7 +115,14 @@ def test_an_upload_and_what_terra_said_to_it_are_one_row():
     }
     assert found.rows["terra_lab_uploads upl_1"] == {"user_id": "amara", "upload_id": "u1"}
     assert found.rows["users amara"]["created_at"] == "2026-07-02T13:46:40.000Z"
-    assert found.rows["users amara"]["last_seen_at"] == "2026-07-02T13:46:40.005Z"
+    assert found.rows["users amara"]["last_seen_at"] == "2026-07-02T13:46:40.000Z"
+
+
+def test_a_user_is_last_seen_by_the_first_delivery_of_the_latest_hour():
+    later = [msgspec.structs.replace(LISTED, at_ms=NOW + ms) for ms in (3_600_000, 3_599_000, 9)]
+    for told_ in itertools.permutations([LISTED, *later]):
+        seen = Pipeline().take(*told_).rows["users amara"]["last_seen_at"]
+        assert seen == "2026-07-02T14:46:39.000Z"
 
 
 def test_an_upload_is_on_its_way_to_terra_as_soon_as_it_is_told_of():
