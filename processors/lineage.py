@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from headwater.processors.columns import RowUpdate, replaces
 from headwater.processors.providers import results
+from headwater.processors.providers.heard_of import heard_of
 from headwater.processors.providers.provider import Providers
 from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import Column, Table, Value
+from headwater.schemas.tables import USERS, Column, Table, Value
 
 
 class Said(NamedTuple):
@@ -39,7 +40,7 @@ def admitted(
 
 
 def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate, ...]:
-    """What a delivery says of rows today; nothing where it comes to no rows."""
+    """What a delivery says of rows today, its user's among them; nothing if it comes to none."""
     provider = providers.get(event.source)
     if provider is None:
         return ()
@@ -47,7 +48,10 @@ def updates_of(event: WebhookAdmitted, providers: Providers) -> tuple[RowUpdate,
         result = provider.normalize(event)
     except MalformedPayload:
         return ()
-    return results.updates_of(result)
+    updates = results.updates_of(result)
+    if not event.user_id or not updates or not isinstance(result, results.Normalized):
+        return updates
+    return (*updates, *heard_of(event.user_id, (event,)))
 
 
 def said_of_row(
@@ -73,7 +77,7 @@ def types_of(table: Table, providers: Providers) -> list[tuple[str, str]]:
         (provider.name, type_)
         for provider in providers.values()
         for type_, kind in provider.types.items()
-        if table in kind.tables
+        if table in kind.tables or (table is USERS and kind.tables)
     ]
 
 

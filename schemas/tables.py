@@ -80,7 +80,7 @@ class TerraConnection(msgspec.Struct):
     scopes: str | None = None
     #: False once the user deauthorized, revoked access or was given a new connection.
     active: bool | None = None
-    #: The signed time of the delivery that closed it last; it stays when the connection is opened
+    #: When the delivery that closed it last was first sent; it stays when the connection is opened
     #: again, and so names the time since.
     last_deactivated_at: Moment | None = None
 
@@ -307,7 +307,7 @@ class GeneratedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumn:
-    """A column of Postgres: the signed time of the delivery that gave `column` this value.
+    """A column of Postgres: when the delivery that gave `column` this value was first sent.
 
     It is null while the column has another value, and no record has it: the stamp says it.
     """
@@ -425,7 +425,7 @@ CONNECTIONS: Final = table_of(
             name="deactivated_at",
             column="active",
             value=False,
-            doc="When active became false: the signed time of the delivery that said so. Null "
+            doc="When active became false: when the delivery that said so was first sent. Null "
             "while active.",
         ),
     ),

@@ -38,12 +38,13 @@ class Asked(msgspec.Struct, frozen=True):
     """What came of some requests.
 
     Shape:  taken is how many Terra has taken, unknown those of connections that it does not have;
-            failed are the others.
+            failed are those that may be made again, given_up is how many are not.
     """
 
     taken: int = 0
     unknown: int = 0
     failed: tuple[Wanted, ...] = ()
+    given_up: int = 0
 
     def with_more(self, other: "Asked") -> "Asked":
         """Both together."""
@@ -56,6 +57,7 @@ def together(several: Sequence[Asked]) -> Asked:
         sum(each.taken for each in several),
         sum(each.unknown for each in several),
         tuple(failed for each in several for failed in each.failed),
+        sum(each.given_up for each in several),
     )
 
 

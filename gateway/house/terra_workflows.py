@@ -47,6 +47,7 @@ _TRIES_AFTER: Final = ("1 minute", "10 minutes", "1 hour")
 _LAB_WITHIN_S: Final = 25.0
 _LAB_RETRY: Final = Retry(limit=2, delay="1 second", backoff="constant")
 _SOON: Final = Retry(limit=inf, delay="1 second", backoff="constant")
+_GIVEN_UP: Final = "a request was given up"
 #: Pages that stay to be looked at.
 _KEPT: Final = 10
 
@@ -160,7 +161,9 @@ class TerraWorkflows:
     async def _page(self, step: Step, state: _Round, start: date, end: date) -> Continue | Break:
         if len(state.asked.failed) >= _WAITING_MAX:
             asked = await self._ask_again(step, "again", state.asked, start, end)
-            state = msgspec.structs.replace(state, asked=_bounded(asked))
+            for each in asked.failed[_WAITING_MAX:]:
+                await _say(step.log.error, _GIVEN_UP, _plain(each))
+            state = msgspec.structs.replace(state, asked=bounded(asked))
 
         async def read() -> list[str]:
             connections = await self._outside.connections()
@@ -185,7 +188,7 @@ class TerraWorkflows:
         self, step: Step, name: str, asked: Asked, start: date, end: date
     ) -> Asked:
         again = await self._ask_many(step, name, asked.failed, start, end)
-        return Asked(asked.taken, asked.unknown).with_more(again)
+        return msgspec.structs.replace(asked, failed=()).with_more(again)
 
     async def _ask_many(
         self, step: Step, name: str, wanted: Sequence[Wanted], start: date, end: date
@@ -246,20 +249,26 @@ class TerraWorkflows:
         )
 
 
-def _bounded(asked: Asked) -> Asked:
-    """Of requests that fail again and again, as many as a state has room for."""
-    return msgspec.structs.replace(asked, failed=asked.failed[:_WAITING_MAX])
+def bounded(asked: Asked) -> Asked:
+    """Of requests that fail again and again, as many as a state has room for; others are given up.
+
+    Shape:  they stay counted.
+    """
+    cut = len(asked.failed[_WAITING_MAX:])
+    return msgspec.structs.replace(
+        asked, failed=asked.failed[:_WAITING_MAX], given_up=asked.given_up + cut
+    )
 
 
 async def _summary(step: Step, done: _Round) -> dict[str, Any]:
     asked = done.asked
     for each in asked.failed:
-        await _say(step.log.error, "a request was given up", _plain(each))
+        await _say(step.log.error, _GIVEN_UP, _plain(each))
     return {
         "connections": done.connections,
         "taken": asked.taken,
         "unknown_to_terra": asked.unknown,
-        "failed": len(asked.failed),
+        "failed": len(asked.failed) + asked.given_up,
     }
 
 

@@ -35,7 +35,8 @@ from headwater.projections.deliveries.lineage import (
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.errors import RecordRefused
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.tables import Table
+from headwater.schemas.records import WebhookAdmitted
+from headwater.schemas.tables import Table, begins_with_user
 
 #: Deliveries that are normalized again for one row: some seconds of reading.
 _LOOKED_AT_MAX: Final = 1_000
@@ -179,7 +180,7 @@ async def _why(
         raise Problem("invalid_parameter", detail, field="column")
     found = await _row(reader, table, key)
     placed, complete = await _placed(reader, providers, table, key, found)
-    said = said_of_row(table, key, await _normalized(log, providers, placed))
+    said = said_of_row(table, key, await _normalized(reader, log, providers, placed))
     normalizers = {each.event_id: f"{each.source}.{each.type}" for each in placed}
     columns = {}
     for name, source in found.sources.items():
@@ -217,7 +218,7 @@ async def _placed(
     reader: Reader, providers: Providers, table: Table, key: tuple[str, ...], found: SourcedRow
 ) -> tuple[list[Placed], bool]:
     """The deliveries that may have set a row, and whether that is all of them."""
-    user = found.key.get("user_id") or found.values.get("user_id")
+    user = key[0] if begins_with_user(table) else found.values.get("user_id")
     placed = await deliveries_of_row(
         reader,
         user_id=user,
@@ -232,7 +233,7 @@ async def _placed(
 
 
 async def _normalized(
-    log: DeliveryLog, providers: Providers, placed: Sequence[Placed]
+    reader: Reader, log: DeliveryLog, providers: Providers, placed: Sequence[Placed]
 ) -> list[RowUpdate]:
     """What deliveries say of rows today."""
     received = await log.read_all([(each.partition, each.offset) for each in placed])
@@ -242,8 +243,22 @@ async def _normalized(
         # An outcome that is being rewritten may name a place that has another delivery.
         if delivery_ is not None and delivery_.event_id == each.event_id:
             event = admitted(delivery_, each.user_id, each.partition, each.offset)
-            updates += updates_of(event, providers)
+            updates += updates_of(await _with_our_id(reader, providers, event), providers)
     return updates
+
+
+async def _with_our_id(
+    reader: Reader, providers: Providers, event: WebhookAdmitted
+) -> WebhookAdmitted:
+    """A delivery with our own id of its subject, which the pipeline had looked up, too."""
+    provider = providers.get(event.source)
+    kind = None if provider is None else provider.types.get(event.type)
+    lookup = None if kind is None else kind.lookup
+    if lookup is None or lookup.our_id is None or not event.subject:
+        return event
+    found = await row(reader, lookup.table, (event.subject,))
+    our_id = None if found is None else found.values.get(lookup.our_id)
+    return msgspec.structs.replace(event, our_id=our_id)
 
 
 def _overridden(said: Said) -> Overridden:
@@ -262,7 +277,7 @@ async def _impact(
         shown = raw_event_id[:_SHOWN_CHARS]
         raise Problem("not_found", f"No delivery {shown} is known (yet).")
     placed = await named(reader, [raw_event_id])
-    updates = await _normalized(log, providers, placed)
+    updates = await _normalized(reader, log, providers, placed)
     started = [each for each in whole.effects if each.event_type is None]
     rows = []
     left = list(whole.rows)

@@ -148,7 +148,7 @@ class Provider:
             a provider without a `scheme`: the house tells them itself, so that their references are
             ids of ours. `read` is given a
             verified body and those of its `headers` that came, in lower case. A type of `skipped`
-            is known and fills nothing; one that ends with a dot stands for its whole family.
+            is known and fills nothing.
     Errors: `read` raises MalformedPayload. ValueError for a declaration that contradicts itself.
     """
 
@@ -205,9 +205,7 @@ class Provider:
     def _skip_reason(self, type_: str) -> str:
         if not self.types:
             return NO_NORMALIZER
-        family = type_.partition(".")[0] + "."
-        known = type_ in self.skipped or (family in self.skipped and type_ != family)
-        return type_ if known else f"unknown_type:{type_}"
+        return type_ if type_ in self.skipped else f"unknown_type:{type_}"
 
 
 #: Providers by name, which is the source of their deliveries.

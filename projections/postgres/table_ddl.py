@@ -19,7 +19,7 @@ BOOKKEEPING: Final = (
         "column_sources",
         "json not null",
         "Which delivery set each column that is set: "
-        '{"deliveries": [{event_id, position, sent_at}], '
+        '{"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], '
         '"columns": {column: index into deliveries}}. '
         "Read it with value_source(column_sources, 'column').",
     ),

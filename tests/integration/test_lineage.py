@@ -3,15 +3,19 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import orjson
 import pytest
 
 from headwater.processors.columns import merge
 from headwater.processors.lineage import admitted, updates_of
+from headwater.processors.providers.headwater.delivering import delivery_of
+from headwater.processors.providers.headwater.provider import HEADWATER
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.projections.postgres.migrate import migrate
 from headwater.schemas.codec import encode
 from headwater.schemas.history import SendEvent, StartRun
+from headwater.schemas.providers.headwater import LabSubmitted, LabUploaded
 from headwater.schemas.records import EffectDecided, WebhookReceived
 from headwater.schemas.topics import EFFECTS
 from tests.fakes.delivery_log import MemoryLog
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write"]
 
+PROVIDERS = {"terra": TERRA, "headwater": HEADWATER}
 KEY = "user_amara/garmin/2026-07-01"
 _SIGNED_MS = 1_782_950_400_000
 
@@ -49,15 +54,23 @@ DELIVERIES = (
 )
 
 
-def rows_of(deliveries: Sequence[WebhookReceived]) -> list[Written]:
+def rows_of(deliveries: Sequence[WebhookReceived], our_id: str | None = None) -> list[Written]:
     """The outcomes of deliveries, and the rows that the pipeline makes of them."""
     rows: dict[tuple[Table, tuple[str, ...]], Row] = {}
     for offset, each in enumerate(deliveries):
-        for update in updates_of(admitted(each, "user_amara", 3, offset), {"terra": TERRA}):
+        event = msgspec.structs.replace(admitted(each, "user_amara", 3, offset), our_id=our_id)
+        for update in updates_of(event, PROVIDERS):
             at = (update.table, update.key)
             rows[at] = merge(rows.get(at), update)
     outcomes = [
-        outcome(each.event_id, user_id="user_amara", offset=offset)
+        outcome(
+            each.event_id,
+            user_id="user_amara",
+            offset=offset,
+            source=each.source,
+            type=each.type,
+            subject=each.subject,
+        )
         for offset, each in enumerate(deliveries)
     ]
     return [*outcomes, *(table_record(table, row) for (table, _), row in rows.items())]
@@ -97,6 +110,54 @@ def test_a_value_names_its_delivery_and_what_it_overrode(
         assert why["columns"]["sleep_score"]["overrode"] == []
         one = client.get(f"/admin/why/daily_summary/{KEY}?column=strain", headers=ADMIN).json()
         assert one["columns"] == {}
+
+
+def test_a_user_says_by_which_deliveries_it_was_first_and_last_heard_of(
+    fresh_database: str, log: MemoryLog, write: Write
+) -> None:
+    migrate(fresh_database, lambda _: None)
+    write(rows_of(DELIVERIES))
+    with gateway_on(fresh_database, log) as client:
+        why = client.get("/admin/why/users/user_amara", headers=ADMIN).json()
+    created = why["columns"]["created_at"]
+    assert (created["raw_event_id"], created["normalizer"]) == ("e1", "terra.daily")
+    assert [each["raw_event_id"] for each in created["overrode"]] == ["e3", "e2"]
+    assert why["columns"]["last_seen_at"]["raw_event_id"] == "e1"
+
+
+def test_an_upload_says_what_its_status_overrode(
+    fresh_database: str, log: MemoryLog, write: Write
+) -> None:
+    """The report names Terra's id of the upload alone; ours is looked up."""
+    migrate(fresh_database, lambda _: None)
+    named = {"at_ms": _SIGNED_MS, "user_id": "user_amara", "upload_id": "up-1"}
+    kept = LabUploaded(
+        **named, storage_key="k", original_name="n", content_type="application/pdf", size=1
+    )
+    given = LabSubmitted(**named, terra_status="submitted", terra_upload_id="t-1")
+    facts = [delivery_of(each, request_id="r", now_ms=_SIGNED_MS) for each in (kept, given)]
+    body = {"upload_id": "t-1", "data": [{"results": [{"name": "LDL", "value": 7}]}]}
+    report = WebhookReceived(
+        event_id="report", request_id="r", source="terra", type="lab_report", subject="t-1",
+        sent_at_ms=_SIGNED_MS + 1, updated_at_ms=0, received_at_ms=_SIGNED_MS,
+        body=orjson.dumps(body),
+    )  # fmt: skip
+    failed = msgspec.structs.replace(
+        report,
+        event_id="failed",
+        type="lab_report.failed",
+        sent_at_ms=_SIGNED_MS + 2,
+        body=orjson.dumps({"upload_id": "t-1", "data": {"error": {"code": "unread"}}}),
+    )
+    log.deliveries[:] = [*facts, report, failed]
+    write(rows_of(log.deliveries, our_id="up-1"))
+    with gateway_on(fresh_database, log) as client:
+        found = client.get("/admin/why/lab_uploads/up-1", headers=ADMIN)
+    assert found.status_code == 200, found.text
+    status = found.json()["columns"]["terra_status"]
+    assert (status["value"], status["raw_event_id"]) == ("failed:unread", "failed")
+    said = [each["value"] for each in status["overrode"]]
+    assert said == ["submitted", "pending"], "a report of no dated result says nothing"
 
 
 @pytest.mark.parametrize(
@@ -142,9 +203,11 @@ def test_a_delivery_names_the_columns_it_set_those_it_still_sets_and_what_it_sta
         assert client.get("/admin/impact/e9", headers=ADMIN).status_code == 404
         overridden = client.get("/admin/impact/e3", headers=ADMIN).json()
     assert impact["instances"] == [{"workflow": "report", "id": "i-begin"}]
-    (row,) = impact["rows"]
+    row, user = impact["rows"]
+    assert (user["table"], user["columns_still_set"]) == ("users", ["created_at", "last_seen_at"])
     assert (row["table"], list(row["key"].values())) == ("daily_summary", KEY.split("/"))
     assert sorted(row["columns_set"]) == ["sleep_score", "steps"]
     assert row["columns_still_set"] == ["sleep_score"]
-    (row,) = overridden["rows"]
+    row, user = overridden["rows"]
+    assert user["columns_still_set"] == []
     assert (row["columns_set"], row["columns_still_set"]) == (["steps"], [])

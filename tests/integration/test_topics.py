@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from click.testing import CliRunner
 
+from headwater.gateway.commands.topics_check import check
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS, TOPICS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -96,6 +99,21 @@ def test_topics_are_compared_and_mended(kafka: str):
     topics = asyncio.run(find_topics(Cluster(kafka)))
     assert compare(topics, partitions=PARTITIONS, replication=1) == []
     assert topics[EVENTS].own["segment.bytes"] == "1048576", "what others have set stays"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_without_kafka_the_check_says_where_it_has_looked(
+    monkeypatch: pytest.MonkeyPatch,
+    named: bool,
+):
+    port = str(free_port())
+    monkeypatch.delenv("HEADWATER_KAFKA", raising=False)
+    monkeypatch.setenv("HEADWATER_KAFKA_PORT", port)
+    where = ["--kafka", f"127.0.0.1:{port}"] if named else []
+    checked = CliRunner().invoke(check, where)
+    assert isinstance(checked.exception, BrokerUnavailable)
+    assert port in checked.exception.message
+    assert ("HEADWATER_KAFKA_PORT" in checked.exception.message) is not named
 
 
 @pytest.mark.parametrize("part", ["serve", "worker", "project"])

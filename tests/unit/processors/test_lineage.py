@@ -6,7 +6,7 @@ import msgspec
 
 from headwater.processors.lineage import Said, said_of_row, same_key, updates_of
 from headwater.processors.providers.terra.provider import TERRA
-from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS
+from headwater.schemas.tables import DAILY_SUMMARY, SLEEP_SESSIONS, USERS
 from tests.unit.processors.deliveries import USER, admitted
 
 _RECORD = {
@@ -23,9 +23,10 @@ DAY = ("user_amara", "garmin", "2026-07-01")
 def test_a_changed_normalizer_puts_its_version_into_the_stamps() -> None:
     kind = replace(TERRA.types["daily"], version=2)
     changed = replace(TERRA, types={**TERRA.types, "daily": kind})
-    (first,) = updates_of(DAILY, {"terra": TERRA})
-    (second,) = updates_of(DAILY, {"terra": changed})
+    first, user = updates_of(DAILY, {"terra": TERRA})
+    second, _ = updates_of(DAILY, {"terra": changed})
     assert (first.stamp.version, second.stamp.version) == (1, 2)
+    assert (user.table, user.key) == (USERS, (DAILY.user_id,))
     assert msgspec.structs.replace(second, stamp=first.stamp) == first
 
 
@@ -37,7 +38,7 @@ def test_what_comes_to_no_rows_says_nothing() -> None:
 
 
 def test_of_a_row_the_winner_of_each_column_comes_first() -> None:
-    (update,) = updates_of(DAILY, {"terra": TERRA})
+    update, _ = updates_of(DAILY, {"terra": TERRA})
     later = msgspec.structs.replace(
         update, stamp=msgspec.structs.replace(update.stamp, sent_at_ms=2**50), values={"steps": 7}
     )
