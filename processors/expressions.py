@@ -1,29 +1,47 @@
-"""Expressions in CEL over one variable, `event`: compiled once, evaluated often, always ending.
+"""Expressions in CEL: compiled once, evaluated often, always ending.
 
 CEL has no loops but over what it is given, and the library stops an expression that takes too many
 turns. What can be known without data (syntax, names, the type of the result) is checked when an
 expression is compiled; an error of evaluation is a value here, because it is one delivery's.
+
+An expression sees shared values, which are converted for CEL once for all evaluations over the
+same `Facts`, and names of its own, whose values are handed over with each evaluation. So a list of
+10,000 items, looked at by an expression for each of them, is converted once.
 """
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from cel_expr_python import cel
-from cel_expr_python.ext import ext_strings
+from cel_expr_python.ext import ext_bindings, ext_strings
 
-_ENV: Final = cel.NewEnv(
-    variables={"event": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)},
-    extensions=[ext_strings.ExtStrings()],
-)
 _PLACE: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
 #: How the library says that a field or an element is not there.
-_MISSING: Final = re.compile(r"Key not found in map|Index error: ")
+_MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
 _SHOWN: Final = 120
+
+#: The longest expression: a page. The library alone would take 100,000 characters.
+SOURCE_MAX: Final = 10_000
+#: The longest list that `map` and `filter` may go over. They copy what they have for each item: a
+#: list of 10,000 takes 1.6 GB and six seconds, one of 2,000 takes 60 MB and 0.2 seconds.
+COPIED_MAX: Final = 2_000
+_COPIES: Final = re.compile(r"\.\s*(?:map|filter)\s*\(")
+_PATH: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+#: Doubles a text with every use; nobody needs it in a condition.
+_BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
+
+#: How the values of an expression's own names are asked for, within CEL.
+_LOCAL: Final = "headwater_local"
+NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
+_local_values: ContextVar[Mapping[str, Any]] = ContextVar("local_values", default=NO_VALUES)
 
 
 class Gives(Enum):
@@ -32,6 +50,8 @@ class Gives(Enum):
     TEXT = "a text"
     CONDITION = "true or false"
     JSON = "a JSON value"
+    #: The value itself, where JSON is its text.
+    VALUE = "a value of JSON"
 
 
 _TYPES: Final = {Gives.TEXT: cel.Type.STRING, Gives.CONDITION: cel.Type.BOOL}
@@ -48,27 +68,68 @@ class Fault(msgspec.Struct, frozen=True):
     missing: bool = False
 
 
-class Facts:
-    """What expressions are evaluated over; made once for all of them, as that costs most."""
+def _local_value(name: str) -> object:
+    values = _local_values.get()
+    if name not in values:
+        raise LookupError(f"undeclared variable {name}: it is known within its fork alone")
+    return values[name]
 
-    def __init__(self, event: Mapping[str, Any]) -> None:
-        self.activation = _ENV.Activation({"event": event})
+
+class Names:
+    """The names of shared values that expressions may use."""
+
+    def __init__(self, *shared: str) -> None:
+        asked = cel.Overload(
+            id=_LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
+        )
+        self.env = cel.NewEnv(
+            variables=dict.fromkeys(shared, cel.Type.DYN),
+            extensions=[ext_strings.ExtStrings(), ext_bindings.ExtBindings()],
+            functions=[cel.FunctionDecl(_LOCAL, [asked])],
+        )
+
+
+#: What rules for deliveries are about.
+EVENT: Final = Names("event")
+
+
+class Facts:
+    """Shared values that expressions are evaluated over; made once, as to convert them costs."""
+
+    def __init__(self, values: Mapping[str, Any], names: Names = EVENT) -> None:
+        self.values = values
+        self.activation = names.env.Activation(values)
 
 
 class Expression:
     """A compiled expression."""
 
-    def __init__(self, source: str, gives: Gives) -> None:
+    def __init__(
+        self, source: str, gives: Gives, names: Names = EVENT, local: Iterable[str] = ()
+    ) -> None:
         """Compiles.
 
+        Shape:  local are the names whose values come with each evaluation.
         Errors: ExpressionInvalid.
         """
         self.source = source
         self.gives = gives
+        if len(source) > SOURCE_MAX:
+            raise ExpressionInvalid(
+                f"expected at most {SOURCE_MAX} characters, found {len(source)}: over the limit"
+            )
+        if _LOCAL in source or _BINDS.search(source):
+            raise ExpressionInvalid(f"expected neither cel.bind nor {_LOCAL}")
+        paths = {tuple(path.split(".")) for path in _PATH.findall(source)}
+        #: Every name that it may see a value by, and the fields that it takes of it.
+        self._paths = paths if _COPIES.search(source) else set()
+        self.roots = frozenset(path[0] for path in paths)
+        opened = [f'cel.bind({name},{_LOCAL}("{name}"),' for name in local if name in self.roots]
+        before = "".join(opened)
         try:
-            self._compiled = _ENV.compile(source)
+            self._compiled = names.env.compile(f"{before}{source}{')' * len(opened)}")
         except RuntimeError as error:
-            raise ExpressionInvalid(_where(str(error))) from None
+            raise ExpressionInvalid(_where(str(error), len(before))) from None
         found = self._compiled.return_type()
         expected = _TYPES.get(gives, found)
         if found not in (expected, cel.Type.DYN):
@@ -76,34 +137,75 @@ class Expression:
                 f"expected an expression that gives {gives.value}, found {found.name().lower()}"
             )
 
-    def evaluate(self, facts: Facts) -> Any | Fault:  # noqa: ANN401, any JSON value
+    def evaluate(self, facts: Facts, local: Mapping[str, Any] = NO_VALUES) -> Any | Fault:  # noqa: ANN401, any JSON value
         """Its value, or why there is none.
 
-        Shape:  a str, bool, or any JSON value as JSON text, as it was compiled to give.
+        Shape:  a str, bool, any JSON value, or such as JSON text, as it was compiled to give.
         """
+        too_long = self._paths and self._longer_than_copied(facts.values, local)
+        if too_long:
+            return too_long
+        token = _local_values.set(local)
         try:
             found = self._compiled.eval(facts.activation)
         # The library's errors have no class of their own.
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError, OverflowError) as error:
             return Fault(str(error))
+        finally:
+            _local_values.reset(token)
         if found.type() == cel.Type.ERROR:
             message = str(found.value())
-            return Fault(message, missing=_MISSING.search(message) is not None)
-        value = found.plain_value()
+            return Fault(message, missing=_MISSING.match(message) is not None)
+        return self._given(found.plain_value())
+
+    def _given(self, value: Any) -> Any | Fault:  # noqa: ANN401
         if self.gives is Gives.JSON:
             return _json(value)
+        if self.gives is Gives.VALUE:
+            return _json_value(value)
         expected = str if self.gives is Gives.TEXT else bool
         if not isinstance(value, expected):
             return Fault(f"expected {self.gives.value}, found {_shown(value)}")
         return value
 
+    def _longer_than_copied(
+        self, shared: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> Fault | None:
+        for root, *fields in self._paths:
+            at, where = local.get(root, shared.get(root)), root
+            for field in fields:
+                if not isinstance(at, Mapping) or field not in at:
+                    break
+                at, where = at[field], f"{where}.{field}"
+            longest = _longest_list(at)
+            if longest > COPIED_MAX:
+                return Fault(
+                    f"expected lists of at most {COPIED_MAX} items for map and filter, "
+                    f"found one of {longest} in {where}"
+                )
+        return None
 
-def _where(message: str) -> str:
+
+def _longest_list(value: object) -> int:
+    longest, left = 0, [value]
+    while left:
+        at = left.pop()
+        if isinstance(at, list):
+            longest = max(longest, len(at))
+            left.extend(at)
+        elif isinstance(at, Mapping):
+            left.extend(at.values())
+    return longest
+
+
+def _where(message: str, before: int) -> str:
     found = _PLACE.search(message)
     if found is None:
         return message.splitlines()[0]
-    line, column, why = found.groups()
-    return f"line {line}, column {column}: {why}" if int(line) > 0 else why
+    line, column, why = int(found[1]), int(found[2]), found[3]
+    if line == 1:
+        column -= before
+    return f"line {line}, column {column}: {why}" if line > 0 else why
 
 
 def _json(value: Any) -> str | Fault:  # noqa: ANN401
@@ -119,6 +221,26 @@ def _json(value: Any) -> str | Fault:  # noqa: ANN401
         )
     except (TypeError, ValueError, RecursionError) as error:
         return Fault(f"expected a JSON value, found {_shown(value)}: {error}")
+
+
+def _json_value(value: object) -> object:
+    try:
+        return _plain(value)
+    except (TypeError, ValueError) as error:
+        return Fault(f"expected a value of JSON: {error}")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        strange = next((key for key in value if not isinstance(key, str)), None)
+        if strange is not None:
+            raise TypeError(f"expected texts as keys, found {_shown(strange)}")
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a number of JSON")
+    return value if isinstance(value, str | int | float | None) else _as_text(value)
 
 
 def _as_text(value: object) -> str:

@@ -72,7 +72,7 @@ def decide(
         return []
     about = {name: getattr(event, name) for name in _ABOUT}
     try:
-        facts = Facts({**about, "body": _read(event.body)})
+        facts = Facts({"event": {**about, "body": _read(event.body)}})
     except (ValueError, RecursionError) as error:  # orjson's own is a ValueError
         detail = f"expected a body that is JSON with numbers and depth in bounds, found: {error}"
         return [_failed(rule, BODY_NOT_JSON, detail) for rule in found]

@@ -6,6 +6,16 @@ from .gateway.client import (
     UnauthorizedError,
     UnavailableError,
 )
+from .processors.graph.builder import GraphWorkflow
+from .processors.graph.definition import DefinitionInvalid
+from .processors.graph.plain import (
+    Planned,
+    decide_routing,
+    decide_synchronization,
+    decide_timeout,
+    extract_output,
+    merge_branches,
+)
 from .processors.replay.errors import (
     ChildWorkflowError,
     DuplicateStepError,
@@ -39,6 +49,7 @@ from .schemas.failures import (
     WorkflowParamsInvalidError,
 )
 from .streams.authoring.step_tx import StepTx
+from .streams.authoring.tasks import Task, task
 from .streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from .streams.code_host.schedules import Schedule, schedule
 from .streams.harness.workflow_test import WorkflowTest
@@ -53,9 +64,11 @@ __all__ = (
     "CommandRefusedError",
     "ConnectionFailedError",
     "Continue",
+    "DefinitionInvalid",
     "DuplicateStepError",
     "EventPayloadInvalidError",
     "EventTimeoutError",
+    "GraphWorkflow",
     "HistoryDivergedError",
     "InstanceExistsError",
     "InstanceFailedError",
@@ -71,6 +84,7 @@ __all__ = (
     "NonRetryableError",
     "NotAwaitedError",
     "OutcomeUnknownError",
+    "Planned",
     "RaceError",
     "Retry",
     "RollbackCheckpointError",
@@ -80,6 +94,7 @@ __all__ = (
     "StepFailedError",
     "StepNotFoundError",
     "StepTx",
+    "Task",
     "UnauthorizedError",
     "UnavailableError",
     "UniqueConstraintError",
@@ -89,6 +104,12 @@ __all__ = (
     "WorkflowNotFoundError",
     "WorkflowParamsInvalidError",
     "WorkflowTest",
+    "decide_routing",
+    "decide_synchronization",
+    "decide_timeout",
+    "extract_output",
+    "merge_branches",
     "schedule",
+    "task",
     "workflow",
 )

@@ -16,7 +16,7 @@ EVENT = {
 
 
 def value(source: str, gives: Gives = Gives.JSON, event: object = EVENT) -> object:
-    return Expression(source, gives).evaluate(Facts(event))
+    return Expression(source, gives).evaluate(Facts({"event": event}))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""`GraphWorkflow`: a definition written in Python, with the keys of the document in snake case."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from typing_extensions import override
+
+from headwater.processors.graph.graph import Graph, graph_of
+
+#: What these hold is the author's: fields and schemas, not keys of ours.
+_AUTHORS_OWN: Final = frozenset(
+    {"input_mapping", "output_mapping", "input_schema", "context_schema", "output_schema"}
+)
+
+
+class GraphWorkflow:
+    """A graph, as an author writes it in Python. Nothing is registered or checked by making one."""
+
+    def __init__(  # noqa: PLR0913, the keys of the document
+        self,
+        *,
+        name: str,
+        initial_node_ref: str,
+        nodes: Sequence[Mapping[str, Any]],
+        transitions: Sequence[Mapping[str, Any]] = (),
+        input_schema: Mapping[str, Any] | None = None,
+        context_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        output_mapping: Mapping[str, str] | None = None,
+    ) -> None:
+        given = {
+            "name": name,
+            "initial_node_ref": initial_node_ref,
+            "nodes": list(nodes),
+            "transitions": list(transitions),
+            "input_schema": input_schema,
+            "context_schema": context_schema,
+            "output_schema": output_schema,
+            "output_mapping": output_mapping,
+        }
+        self.name = name
+        self._document = _camel({key: value for key, value in given.items() if value is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document, as it is deployed."""
+        return dict(self._document)
+
+    def graph(self) -> Graph:
+        """The definition, checked and ready.
+
+        Errors: DefinitionInvalid, with everything that is wrong.
+        """
+        return graph_of(self._document)
+
+    @override
+    def __repr__(self) -> str:
+        return f"<graph {self.name}>"
+
+
+def _camel(part: Any) -> Any:  # noqa: ANN401
+    if isinstance(part, Mapping):
+        return {
+            _camel_key(key): value if key in _AUTHORS_OWN else _camel(value)
+            for key, value in part.items()
+        }
+    if isinstance(part, (list, tuple)):
+        return [_camel(each) for each in part]
+    return part
+
+
+def _camel_key(key: str) -> str:
+    return re.sub(r"_([a-z])", lambda found: found[1].upper(), str(key))

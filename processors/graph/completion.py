@@ -1,0 +1,26 @@
+"""The end of a run: its output, by the output mapping of its definition."""
+
+from headwater.processors.expressions import Fault
+from headwater.processors.graph.decisions import CompleteWorkflow, Planned, Trace, failed
+from headwater.processors.graph.graph import Graph, Mapped
+from headwater.processors.graph.mappings import mapped
+from headwater.processors.graph.scope import Scope
+
+
+def decide_completion(graph: Graph, scope: Scope) -> Planned:
+    """Decides the end of a run of which no token goes on.
+
+    Shape:  a completion, or a failure if an expression fails.
+    """
+    return complete(graph.output, scope)
+
+
+def complete(mapping: Mapped, scope: Scope) -> Planned:
+    """As `decide_completion`; without a mapping the output is the output section."""
+    started = Trace("decision.completion.start", payload={"fields": [name for name, _ in mapping]})
+    if not mapping:
+        return Planned((CompleteWorkflow(output=dict(scope.context.output)),), (started,))
+    output = mapped(mapping, scope, "outputMapping")
+    if isinstance(output, Fault):
+        return failed(output.message, events=(started,))
+    return Planned((CompleteWorkflow(output=output),), (started,))

@@ -1,0 +1,108 @@
+"""What the expressions of a graph see: the shared context, and what belongs to a branch.
+
+input, state, output    the run's, shared by all tokens
+_branch                 index, total and output of the branch; outside of all forks it is empty
+an item variable        the item of the branch, of the innermost fork that has the name
+result                  what a task gave, in its output mapping alone
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.expressions import NO_VALUES, Expression, Facts, Fault, Gives, Names
+
+SHARED: Final = Names("input", "state", "output")
+BRANCH: Final = "_branch"
+RESULT: Final = "result"
+#: Names that an item variable may not take.
+RESERVED: Final = frozenset({"input", "state", "output", BRANCH, RESULT})
+
+
+class Context:
+    """The shared context of a run, as it is at one time.
+
+    Whoever keeps it makes a new one when something changes, and else hands over the same: it holds
+    what was converted for expressions.
+    """
+
+    __slots__ = ("_facts", "_input_facts", "input", "output", "state")
+
+    def __init__(
+        self,
+        *,
+        input: Any,  # noqa: A002, ANN401, the name that expressions have for it
+        state: Mapping[str, Any],
+        output: Mapping[str, Any],
+    ) -> None:
+        self.input = input
+        self.state = state
+        self.output = output
+        self._facts: Facts | None = None
+        self._input_facts = Facts({"input": input}, SHARED)
+
+    def with_changes(
+        self, *, state: Mapping[str, Any] | None = None, output: Mapping[str, Any] | None = None
+    ) -> "Context":
+        """The context after a change. The input never changes, and is not converted again."""
+        changed = Context(
+            input=self.input,
+            state=self.state if state is None else state,
+            output=self.output if output is None else output,
+        )
+        changed._input_facts = self._input_facts
+        return changed
+
+    def facts_for(self, expression: Expression) -> Facts:
+        """What an expression has to see of it."""
+        if expression.roots.isdisjoint(("state", "output")):
+            return self._input_facts
+        if self._facts is None:
+            values = {"input": self.input, "state": self.state, "output": self.output}
+            self._facts = Facts(values, SHARED)
+        return self._facts
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """A branch, as its expressions see it."""
+
+    index: int
+    total: int
+    output: Mapping[str, Any] = {}
+
+
+class Scope:
+    """What the expressions of one token see."""
+
+    __slots__ = ("context", "local")
+
+    def __init__(
+        self,
+        context: Context,
+        branch: Branch | None = None,
+        items: Mapping[str, Any] = NO_VALUES,
+    ) -> None:
+        self.context = context
+        self.local: dict[str, Any] = {
+            **items,
+            BRANCH: msgspec.to_builtins(branch) if branch else {},
+        }
+
+    def with_result(self, result: Any) -> "Scope":  # noqa: ANN401
+        """The scope of an output mapping."""
+        scope = Scope(self.context)
+        scope.local = {**self.local, RESULT: result}
+        return scope
+
+    def value(self, expression: Expression) -> Any | Fault:  # noqa: ANN401
+        """What an expression gives; a missing field is null, or false for a condition.
+
+        Shape:  a Fault quotes the expression, and is never of a missing field.
+        """
+        found = expression.evaluate(self.context.facts_for(expression), self.local)
+        if not isinstance(found, Fault):
+            return found
+        if found.missing:
+            return False if expression.gives is Gives.CONDITION else None
+        return Fault(f"the expression `{expression.source}` failed: {found.message}")

@@ -1,0 +1,266 @@
+"""Whether the parts of a definition agree: everything that is wrong, each with code and path."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from headwater.processors.graph.definition import (
+    DUPLICATE_NODE_REF,
+    DUPLICATE_TRANSITION_REF,
+    INVALID_DEFINITION,
+    INVALID_EXPRESSION,
+    INVALID_NODE_REF,
+    INVALID_SIBLING_GROUP,
+    INVALID_STRATEGY,
+    MISSING_OWNER,
+    MULTIPLE_OWNERS,
+    Definition,
+    Node,
+    NodeRetries,
+    Problem,
+    Synchronization,
+    Transition,
+)
+from headwater.processors.graph.scope import RESERVED
+from headwater.processors.runs.durations import milliseconds_of
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+
+#: Branches of one fork. A run keeps each of them, and an engine can say so of its events in records
+#: of a megabyte; ten times what anybody is known to do.
+BRANCHES_MAX: Final = 100_000
+
+STRATEGIES: Final = ("any", "all", "m_of_n:N")
+MERGES: Final = ("append", "collect", "keyed_by_branch", "last_wins", "merge_object")
+TIMEOUTS: Final = ("fail", "proceed_with_available")
+BACKOFFS: Final = ("constant", "exponential", "linear")
+FAN_IN: Final = "fan_in"
+
+_M_OF_N: Final = re.compile(r"m_of_n:([1-9]\d{0,8})")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TARGET: Final = re.compile(r"(?:state|output)(?:\.[^.]+)+")
+_SOURCE: Final = re.compile(r"_branch\.output(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+def quorum(strategy: str) -> int | None:
+    """How many branches `m_of_n:N` waits for; None for any other strategy."""
+    found = _M_OF_N.fullmatch(strategy)
+    return int(found[1]) if found else None
+
+
+def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
+    """All that is wrong with a definition, but for what is wrong within its expressions.
+
+    Shape:  of a part of one, the groups that it names may be forked elsewhere. In the order of the
+            document; empty if nothing is. Linear in the document.
+    """
+    return [
+        *_of_the_whole(definition),
+        *_repeated(DUPLICATE_NODE_REF, "nodes", [node.ref for node in definition.nodes]),
+        *_repeated(
+            DUPLICATE_TRANSITION_REF, "transitions", [each.ref for each in definition.transitions]
+        ),
+        *_each("nodes", definition.nodes, _of_node),
+        *_of_ways(definition),
+        *_each("transitions", definition.transitions, _of_transition),
+        *(_of_groups(definition) if whole else ()),
+        *_of_meeting_points(definition),
+    ]
+
+
+def _of_the_whole(definition: Definition) -> Iterator[Problem]:
+    fault = name_fault("the name of a graph", definition.name, WORKFLOW_NAME_MAX)
+    if fault:
+        yield Problem(INVALID_DEFINITION, "name", fault)
+    if not any(node.ref == definition.initial_node_ref for node in definition.nodes):
+        yield _unknown_node("initialNodeRef", definition.initial_node_ref)
+
+
+def _repeated(code: str, path: str, refs: list[str]) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, ref in enumerate(refs):
+        if ref in first:
+            before = f"{path}[{first[ref]}]"
+            yield Problem(code, f"{path}[{index}].ref", f"{ref!r} is the ref of {before} already")
+        elif not ref:
+            yield Problem(INVALID_DEFINITION, f"{path}[{index}].ref", "expected a ref, found ''")
+        first.setdefault(ref, index)
+
+
+def _each(
+    path: str,
+    parts: Iterable[object],
+    check: Callable[..., Iterable[tuple[str, str, str]]],
+) -> Iterator[Problem]:
+    for index, part in enumerate(parts):
+        for code, field, message in check(part):
+            where = f"{path}[{index}].{field}" if field else f"{path}[{index}]"
+            yield Problem(code, where, message)
+
+
+def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
+    if node.task is None and node.subworkflow is None:
+        yield MISSING_OWNER, "", f"expected {node.ref!r} to name a task or a subworkflow"
+    if node.task is not None and node.subworkflow is not None:
+        yield (
+            MULTIPLE_OWNERS,
+            "",
+            f"expected {node.ref!r} to name a task or a subworkflow, found both",
+        )
+    for target in node.output_mapping:
+        if not _TARGET.fullmatch(target):
+            yield (
+                INVALID_EXPRESSION,
+                f"outputMapping.{target}",
+                f"expected a target state.… or output.…, found {target!r}",
+            )
+    yield from _not_positive("timeoutMs", node.timeout_ms)
+    if node.retries is not None:
+        yield from _of_retries(node, node.retries)
+
+
+def _of_retries(node: Node, retries: NodeRetries) -> Iterator[tuple[str, str, str]]:
+    if node.subworkflow is not None:
+        yield INVALID_DEFINITION, "retries", "expected them at a task; a subworkflow has its own"
+    if retries.limit < 0:
+        message = f"expected 0 or more, found {retries.limit}"
+        yield INVALID_DEFINITION, "retries.limit", message
+    yield from _not_among(INVALID_DEFINITION, "retries.backoff", retries.backoff, BACKOFFS)
+    try:
+        milliseconds_of("the delay", retries.delay)
+    except ValueError as error:
+        yield INVALID_DEFINITION, "retries.delay", str(error)
+
+
+def _of_ways(definition: Definition) -> Iterator[Problem]:
+    refs = {node.ref for node in definition.nodes}
+    for index, transition in enumerate(definition.transitions):
+        if transition.from_node_ref not in refs:
+            path = f"transitions[{index}].fromNodeRef"
+            yield _unknown_node(path, transition.from_node_ref)
+        if transition.to_node_ref not in refs:
+            yield _unknown_node(f"transitions[{index}].toNodeRef", transition.to_node_ref)
+
+
+def _of_transition(transition: Transition) -> Iterator[tuple[str, str, str]]:
+    spawned, foreach = transition.spawn_count, transition.foreach
+    if spawned is not None and foreach is not None:
+        yield INVALID_DEFINITION, "spawnCount", "expected it or foreach, found both"
+    if spawned is not None and not 1 <= spawned <= BRANCHES_MAX:
+        message = f"expected 1 to {BRANCHES_MAX}, found {spawned}"
+        yield INVALID_DEFINITION, "spawnCount", message
+    if transition.sibling_group == "":
+        yield INVALID_SIBLING_GROUP, "siblingGroup", "expected a name, found ''"
+    if foreach is not None:
+        if not _NAME.fullmatch(foreach.item_var) or foreach.item_var in RESERVED:
+            message = f"expected a name that is not taken, found {foreach.item_var!r}"
+            yield INVALID_EXPRESSION, "foreach.itemVar", message
+        if foreach.on_empty is not None:
+            yield from _not_among(
+                INVALID_DEFINITION, "foreach.onEmpty", foreach.on_empty, (FAN_IN,)
+            )
+    if transition.loop_config is not None:
+        yield from _not_positive("loopConfig.maxIterations", transition.loop_config.max_iterations)
+    if transition.synchronization is not None:
+        yield from _of_synchronization(transition.synchronization)
+        if transition.forks:
+            message = "expected a transition to fork or to synchronize, found both"
+            yield INVALID_SIBLING_GROUP, "synchronization", message
+
+
+def _of_synchronization(found: Synchronization) -> Iterator[tuple[str, str, str]]:
+    where = "synchronization"
+    if found.strategy not in ("any", "all") and quorum(found.strategy) is None:
+        expected = ", ".join(STRATEGIES)
+        message = f"expected one of {expected}, found {found.strategy!r}"
+        yield INVALID_STRATEGY, f"{where}.strategy", message
+    yield from _not_among(INVALID_STRATEGY, f"{where}.onTimeout", found.on_timeout, TIMEOUTS)
+    if found.timeout_ms is not None and found.timeout_ms < 0:
+        message = f"expected 0 (none) or more, found {found.timeout_ms}"
+        yield INVALID_DEFINITION, f"{where}.timeoutMs", message
+    if found.merge is None:
+        return
+    merge = found.merge
+    yield from _not_among(INVALID_STRATEGY, f"{where}.merge.strategy", merge.strategy, MERGES)
+    if not _SOURCE.fullmatch(merge.source):
+        message = f"expected _branch.output or a field of it, found {merge.source!r}"
+        yield INVALID_EXPRESSION, f"{where}.merge.source", message
+    if not _TARGET.fullmatch(merge.target):
+        message = f"expected a target state.… or output.…, found {merge.target!r}"
+        yield INVALID_EXPRESSION, f"{where}.merge.target", message
+
+
+def _of_groups(definition: Definition) -> Iterator[Problem]:
+    forked = {each.sibling_group for each in definition.transitions if each.sibling_group}
+    targets = Counter(
+        group
+        for group, _ in {
+            (each.synchronization.sibling_group, each.to_node_ref)
+            for each in definition.transitions
+            if each.synchronization is not None
+        }
+    )
+    for index, each in enumerate(definition.transitions):
+        joined = each.synchronization
+        if joined is not None and joined.sibling_group not in forked:
+            yield Problem(
+                INVALID_SIBLING_GROUP,
+                f"transitions[{index}].synchronization.siblingGroup",
+                f"expected a group that a transition forks, found {joined.sibling_group!r}",
+            )
+        if each.foreach is not None and each.foreach.on_empty == FAN_IN:
+            found = targets[each.sibling_group] if each.sibling_group else 0
+            if found != 1:
+                yield Problem(
+                    INVALID_SIBLING_GROUP,
+                    f"transitions[{index}].foreach.onEmpty",
+                    f"expected the group of the branches to have one meeting point, found {found}",
+                )
+
+
+def _of_meeting_points(definition: Definition) -> Iterator[Problem]:
+    """Transitions that lead to one meeting point have to say the same of it."""
+    first: dict[tuple[str, str], tuple[int, Synchronization]] = {}
+    for index, transition in enumerate(definition.transitions):
+        found = transition.synchronization
+        if found is None:
+            continue
+        key = (found.sibling_group, transition.to_node_ref)
+        before, same = first.setdefault(key, (index, found))
+        path = f"transitions[{index}].synchronization"
+        for field, name in (
+            ("strategy", "strategy"),
+            ("timeout_ms", "timeoutMs"),
+            ("on_timeout", "onTimeout"),
+        ):
+            mine, theirs = getattr(found, field), getattr(same, field)
+            if mine != theirs:
+                where = f"transitions[{before}], which leads to the same meeting point"
+                message = f"expected {theirs!r} as at {where}, found {mine!r}"
+                yield Problem(INVALID_STRATEGY, f"{path}.{name}", message)
+        if found.merge and same.merge and found.merge.target == same.merge.target:
+            yield from _different(
+                f"{path}.merge.strategy", found.merge.strategy, same.merge.strategy
+            )
+
+
+def _different(path: str, mine: str, theirs: str) -> Iterator[Problem]:
+    if mine != theirs:
+        message = f"expected {theirs!r}, as another merge into this target has, found {mine!r}"
+        yield Problem(INVALID_STRATEGY, path, message)
+
+
+def _unknown_node(path: str, found: str) -> Problem:
+    return Problem(INVALID_NODE_REF, path, f"expected the ref of a node, found {found!r}")
+
+
+def _not_among(
+    code: str, field: str, found: str, known: tuple[str, ...]
+) -> Iterator[tuple[str, str, str]]:
+    if found not in known:
+        yield code, field, f"expected one of {', '.join(known)}, found {found!r}"
+
+
+def _not_positive(field: str, found: int | None) -> Iterator[tuple[str, str, str]]:
+    if found is not None and found < 1:
+        yield INVALID_DEFINITION, field, f"expected 1 or more, found {found}"
