@@ -94,7 +94,7 @@ def webhook() -> None:
     "sign",
     epilog=examples(
         "headwater webhook sign delivery.json",
-        "headwater webhook sign --source github push.json",
+        "headwater webhook sign --source github --type push push.json",
         "headwater webhook sign delivery.json | curl -H @- --data-binary @delivery.json \\",
         "     http://127.0.0.1:8080/webhooks/terra",
     ),
@@ -102,7 +102,9 @@ def webhook() -> None:
 @click.argument("file", type=click.File("rb"))
 @source_option
 @click.option("--secret", help="The signing secret. Default: the first of the source.")
-def sign(file: click.utils.LazyFile, name: str, secret: str | None) -> None:
+@click.option("--type", "type_", help="What the delivery is, for a source whose deliveries say that "
+              "in a header, as GitHub's do. Default: example.")  # fmt: skip
+def sign(file: click.utils.LazyFile, name: str, secret: str | None, type_: str | None) -> None:
     """Print the headers of a delivery, as its source would send it now, a line each.
 
     FILE is the body, byte for byte; - reads standard input.
@@ -112,6 +114,10 @@ def sign(file: click.utils.LazyFile, name: str, secret: str | None) -> None:
     source = _source(name)
     if secret is None and not source.secrets:
         raise click.ClickException(f"source {name}: expected a secret, found none")
+    if type_ is not None and source.provider.type_header is None:
+        raise click.UsageError(
+            f"--type: expected with sources alone whose deliveries say it in a header, found {name}"
+        )
     id_ = f"msg_{secrets.token_hex(12)}"
     try:
         headers = signatures.sign(
@@ -119,6 +125,8 @@ def sign(file: click.utils.LazyFile, name: str, secret: str | None) -> None:
         )
     except ValueError as error:
         raise click.UsageError(f"--secret: {error}") from error
+    if source.provider.type_header is not None:
+        headers[source.provider.type_header] = type_ or "example"
     for header, value in headers.items():
         sys.stdout.write(f"{header}: {value}\n")
 

@@ -127,6 +127,7 @@ GITHUB: Final = Provider(
     name="github",
     scheme=SCHEMES["github"],
     headers=(EVENT,),
+    type_header=EVENT,
     read=read,
     types={
         type_: DeliveryType(

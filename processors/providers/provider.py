@@ -146,9 +146,9 @@ class Provider:
 
     Shape:  deliveries are posted to /webhooks/<name> and to `more_paths`; nobody can post those of
             a provider without a `scheme`: the house tells them itself, so that their references are
-            ids of ours. `read` is given a
-            verified body and those of its `headers` that came, in lower case. A type of `skipped`
-            is known and fills nothing.
+            ids of ours. `read` is given a verified body and those of its `headers` that came, in
+            lower case; `type_header` is the one of them that says what a delivery is, if one does.
+            A type of `skipped` is known and fills nothing.
     Errors: `read` raises MalformedPayload. ValueError for a declaration that contradicts itself.
     """
 
@@ -158,6 +158,7 @@ class Provider:
     types: Mapping[str, DeliveryType[Any]]
     skipped: frozenset[str] = frozenset()
     headers: tuple[str, ...] = ()
+    type_header: str | None = None
     more_paths: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -167,6 +168,8 @@ class Provider:
         wrong = [path for path in self.more_paths if not _PATH.fullmatch(path)]
         if wrong:
             raise ValueError(f"{self.name}: expected paths that begin with /, found {wrong}")
+        if self.type_header is not None and self.type_header not in self.headers:
+            raise ValueError(f"{self.name}: expected {self.type_header} among the headers it reads")
         both = self.skipped & self.types.keys()
         if both:
             raise ValueError(f"{self.name}: expected each type once, found {sorted(both)} twice")

@@ -39,6 +39,7 @@ def undescribed(
         read=read,
         types={},
         headers=tuple(place for place in places if place and not _is_pointer(place)),
+        type_header=None if _is_pointer(type_at) else type_at,
     )
 
 

@@ -8,7 +8,10 @@ from click.testing import CliRunner, Result
 
 from headwater.gateway.cli import cli
 from headwater.gateway.commands.webhook import read_headers
+from headwater.gateway.settings import load_settings
+from headwater.gateway.sources import sources_of, with_development_sources
 
+DEVELOPMENT = with_development_sources(load_settings())
 BODY = b'{"type":"daily"}\n'
 
 
@@ -40,6 +43,24 @@ def test_what_sign_prints_verify_takes(body: Path, tmp_path: Path, source: str) 
     assert "Taken: secret 1 of 1" in found.stderr
     assert "secret" in found.stdout
     assert "dev-" not in found.output
+
+
+@pytest.mark.parametrize(("source", "header"), [("github", "x-github-event"),
+                                               ("shopify", "x-shopify-topic")])  # fmt: skip
+def test_what_is_signed_says_its_type_where_the_gateway_looks_for_it(
+    body: Path, source: str, header: str
+) -> None:
+    assert f"{header}: example\n" in run("webhook", "sign", "--source", source, body).stdout
+    made = run("webhook", "sign", "--source", source, "--type", "push", body)
+    headers = read_headers(made.stdout.splitlines())
+    (read,) = (one.provider.read for one in sources_of(DEVELOPMENT) if one.name == source)
+    assert read(BODY, headers).type == "push"
+
+
+def test_a_type_is_taken_only_where_a_header_says_it(body: Path) -> None:
+    refused = run("webhook", "sign", "--source", "stripe", "--type", "invoice.paid", body)
+    assert refused.exit_code == 2
+    assert "--type: expected with sources alone whose deliveries say it in" in refused.output
 
 
 def test_a_body_on_standard_input_is_the_same(body: Path, tmp_path: Path) -> None:
