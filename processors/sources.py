@@ -30,6 +30,7 @@ from headwater.processors.providers.headwater.provider import HEADWATER
 from headwater.processors.providers.provider import Provider, Providers
 from headwater.processors.providers.undescribed import undescribed
 from headwater.processors.signature_schemes import SCHEMES, Encoding, HeaderForm, SignatureScheme
+from headwater.processors.written_tables import fields_of
 from headwater.schemas.errors import Disposition, HeadwaterError
 
 #: Where producers of a scheme say what a delivery is, unless the file says else.
@@ -185,18 +186,18 @@ def _read(
     number: int, table: Mapping[str, Any], providers: Providers, problems: list[str]
 ) -> Source | None:
     where = f"source {table.get('name', number)}"
+    fields, faults = fields_of(table, _Written)
+    if faults:
+        problems += [f"{where}: {fault}" for fault in faults]
+        return None
+    written, scheme = _Written(**fields), None
     try:
-        written = msgspec.convert(table, _Written)
         scheme = _scheme(written, providers)
-    except msgspec.ValidationError as error:
-        problems.append(f"{where}: {str(error).replace('$.', '')}")
-        return None
     except ValueError as error:
-        problems.append(f"{where}: {error}")
-        return None
-    faults = list(_faults(written, providers))
+        faults.append(str(error))
+    faults += _faults(written, providers)
     problems += [f"{where}: {fault}" for fault in faults]
-    return None if faults else _source(written, scheme, providers)
+    return None if faults or scheme is None else _source(written, scheme, providers)
 
 
 def _source(written: _Written, scheme: SignatureScheme, providers: Providers) -> Source:

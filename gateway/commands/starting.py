@@ -1,7 +1,7 @@
 """What starts workflows beside a workflow worker: the app's schedules, and rules for deliveries."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,6 @@ from headwater.gateway.sources import sources_of
 from headwater.processors.triggers.rules import (
     Rule,
     RulesInvalid,
-    check_sources,
     check_workflows,
     read_rules,
 )
@@ -33,15 +32,15 @@ class RulesWrong(click.ClickException):
     exit_code = 2
 
 
-def rules_of(settings: Settings) -> tuple[Rule, ...]:
-    """The rules of the file that the settings name.
+def rules_of(settings: Settings, sources: Collection[str] | None = None) -> tuple[Rule, ...]:
+    """The rules of the file that the settings name, about these sources if they are known.
 
     Errors: RulesWrong.
     """
     if not settings.rules:
         return ()
     try:
-        return read_rules(Path(settings.rules).read_text("utf-8"))
+        return read_rules(Path(settings.rules).read_text("utf-8"), sources)
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(settings, f"expected a file of rules, found: {error}") from error
     except RulesInvalid as error:
@@ -53,12 +52,7 @@ def pipeline_rules(settings: Settings) -> tuple[Rule, ...]:
 
     Errors: RulesWrong, SourcesInvalid, ProviderInvalid.
     """
-    rules = rules_of(settings)
-    try:
-        check_sources(rules, {source.name for source in sources_of(settings)})
-    except RulesInvalid as error:
-        raise _wrong(settings, error.message) from error
-    return rules
+    return rules_of(settings, {source.name for source in sources_of(settings)})
 
 
 def check_rules(settings: Settings, rules: Sequence[Rule], declared: Declarations) -> None:

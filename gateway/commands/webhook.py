@@ -102,8 +102,8 @@ def webhook() -> None:
 @click.argument("file", type=click.File("rb"))
 @source_option
 @click.option("--secret", help="The signing secret. Default: the first of the source.")
-@click.option("--type", "type_", help="What the delivery is, for a source whose deliveries say that "
-              "in a header, as GitHub's do. Default: example.")  # fmt: skip
+@click.option("--type", "type_", help="What the delivery is, if its source says that in a header, "
+              "as GitHub does. Default: example.")  # fmt: skip
 def sign(file: click.utils.LazyFile, name: str, secret: str | None, type_: str | None) -> None:
     """Print the headers of a delivery, as its source would send it now, a line each.
 

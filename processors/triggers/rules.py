@@ -15,18 +15,27 @@ For a signal `event` is its type (without it, the delivery's), `payload` is CEL 
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from headwater.processors.expressions import Expression, ExpressionInvalid, Gives
 from headwater.processors.runs.limits import EVENT_TYPE_MAX, PROGRAM, WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.written_tables import fields_of
 from headwater.schemas.errors import Disposition, HeadwaterError
 
 Mode = Literal["start", "signal", "signal_with_start"]
 
 #: The name of a rule is that of a sender, too, behind a mark.
 _NAME_MAX: Final = WORKFLOW_NAME_MAX - len(PROGRAM)
+
+#: The fields that are expressions, and what each has to give.
+_EXPRESSIONS: Final[Mapping[str, Gives]] = {
+    "id": Gives.TEXT,
+    "when": Gives.CONDITION,
+    "params": Gives.JSON,
+    "payload": Gives.JSON,
+}
 
 
 class RulesInvalid(HeadwaterError):
@@ -50,14 +59,9 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     event: str | None = None
     payload: str | None = None
 
-    def types(self) -> frozenset[str] | None:
-        if self.type is None:
-            return None
-        return frozenset([self.type] if isinstance(self.type, str) else self.type)
-
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    rule: list[_Written] = []
+    rule: list[dict[str, Any]] = []
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,20 +87,20 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.source == source and (self.types is None or type_ in self.types)
 
 
-def read_rules(text: str) -> tuple[Rule, ...]:
-    """Reads the text of a file of rules.
+def read_rules(text: str, sources: Collection[str] | None = None) -> tuple[Rule, ...]:
+    """Reads the text of a file of rules, about these sources if they are known.
 
     Errors: RulesInvalid, with every problem of every rule.
     """
     try:
-        written = msgspec.convert(tomllib.loads(text), _File).rule
+        tables = msgspec.convert(tomllib.loads(text), _File).rule
     except tomllib.TOMLDecodeError as error:
         raise RulesInvalid(f"expected TOML, found: {error}") from None
     except msgspec.ValidationError as error:
         raise RulesInvalid(f"expected [[rule]] tables, found: {error}") from None
     problems: list[str] = []
-    rules = [_compiled(each, problems) for each in written]
-    names = [each.name for each in written]
+    rules = [_read(number, each, sources, problems) for number, each in enumerate(tables, 1)]
+    names = [str(each["name"]) for each in tables if "name" in each]
     problems += [
         f"rule {name}: expected each name once, found {names.count(name)}"
         for name in sorted(set(names))
@@ -112,79 +116,68 @@ def check_workflows(rules: Iterable[Rule], workflows: Collection[str]) -> None:
 
     Errors: RulesInvalid.
     """
-    _check("workflow", {rule.name: rule.workflow for rule in rules}, workflows)
-
-
-def check_sources(rules: Iterable[Rule], sources: Collection[str]) -> None:
-    """Sees that the sources that rules name are there: no delivery would ever be of another.
-
-    Errors: RulesInvalid.
-    """
-    _check("source", {rule.name: rule.source for rule in rules}, sources)
-
-
-def _check(field: str, named: Mapping[str, str], names: Collection[str]) -> None:
-    known = ", ".join(sorted(names))
     problems = [
-        f"rule {rule}: expected {field} to be one of {known}; found {name!r}"
-        for rule, name in named.items()
-        if name not in names
+        f"rule {rule.name}: {_unknown('workflow', rule.workflow, workflows)}"
+        for rule in rules
+        if rule.workflow not in workflows
     ]
     if problems:
         raise RulesInvalid("\n".join(problems))
 
 
-def _compiled(written: _Written, problems: list[str]) -> Rule | None:
-    faults = list(_faults(written))
+def _unknown(field: str, name: str, names: Iterable[str]) -> str:
+    return f"expected {field} to be one of {', '.join(sorted(names))}; found {name!r}"
 
-    def expression(field: str, gives: Gives) -> Expression | None:
-        source = getattr(written, field)
-        if source is None:
-            return None
+
+def _read(
+    number: int, table: Mapping[str, Any], sources: Collection[str] | None, problems: list[str]
+) -> Rule | None:
+    fields, faults = fields_of(table, _Written)
+    expressions: dict[str, Any] = {}
+    for field, gives in _EXPRESSIONS.items():
+        source = fields.get(field)
         try:
-            return Expression(source, gives)
+            expressions[field] = None if source is None else Expression(source, gives)
         except ExpressionInvalid as error:
             faults.append(f"{field}, {error}\n  {source}")
-            return None
-
-    id_ = expression("id", Gives.TEXT)
-    rule = {
-        "when": expression("when", Gives.CONDITION),
-        "params": expression("params", Gives.JSON),
-        "payload": expression("payload", Gives.JSON),
-    }
-    problems += [f"rule {written.name}: {fault}" for fault in faults]
-    if faults or id_ is None:
+    faults += _faults(fields)
+    # No delivery would ever be of another source.
+    if sources is not None and fields.get("source", "") not in {*sources, ""}:
+        faults.append(_unknown("source", fields["source"], sources))
+    problems += [f"rule {table.get('name', number)}: {fault}" for fault in faults]
+    if faults:
         return None
     return Rule(
-        name=written.name,
-        source=written.source,
-        types=written.types(),
-        workflow=written.workflow,
-        mode=written.mode,
-        id=id_,
-        event=written.event,
-        **rule,
+        name=fields["name"],
+        source=fields["source"],
+        types=_types(fields),
+        workflow=fields["workflow"],
+        mode=fields["mode"],
+        event=fields["event"],
+        **expressions,
     )
 
 
-def _faults(written: _Written) -> Iterable[str]:
-    """What is wrong with a rule beside its expressions."""
-    yield from filter(
-        None,
-        [
-            name_fault("name", written.name, _NAME_MAX),
-            name_fault("workflow", written.workflow, WORKFLOW_NAME_MAX),
-        ],
-    )
-    types = written.types()
-    if written.mode == "start":
-        if written.event is not None or written.payload is not None:
+def _types(fields: Mapping[str, Any]) -> frozenset[str] | None:
+    types = fields.get("type")
+    return None if types is None else frozenset([types] if isinstance(types, str) else types)
+
+
+def _faults(fields: Mapping[str, Any]) -> Iterable[str]:
+    """What is wrong with fields of a rule beside their types; those that are wrong are left out."""
+    for field, longest in (("name", _NAME_MAX), ("workflow", WORKFLOW_NAME_MAX)):
+        fault = name_fault(field, fields[field], longest) if field in fields else None
+        if fault:
+            yield fault
+    event, mode = fields.get("event"), fields.get("mode")
+    if mode == "start":
+        if event is not None or fields.get("payload") is not None:
             yield "expected event and payload with the modes signal and signal_with_start only"
         return
-    if written.mode == "signal" and written.params is not None:
+    if mode == "signal" and fields.get("params") is not None:
         yield "expected params with the modes start and signal_with_start only"
-    yield from _event_faults(written.event, types)
+    if mode is not None and "type" in fields and "event" in fields:
+        yield from _event_faults(event, _types(fields))
 
 
 def _event_faults(event: str | None, types: frozenset[str] | None) -> Iterable[str]:

@@ -133,8 +133,11 @@ SCHEME_NAMES = ", ".join(sorted(SCHEMES))
         ("[[source", "expected TOML, found: "),
         ("[[sauce]]", "expected [[source]] tables, found: Object contains unknown field `sauce`"),
         ("source = 1", "expected [[source]] tables, found: Expected `array`, got `int`"),
-        ("[[source]]", "source 1: Object missing required field `name`"),
-        (f'{SHOP}\nsekret = "x"', "source shop: Object contains unknown field `sekret`"),
+        ("[[source]]", "source 1: expected the field `name`, found none"),
+        (
+            f'{SHOP}\nsekret = "x"',
+            "source shop: unknown field `sekret`: expected one of name, scheme,",
+        ),
         (f"{SHOP}\nsecrets = 1", "source shop: Expected `array`, got `int` - at `secrets`"),
         (
             SHOP.replace("shopify", "magento"),

@@ -65,9 +65,16 @@ def test_types_may_be_several():
         ({"id": "'7'"}, "rule review: id, expected an expression that gives a text, found int"),
         ({"when": "'\"yes\"'"}, "rule review: when, expected an expression that gives true or"),
         ({"params": "'{'"}, "rule review: params, line 1, column"),
-        ({"mode": '"begin"'}, "Invalid enum value 'begin' - at `$.rule[0].mode`"),
-        ({"id": None}, "missing required field `id`"),
-        ({"workflw": '"x"'}, "unknown field `workflw`"),
+        (
+            {"mode": '"begin"'},
+            "rule review: mode: expected one of start, signal, signal_with_start; found 'begin'",
+        ),
+        ({"id": None}, "rule review: expected the field `id`, found none"),
+        (
+            {"workflw": '"x"'},
+            "rule review: unknown field `workflw`: expected one of name, source, type,",
+        ),
+        ({"source": "7"}, "rule review: Expected `str`, got `int` - at `source`"),
         ({"name": '"two words"'}, "rule two words: expected name of 1 to 63 characters"),
         ({"workflow": '"-x"'}, "rule review: expected workflow of 1 to 64 characters"),
         ({"event": '"x"'}, "rule review: expected event and payload with the modes signal and"),
@@ -93,6 +100,21 @@ def test_all_problems_are_told_together():
     told = refusal(written(id="'x'"), written(name='"other"', when="'1'"), written())
     assert told.count("rule ") == 3
     assert "rule review: expected each name once, found 2" in told
+
+
+def test_all_problems_of_one_rule_are_told_together():
+    wrong = {"mode": '"begin"', "source": "7", "id": "'x'", "when": None, "whenn": '"x"'}
+    told = refusal(written(**wrong, workflow='"-x"', params="'{'"))
+    found = ["mode", "source", "id,", "whenn", "workflow", "params"]
+    assert [word for word in found if word not in told] == []
+    assert told.count("rule review: ") == len(found)
+
+
+def test_a_source_that_nobody_posts_as_is_told_beside_other_problems():
+    with pytest.raises(RulesInvalid) as caught:
+        read_rules(written(id="'x'"), {"tera", "stripe"})
+    assert "rule review: id, line 1" in caught.value.message
+    assert "expected source to be one of stripe, tera; found 'terra'" in caught.value.message
 
 
 def test_a_workflow_has_to_be_there():
