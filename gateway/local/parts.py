@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 
 from headwater.schemas.errors import PartUnavailable
 
-__all__ = ["ChildProcess", "EmbeddedPart", "Part", "end_of_log", "how_it_ended"]
+__all__ = ["ChildProcess", "EmbeddedPart", "Part", "end_of_log", "how_it_ended", "size_of_log"]
 
 #: How long a part may take to stop: a worker finishes the step it is in.
 _STOP_WITHIN_S = 15.0
@@ -144,11 +144,27 @@ def how_it_ended(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def end_of_log(part: EmbeddedPart) -> str:
-    """Quotes the end of a part's log."""
+def size_of_log(part: EmbeddedPart) -> int:
+    """How much there is of a part's log: what it writes from now on comes after that."""
     try:
-        lines = part.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
+        return part.log_file.stat().st_size
     except FileNotFoundError:
-        lines = []
-    quoted = "".join(f"\n  | {line}" for line in lines) or " is empty."
+        return 0
+
+
+def end_of_log(part: EmbeddedPart, start: int, code: int | None = None) -> str:
+    """Quotes the end of a part's log, of what it wrote since its start.
+
+    Shape:  nothing is quoted of one that was killed by SIGKILL: it could not say so, and what it
+            said last may be hours old.
+    """
+    if code == -signal.SIGKILL:
+        return f"Its log is {part.log_file}"
+    try:
+        log = part.log_file.read_bytes()
+    except FileNotFoundError:
+        log = b""
+    since = log[start:] if start <= len(log) else log  # a shorter one was begun anew
+    lines = since.decode("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
+    quoted = "".join(f"\n  | {line}" for line in lines) or " has nothing."
     return f"Its log, {part.log_file},{' ends:' if lines else ''}{quoted}"

@@ -28,7 +28,14 @@ from types import FrameType, TracebackType
 from typing import Self, TextIO
 
 from headwater.gateway.local import leash
-from headwater.gateway.local.parts import ChildProcess, EmbeddedPart, Part, end_of_log, how_it_ended
+from headwater.gateway.local.parts import (
+    ChildProcess,
+    EmbeddedPart,
+    Part,
+    end_of_log,
+    how_it_ended,
+    size_of_log,
+)
 from headwater.gateway.local.restarts import Deaths, RestartPolicy
 from headwater.schemas.errors import PartUnavailable
 
@@ -58,6 +65,8 @@ class _Watched:
     started_at: float
     #: Those of one group stop together; servers are group 0.
     group: int
+    #: How much of its log is of earlier starts.
+    log_from: int
     #: What the leash was told to end.
     pid: int | None = None
     #: When it is to be started again; None while it runs.
@@ -156,6 +165,7 @@ class Supervisor:
             deaths=Deaths(self._restarts),
             started_at=self._clock(),
             group=group,
+            log_from=size_of_log(part),
         )
         self._watched.append(watched)
         return watched
@@ -180,12 +190,14 @@ class Supervisor:
         while not watched.ready():
             if (code := part.poll()) is not None:
                 raise PartUnavailable(
-                    f"{part.name} ended while starting ({how_it_ended(code)}). {end_of_log(part)}"
+                    f"{part.name} ended while starting ({how_it_ended(code)}). "
+                    + end_of_log(part, watched.log_from, code)
                 )
             now = self._clock()
             if now - watched.started_at > _READY_WITHIN_S:
                 raise PartUnavailable(
-                    f"{part.name} was not ready within {_READY_WITHIN_S:.0f} s. {end_of_log(part)}"
+                    f"{part.name} was not ready within {_READY_WITHIN_S:.0f} s. "
+                    + end_of_log(part, watched.log_from)
                 )
             if now > say_at:
                 self._report(f"Still waiting for {part.name}; its log is {part.log_file}")
@@ -197,7 +209,8 @@ class Supervisor:
             if self._clock() >= watched.restart_at:
                 self._restart(watched)
         elif (code := watched.part.poll()) is not None:
-            self._mourn(watched, f"died ({how_it_ended(code)}). {end_of_log(watched.part)}")
+            said = end_of_log(watched.part, watched.log_from, code)
+            self._mourn(watched, f"died ({how_it_ended(code)}). {said}")
         elif watched.returning and watched.ready():
             watched.returning = False
             self._report(f"{watched.part.name} is back")
@@ -219,7 +232,7 @@ class Supervisor:
             )
 
     def _restart(self, watched: _Watched) -> None:
-        watched.started_at = self._clock()
+        watched.started_at, watched.log_from = self._clock(), size_of_log(watched.part)
         try:
             with self._interruptible():
                 watched.part.start()

@@ -161,9 +161,26 @@ def test_a_part_that_dies_is_named_and_restarted(run: Callable[..., House]):
     killed = house.pid("part")
     os.kill(killed, signal.SIGKILL)
     said = house.until("part is back")
-    assert said[0].startswith("part died (killed by SIGKILL). Its log, ")
+    assert said[0].startswith("part died (killed by SIGKILL). Its log is ")
     assert "Starting part again in 0.05 s" in said
     wait_until(lambda: house.pid("part") != killed)
+
+
+def test_of_the_log_of_a_part_that_died_only_what_it_said_since_its_start_is_quoted(
+    run: Callable[..., House], tmp_path: Path
+):
+    mark = tmp_path / "began-before"
+    house = run(
+        part=PART
+        + f"import pathlib; mark = pathlib.Path({str(mark)!r})\n"
+        + "print('later' if mark.exists() else 'earlier', flush=True)\n"
+        + "mark.touch(); signal.sigtimedwait([], .3); exit(3)"
+    )
+    house.until("part died (exit code 3)")
+    house.until("part died (exit code 3)")
+    said = house.until("Starting part again")
+    assert "  | later" in said
+    assert "  | earlier" not in said
 
 
 def test_the_other_parts_do_not_notice(run: Callable[..., House]):
