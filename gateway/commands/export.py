@@ -115,6 +115,6 @@ def _progress(table: str, clock: Callable[[], float]) -> Callable[[int], None]:
         nonlocal last_s
         if clock() - last_s >= _REPORT_EVERY_S:
             last_s = clock()
-            click.echo(f"\r{table}: {rows:,} rows", err=True, nl=False)
+            click.echo(f"\r{table}: rows so far: {rows:,}", err=True, nl=False)
 
     return tell

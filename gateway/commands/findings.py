@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import Any, Final, Literal, NamedTuple
 
+from headwater.gateway.commands.output import counted
+
 State = Literal["ok", "warning", "problem", "unknown"]
 
 #: A signature holds for five minutes; a clock that is wrong by less than this refuses none.
@@ -112,7 +114,7 @@ def to_import(
     check = "5 import"
     days = known["counts"].get("daily_summary", 0)
     if days:
-        return Finding(check, "ok", f"not needed: {days} rows of daily_summary")
+        return Finding(check, "ok", f"not needed: {counted(days, 'row')} of daily_summary")
     if any(finding.state != "ok" for finding in before):
         return Finding(check, "unknown", "not yet: mend what is above first")
     command = (
@@ -183,7 +185,7 @@ def refused_records(number: int) -> Finding:
         return Finding(
             "projector's errors",
             "problem",
-            f"{number} records were not applied",
+            f"{counted(number, 'record')} not applied",
             "select * from projection_errors; and report it: these are bugs",
         )
     return Finding("projector's errors", "ok", "none")

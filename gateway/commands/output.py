@@ -33,9 +33,9 @@ def at_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things in words: `1 row`, `2 rows`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number of things in words: `1 row`, `2 rows`, `2 deliveries`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def print_rows(

@@ -1,17 +1,16 @@
 """`headwater rebuild`: a projection made again beside the old one, compared, and switched to."""
 
-import time
 from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
 from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.following import followed
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
-from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.output import counted, print_json, print_rows, say
 
-_LOOK_EVERY_S: Final = 1.0
 _FAILED: Final = 1
 _UNDER_WAY: Final = ("building", "switching", "switching_back")
 _COLUMNS: Final = ("change", "key", "column", "before", "after")
@@ -73,17 +72,18 @@ def _path(rebuild_id: str) -> str:
 
 
 def _followed(api: Api, found: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Looks until there is nothing under way; says how far it is whenever that has changed."""
-    said = ""
-    while found["state"] in _UNDER_WAY:
-        progress = found["progress"]
-        far = f"{found['state']}: {progress['applied']} of {progress['total']} records"
-        if not quiet and far != said:
-            said = far
-            say(far)
-        time.sleep(_LOOK_EVERY_S)
-        found = api.get(_path(found["id"]))
-    return found
+    return followed(
+        found,
+        look=lambda: api.get(_path(found["id"])),
+        under_way=lambda now: now["state"] in _UNDER_WAY,
+        how_far=None if quiet else _far,
+    )
+
+
+def _far(found: dict[str, Any]) -> str:
+    progress = found["progress"]
+    total = counted(progress["total"], "record")
+    return f"{found['state']}: {progress['applied']} of {total}"
 
 
 def _print(found: dict[str, Any], *, as_json: bool) -> None:
@@ -93,8 +93,9 @@ def _print(found: dict[str, Any], *, as_json: bool) -> None:
     difference = found["difference"]
     say(
         f"rebuild {found['id']} of {found['projection']}, version {found['version']}: "
-        f"{found['state']}; {difference['added']} rows added, {difference['removed']} removed, "
-        f"{difference['changed']} changed{found['error'] and ': ' + found['error']}"
+        f"{found['state']}; {counted(difference['added'], 'row')} added, "
+        f"{difference['removed']} removed, {difference['changed']} changed"
+        f"{found['error'] and ': ' + found['error']}"
     )
     rows = [
         {

@@ -1,16 +1,15 @@
 """`headwater replay`: deliveries are processed once more, after a look at how many they are."""
 
-import time
 from typing import Any, Final
 
 import click
 
 from headwater.gateway.commands.api import Api
+from headwater.gateway.commands.following import followed
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import counted, print_json, say
 
-_LOOK_EVERY_S: Final = 1.0
 _FAILED: Final = 1
 
 
@@ -60,8 +59,14 @@ def replay(
         found = _begin(api, _order(asked), yes=yes or as_json)
     else:
         found = api.get(f"/admin/replays/{follow}")
-    if not detach and found["state"] == "running":
-        found = _followed(api, found["id"], quiet=as_json)
+    if not detach:
+        path = f"/admin/replays/{found['id']}"
+        found = followed(
+            found,
+            look=lambda: api.get(path),
+            under_way=lambda now: now["state"] == "running",
+            how_far=None if as_json else _far,
+        )
     if as_json:
         print_json(found)
     elif found["state"] == "dry_run":
@@ -91,23 +96,10 @@ def _begin(api: Api, order: dict[str, Any], *, yes: bool) -> dict[str, Any]:
     return begun
 
 
-def _followed(api: Api, replay_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Looks until a replay has ended; says how far it is whenever that has changed."""
-    said = ""
-    while True:
-        found: dict[str, Any] = api.get(f"/admin/replays/{replay_id}")
-        if not quiet and (far := _far(found)) != said:
-            said = far
-            say(far)
-        if found["state"] != "running":
-            return found
-        time.sleep(_LOOK_EVERY_S)
-
-
 def _far(found: dict[str, Any]) -> str:
     gone = f", {found['gone']} of which the log has no bytes" if found["gone"] else ""
     return f"{found['replayed']} of {_many(found['matched'])}{gone}"
 
 
 def _many(number: int) -> str:
-    return counted(number, "delivery").replace("deliverys", "deliveries")
+    return counted(number, "delivery", "deliveries")

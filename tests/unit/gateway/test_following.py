@@ -1,0 +1,53 @@
+"""Following what goes on by itself: how often it is looked at, and what is said of it."""
+
+from typing import Any
+
+import pytest
+
+from headwater.gateway.commands.following import followed
+from headwater.gateway.commands.output import counted
+
+
+def states(*numbers: int) -> list[dict[str, Any]]:
+    return [{"done": number} for number in numbers]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_it_is_looked_at_until_nothing_is_under_way_and_each_change_is_said_once(
+    capsys: pytest.CaptureFixture[str], quiet: bool
+):
+    later, pauses = iter(states(1, 1, 2, 3)), list[float]()
+    found = followed(
+        {"done": 0},
+        look=lambda: next(later),
+        under_way=lambda now: now["done"] < 3,
+        how_far=None if quiet else lambda now: f"{now['done']} of 3",
+        pause=pauses.append,
+    )
+    assert found == {"done": 3}
+    assert pauses == [1.0] * 4
+    said = [] if quiet else ["0 of 3", "1 of 3", "2 of 3"]
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_what_has_ended_is_not_looked_at_again():
+    ended = {"done": 3}
+    found = followed(
+        ended, look=lambda: pytest.fail("looked"), under_way=lambda _: False, how_far=None
+    )
+    assert found is ended
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "plural", "words"),
+    [
+        (0, "row", "", "0 rows"),
+        (1, "row", "", "1 row"),
+        (1, "delivery", "deliveries", "1 delivery"),
+        (2, "delivery", "deliveries", "2 deliveries"),
+    ],
+)
+def test_a_number_of_things_is_said_as_people_say_it(
+    number: int, noun: str, plural: str, words: str
+):
+    assert counted(number, noun, plural) == words
