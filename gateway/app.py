@@ -35,6 +35,7 @@ from headwater.gateway.http.refusals import Refusals
 from headwater.gateway.http.replays import replay_routes
 from headwater.gateway.http.request_scope import STATE_NAME, request_id_of
 from headwater.gateway.http.schema_registry import registry
+from headwater.gateway.http.strays import strays_told
 from headwater.gateway.http.webhooks import Accepted, Receiver
 from headwater.gateway.http.wiping import Wiping, wipe_routes
 from headwater.gateway.settings import Settings
@@ -119,18 +120,12 @@ def create_app(  # noqa: PLR0913 (all that it joins)
         ],
         lifespan=[lambda _app: _running([log, answers, replays], wiping, reader, service, users)],
         before_send=[_add_headers],
+        after_exception=[strays_told(refusals, peer_of, clock)],
         exception_handlers=HANDLERS,
         openapi_config=_openapi(),
         logging_config=None,
         request_max_body_size=settings.max_body_bytes,
-        state=State(
-            {
-                STATE_NAME: new_request_id,
-                _RECEIVERS: by_path,
-                _HOST_KNOWN: hosts_known(settings.host, settings.allowed_hosts),
-                _SERVICE: service,
-            }
-        ),
+        state=_state(settings, new_request_id, by_path, service),
     )
 
 
@@ -180,6 +175,24 @@ def end_streams(app: Litestar) -> None:
     service: WorkflowService | None = app.state[_SERVICE]
     if service is not None:
         service.end_streams()
+
+
+def _state(
+    settings: Settings,
+    new_request_id: Callable[[], str],
+    receivers: Mapping[str, Receiver],
+    service: WorkflowService | None,
+) -> State:
+    """What `front_of` and `end_streams` find in the application."""
+    known = hosts_known(settings.host, settings.allowed_hosts)
+    return State(
+        {
+            STATE_NAME: new_request_id,
+            _RECEIVERS: receivers,
+            _HOST_KNOWN: known,
+            _SERVICE: service,
+        }
+    )
 
 
 def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)

@@ -195,7 +195,7 @@ class RequestAnswered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     #: Id of the HTTP request.
     request_id: str
-    #: Whose path it came to.
+    #: Whose path it came to; empty if it was nobody's.
     source: str
     #: duplicate, handshake, or the stable code of why it was refused.
     code: str

@@ -1,7 +1,9 @@
 """What is said and kept of requests that brought nothing new: a line in the log, and a record.
 
 Strangers cause refusals, so both are bounded. Of one source, address and reason the first in a
-while is told at once, and the last when the while is over, with the number of those in between.
+while has a line at once, and the last when the while is over, with the number of those in between.
+Each refusal has a record, so that it can be traced, until there are too many in a while; from then
+on those have one that have a line.
 """
 
 import asyncio
@@ -17,16 +19,21 @@ _LOG: Final = logging.getLogger("headwater.gateway.refused")
 
 #: A sender that never stops is told of 12 times a minute.
 _WHILE_S: Final = 10.0
-#: Kinds of refusals in a while; of those beyond them only the number is told. So a flood from many
-#: addresses is at most 50 records a second.
+#: Kinds of refusals in a while; of those beyond them only the number has a line.
 _KINDS_MAX: Final = 250
+#: Refusals in a while that have a record whatever they are alike. With the first and the last of
+#: each kind a flood is at most 100 records a second.
+_RECORDS_MAX: Final = 500
 
 
 class _Kind(msgspec.Struct):
     """Refusals of one source, address, code and reason, after the first."""
 
     last: RequestAnswered | None = None
-    left_out: int = 0
+    last_recorded: bool = True
+    #: How many before the last have no line, and how many no record.
+    unsaid: int = 0
+    unrecorded: int = 0
 
 
 class Refusals:
@@ -37,6 +44,7 @@ class Refusals:
         self._while_s = while_s
         self._kinds: dict[tuple[str, ...], _Kind] = {}
         self._beyond = 0
+        self._recorded = 0
 
     def answered(self, answer: RequestAnswered) -> None:
         """Records what a sender was answered who did nothing wrong: a copy, or a handshake."""
@@ -46,14 +54,21 @@ class Refusals:
         """Tells of a refusal now or at the end of the while, or counts it."""
         if not self._kinds:
             asyncio.get_running_loop().call_later(self._while_s, self._end)
+        recorded = self._recorded < _RECORDS_MAX
+        if recorded:
+            self._recorded += 1
+            self._log.record(answer)
         key = (answer.source, answer.peer, answer.code, answer.reason)
         kind = self._kinds.get(key)
         if kind is not None:
-            kind.left_out += kind.last is not None
-            kind.last = answer
+            kind.unsaid += kind.last is not None
+            kind.unrecorded += not kind.last_recorded
+            kind.last, kind.last_recorded = answer, recorded
         elif len(self._kinds) < _KINDS_MAX:
             self._kinds[key] = _Kind()
-            self._tell(answer)
+            _say(answer, 0)
+            if not recorded:
+                self._log.record(answer)
         else:
             self._beyond += 1
 
@@ -61,22 +76,25 @@ class Refusals:
         """Tells of the last of each kind; another while begins with the next refusal."""
         kinds, self._kinds = self._kinds, {}
         beyond, self._beyond = self._beyond, 0
+        self._recorded = 0
         for kind in kinds.values():
             if kind.last is not None:
-                self._tell(msgspec.structs.replace(kind.last, left_out=kind.left_out))
+                _say(kind.last, kind.unsaid)
+                if not kind.last_recorded:
+                    self._log.record(msgspec.structs.replace(kind.last, left_out=kind.unrecorded))
         if beyond:
             _LOG.warning("refused beyond=%d: more kinds of refusals than are told", beyond)
 
-    def _tell(self, answer: RequestAnswered) -> None:
-        _LOG.warning(
-            "refused source=%s code=%s reason=%s peer=%s bytes=%d request_id=%s left_out=%d: %s",
-            answer.source,
-            answer.code,
-            answer.reason or "-",
-            answer.peer,
-            answer.size,
-            answer.request_id,
-            answer.left_out,
-            answer.detail,
-        )
-        self._log.record(answer)
+
+def _say(answer: RequestAnswered, left_out: int) -> None:
+    _LOG.warning(
+        "refused source=%s code=%s reason=%s peer=%s bytes=%d request_id=%s left_out=%d: %s",
+        answer.source or "-",
+        answer.code,
+        answer.reason or "-",
+        answer.peer,
+        answer.size,
+        answer.request_id,
+        left_out,
+        answer.detail,
+    )

@@ -38,10 +38,8 @@ _LOG: Final = logging.getLogger("headwater.gateway")
 _ACCEPTED: Final = "accepted"
 #: The largest size that is told: some senders announce more than any record could hold.
 _SIZE_MAX: Final = 2**53
-#: Refusals that are nobody's fault but ours, or no delivery's: nothing is told of them here.
-_OF_OURS: Final = frozenset(
-    {"internal_error", "broker_unavailable", "not_yet_readable", "method_not_allowed"}
-)
+#: Refusals that are nobody's fault but ours: nothing is told of them here.
+_OF_OURS: Final = frozenset({"internal_error", "broker_unavailable", "not_yet_readable"})
 
 
 class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

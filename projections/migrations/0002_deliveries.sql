@@ -161,7 +161,7 @@ create index request_answers_at on request_answers (at);
 comment on table request_answers is
     'Requests that brought nothing new: refused, or copies that the gateway knew. Topic traces.';
 comment on column request_answers.request_id is 'Id of the HTTP request.';
-comment on column request_answers.source is 'Whose path it came to.';
+comment on column request_answers.source is 'Whose path it came to; empty if it was nobody''s.';
 comment on column request_answers.code is
     'duplicate, handshake, or the stable code of why it was refused.';
 comment on column request_answers.reason is

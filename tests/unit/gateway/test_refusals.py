@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwater.gateway.http.refusals import _KINDS_MAX, Refusals
+from headwater.gateway.http.refusals import _KINDS_MAX, _RECORDS_MAX, Refusals
 from headwater.schemas.records import RequestAnswered
 from tests.fakes.delivery_log import MemoryAnswers
 from tests.fakes.delivery_log import an_answer as of
@@ -22,25 +22,29 @@ def refused(log: MemoryAnswers, answers: list[RequestAnswered]) -> None:
     asyncio.run(whole())
 
 
-def test_of_many_alike_the_first_and_the_last_are_told_with_the_number_between(
+def test_of_many_alike_the_first_and_the_last_have_a_line_with_the_number_between(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = MemoryAnswers()
-    refused(log, [of(str(number)) for number in range(100)])
-    assert [(one.request_id, one.left_out) for one in log.recorded] == [("0", 0), ("99", 98)]
+    refused(MemoryAnswers(), [of(str(number)) for number in range(100)])
     assert [message.partition("left_out=")[2] for message in caplog.messages] == [
         "0: expected another time",
         "98: expected another time",
     ]
 
 
-def test_of_two_alike_both_are_told_and_of_one_that_one() -> None:
+def test_each_has_a_record_of_its_own_as_long_as_nobody_floods_us() -> None:
     log = MemoryAnswers()
-    refused(log, [of("0"), of("1")])
-    refused(log, [of("2")])
-    assert [(one.request_id, one.left_out) for one in log.recorded] == [
-        ("0", 0), ("1", 0), ("2", 0),
-    ]  # fmt: skip
+    refused(log, [of(str(number)) for number in range(_RECORDS_MAX)])
+    assert [one.request_id for one in log.recorded] == [str(n) for n in range(_RECORDS_MAX)]
+    assert {one.left_out for one in log.recorded} == {0}
+
+
+def test_of_a_flood_the_first_and_the_last_alike_have_a_record_with_the_number_between() -> None:
+    log = MemoryAnswers()
+    flood = [of(str(number)) for number in range(_RECORDS_MAX + 100)]
+    refused(log, [*flood, of("other", source="x")])
+    beyond = [(one.request_id, one.left_out) for one in log.recorded[_RECORDS_MAX:]]
+    assert beyond == [("other", 0), (str(_RECORDS_MAX + 99), 99)]
 
 
 def test_other_sources_addresses_codes_and_reasons_are_told_apart() -> None:
@@ -54,6 +58,7 @@ def test_of_a_flood_from_many_addresses_the_number_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = MemoryAnswers()
-    refused(log, [of(str(number), peer=str(number)) for number in range(_KINDS_MAX + 5)])
-    assert len(log.recorded) == _KINDS_MAX
+    alike = [of(str(number), peer="0") for number in range(_RECORDS_MAX)]
+    refused(log, [*alike, *(of(str(n), peer=str(n)) for n in range(_KINDS_MAX + 5))])
+    assert len(log.recorded) == _RECORDS_MAX + _KINDS_MAX
     assert caplog.messages[-1].startswith("refused beyond=5")

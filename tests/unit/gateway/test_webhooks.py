@@ -243,5 +243,31 @@ def test_what_is_nobodys_fault_is_no_refusal(
 ) -> None:
     log.away = True
     assert post(BODY).status_code == 503
-    assert client.get("/terra").status_code == 405
+    assert client.get("/no-such-page").status_code == 404
     assert not answers.recorded
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "source", "code"),
+    [
+        ("POST", "/webhooks/tera", "", "unknown_source"),
+        ("POST", "/hooks/terra", "", "not_found"),
+        ("POST", "/health/ready", "", "method_not_allowed"),
+        ("GET", "/webhooks/terra", "terra", "method_not_allowed"),
+        ("PUT", "/terra", "terra", "method_not_allowed"),
+    ],
+)
+def test_a_delivery_that_missed_its_path_has_a_record_too(
+    client: TestClient[Any],
+    answers: MemoryAnswers,
+    method: str,
+    path: str,
+    source: str,
+    code: str,
+) -> None:
+    answer = client.request(method, path)
+    (told,) = answers.recorded
+    assert answer.status_code in {404, 405}
+    assert (told.request_id, told.source) == (answer.headers["x-request-id"], source)
+    assert (told.code, told.reason) == (code, "")
+    assert path in told.detail or source
