@@ -71,7 +71,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Hop(msgspec.Struct, frozen=True):
     """One stage of a delivery's journey.
 
-    Shape:  stage is one of received, admitted, duplicate, parked, released, normalized, dead.
+    Shape:  stage is one of received, admitted, duplicate, handshake, refused, parked, released,
+            normalized, dead, effect_failed.
     Units:  at_ms in Unix milliseconds; position as topic/partition@offset, empty when not known.
     """
 

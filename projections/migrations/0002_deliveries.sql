@@ -184,6 +184,12 @@ return jsonb_build_object(
 
 comment on function hop(text, timestamptz, text, text) is 'One stage of a journey, as in traces.';
 
+create function counted(number bigint, noun text) returns text
+    language sql immutable
+return format('%s %s%s', number, noun, case when number = 1 then '' else 's' end);
+
+comment on function counted(bigint, text) is 'A number of things in words: 1 row, 2 rows.';
+
 create function journey_hops(o webhook_outcomes) returns jsonb
     language sql stable
 return
@@ -208,8 +214,8 @@ return
             o.position,
             case
                 when o.rejected > 0 and o.status = 'processed'
-                    then format('%s rows, %s records rejected', o.rows, o.rejected)
-                when o.status = 'processed' then format('%s rows', o.rows)
+                    then format('%s, %s rejected', counted(o.rows, 'row'), counted(o.rejected, 'record'))
+                when o.status = 'processed' then counted(o.rows, 'row')
                 else format('%s:%s', o.status, o.reason)
             end
         )
@@ -217,79 +223,6 @@ return
 
 comment on function journey_hops(webhook_outcomes) is
     'The stages of a journey after the delivery was received, as in traces.';
-
--- Each half reads one table and the columns to look for are plain or constant: so Postgres answers
--- from the indexes of the tables, and makes the hops of the rows it returns only.
-create view traces as
-select
-    request_id,
-    event_id,
-    user_id,
-    case when status = 'dead' then 'error' else 'info' end as level,
-    jsonb_build_array(hop('received', received_at, '', ''))
-    || coalesce(
-        (
-            select jsonb_agg(hop)
-            from jsonb_array_elements(earlier) as one (journey),
-                jsonb_array_elements(
-                    journey_hops(jsonb_populate_record(null::webhook_outcomes, journey))
-                ) as each (hop)
-        ),
-        '[]'
-    )
-    || journey_hops(o) as hops,
-    received_at as started_at,
-    at as ended_at
-from webhook_outcomes o
-union all
-select
-    request_id,
-    event_id,
-    null,
-    'info',
-    jsonb_build_array(
-        hop('received', received_at, '', ''),
-        hop(
-            'duplicate', at, format('webhooks/%s@%s', partition, "offset"),
-            format('of webhooks/%s@%s', partition, first_offset)
-        )
-    ),
-    received_at,
-    at
-from duplicates
-union all
-select
-    request_id,
-    event_id,
-    null,
-    'info',
-    jsonb_build_array(
-        hop('received', at, '', ''),
-        hop(
-            case when code in ('duplicate', 'handshake') then code else 'refused' end, at, '',
-            case
-                when code = 'duplicate' then format('of %s', event_id)
-                when code = 'handshake' then detail
-                when reason = '' then format('%s: %s', code, detail)
-                else format('%s:%s: %s', code, reason, detail)
-            end
-        )
-    ),
-    at,
-    at
-from request_answers;
-
-comment on view traces is
-    'The journeys of all deliveries, of copies that were dropped, and of requests that brought '
-    'nothing new.';
-comment on column traces.request_id is 'Id of the HTTP request.';
-comment on column traces.event_id is 'The delivery.';
-comment on column traces.user_id is 'Whose it is, when known.';
-comment on column traces.level is 'info, or error when it ended dead.';
-comment on column traces.hops is
-    'The journey, oldest stage first: [{stage, at_ms, position, detail}].';
-comment on column traces.started_at is 'When it was received.';
-comment on column traces.ended_at is 'When the last stage was done.';
 
 create table dead_letters (
     partition integer,
@@ -363,6 +296,101 @@ comment on function is_copy(dead_letters) is
     'Whether a worker that was killed and read a delivery again wrote its dead letter again: of a '
     'delivery, stage, reason and rule every one but the first, until one is replayed. Copies are '
     'kept, but not listed.';
+
+-- What a delivery should have done to workflows and could not: it has its rows all the same.
+create function failed_effects(event text) returns jsonb
+    language sql stable
+return coalesce(
+    (
+        select
+            jsonb_agg(
+                hop(
+                    'effect_failed', d.dead_at, format('dead-letters/%s@%s', d.partition, d."offset"),
+                    format('%s: %s', d.reason, d.message)
+                )
+                order by d.dead_at
+            )
+        from dead_letters d
+        where d.event_id = event and d.rule is not null and not is_copy(d)
+    ),
+    '[]'
+);
+
+comment on function failed_effects(text) is
+    'What rules and normalizers wanted of workflows and did not get, as stages of a journey.';
+
+-- Each half reads one table and the columns to look for are plain or constant: so Postgres answers
+-- from the indexes of the tables, and makes the hops of the rows it returns only.
+create view traces as
+select
+    request_id,
+    event_id,
+    user_id,
+    case when status = 'dead' then 'error' else 'info' end as level,
+    jsonb_build_array(hop('received', received_at, '', ''))
+    || coalesce(
+        (
+            select jsonb_agg(hop)
+            from jsonb_array_elements(earlier) as one (journey),
+                jsonb_array_elements(
+                    journey_hops(jsonb_populate_record(null::webhook_outcomes, journey))
+                ) as each (hop)
+        ),
+        '[]'
+    )
+    || journey_hops(o) || failed_effects(o.event_id) as hops,
+    received_at as started_at,
+    at as ended_at
+from webhook_outcomes o
+union all
+select
+    request_id,
+    event_id,
+    null,
+    'info',
+    jsonb_build_array(
+        hop('received', received_at, '', ''),
+        hop(
+            'duplicate', at, format('webhooks/%s@%s', partition, "offset"),
+            format('of webhooks/%s@%s', partition, first_offset)
+        )
+    ),
+    received_at,
+    at
+from duplicates
+union all
+select
+    request_id,
+    event_id,
+    null,
+    'info',
+    jsonb_build_array(
+        hop('received', at, '', ''),
+        hop(
+            case when code in ('duplicate', 'handshake') then code else 'refused' end, at, '',
+            case
+                when code = 'duplicate' then format('of %s', event_id)
+                when code = 'handshake' then detail
+                when reason = '' then format('%s: %s', code, detail)
+                else format('%s:%s: %s', code, reason, detail)
+            end
+        )
+    ),
+    at,
+    at
+from request_answers;
+
+comment on view traces is
+    'The journeys of all deliveries, of copies that were dropped, and of requests that brought '
+    'nothing new.';
+comment on column traces.request_id is 'Id of the HTTP request.';
+comment on column traces.event_id is 'The delivery.';
+comment on column traces.user_id is 'Whose it is, when known.';
+comment on column traces.level is 'info, or error when it ended dead.';
+comment on column traces.hops is
+    'The journey, oldest stage first: [{stage, at_ms, position, detail}].';
+comment on column traces.started_at is 'When it was received.';
+comment on column traces.ended_at is 'When the last stage was done.';
 
 -- A marker can arrive before the dead letter that it names: they may lie in different partitions.
 create table dead_letter_replays (

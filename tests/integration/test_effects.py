@@ -314,6 +314,7 @@ def test_what_is_refused_is_a_dead_letter_and_the_others_go_on(topics: str):
         assert text_header(letter, REASON) == "instance_terminal"
         assert text_header(letter, "__connect.errors.stage") == "starter"
         assert text_header(letter, "headwater.event_id") == scene.delivery("user_c", 0).event_id
+        assert text_header(letter, "headwater.rule") == "tell"
         told = text_header(letter, "__connect.errors.exception.message")
         assert told == "tell: expected one thing, found INSTANCE_TERMINAL"
 

@@ -13,7 +13,15 @@ from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Hop, Reader, Trace, _traces_query
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
-from tests.integration.written import RECEIVED_AT_MS, Written, answer, apply, duplicate, outcome
+from tests.integration.written import (
+    RECEIVED_AT_MS,
+    Written,
+    answer,
+    apply,
+    dead_letter,
+    duplicate,
+    outcome,
+)
 
 ROWS = 20_000
 
@@ -52,7 +60,7 @@ RELEASED = {**PARKED, "released_at_ms": RECEIVED_AT_MS + 100}
         ({"rows": 3}, [], ("normalized", "3 rows")),
         ({"status": "skipped", "reason": "why"}, [], ("normalized", "skipped:why")),
         ({"status": "parked", "reason": "why", **PARKED}, [], ("parked", "parked:why")),
-        (RELEASED, [("parked", 5), ("released", 100)], ("normalized", "1 rows")),
+        (RELEASED, [("parked", 5), ("released", 100)], ("normalized", "1 row")),
         ({"status": "dead", "reason": "why", **PARKED}, [("parked", 5)], ("dead", "dead:why")),
     ],
 )
@@ -89,10 +97,25 @@ def test_a_journey_before_a_replay_is_told_too(fresh_database: str):
         hop("admitted", 1, "webhooks/3@17"),
         hop("dead", 250, "webhooks/3@17", "dead:why"),
         hop("admitted", 1_150, "webhooks/3@17"),
-        hop("normalized", 1_200, "webhooks/3@99", "1 rows"),
+        hop("normalized", 1_200, "webhooks/3@99", "1 row"),
     )
     [found] = asked(fresh_database)
     assert (found.hops, found.level) == (expected, "info")
+
+
+def test_what_workflows_refused_of_a_delivery_is_told_after_what_became_of_it(fresh_database: str):
+    of_rule = {"event_id": "e1", "rule": "review"}
+    refused = dead_letter("instance_terminal", RECEIVED_AT_MS + 300, **of_rule)
+    again = dead_letter("instance_terminal", RECEIVED_AT_MS + 400, **of_rule)
+    partial = dead_letter("partial", event_id="e1")
+    written(fresh_database, [outcome("e1"), refused, again, partial])
+    [found] = asked(fresh_database)
+    assert [one.stage for one in found.hops] == [
+        "received", "admitted", "normalized", "effect_failed",
+    ]  # fmt: skip
+    expected = hop("effect_failed", 300, "dead-letters/0@0", "instance_terminal: ")
+    assert found.hops[-1] == expected
+    assert found.level == "info"
 
 
 #: What becomes of a delivery in turn; the clock of the worker that ends the wait is behind.

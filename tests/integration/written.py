@@ -71,8 +71,9 @@ def outcome(event_id: str, partition: int = 0, **values: str | int | None) -> Wr
     return Written(OUTCOMES, partition, event_id.encode(), encode(record))
 
 
-def dead_letter(reason: str, dead_at_ms: int = RECEIVED_AT_MS) -> Written:
+def dead_letter(reason: str, dead_at_ms: int = RECEIVED_AT_MS, **ours: str) -> Written:
     headers = {
+        **{f"headwater.{name}": value for name, value in ours.items()},
         "__connect.errors.topic": "webhooks",
         "headwater.reason": reason,
         "headwater.dead_at_ms": str(dead_at_ms),
