@@ -50,6 +50,10 @@ _METADATA_AGE_MS: Final = 3_000
 #: aiokafka has one fetch under way to a broker. One that asks for idle partitions alone holds up
 #: all others until the broker answers it; Faust would let the broker take 1.5 s.
 _FETCH_WAIT_MS: Final = 50
+#: aiokafka lets a member that fetched nothing for as long leave its group, and join it no more, and
+#: Faust fetches nothing for a worker that has no partitions. So this is longer than any of them
+#: lives; whoever has partitions and gets on with none is ended by the watchdog.
+_POLL_MAX_S: Final = 10 * 365 * 24 * 3600.0
 #: A worker that is silent for as long loses its partitions to the others.
 SESSION_TIMEOUT_S: Final = 10.0
 
@@ -319,6 +323,7 @@ def batch_app(*, app_id: str, cluster: Cluster, member: str | None) -> faust.App
         broker_commit_interval=_COMMIT_EVERY_S,
         broker_session_timeout=SESSION_TIMEOUT_S,
         broker_heartbeat_interval=1.0,
+        broker_max_poll_interval=_POLL_MAX_S,
         broker_request_timeout=30.0,
         broker_rebalance_timeout=30.0,
         stream_buffer_maxsize=_BATCHES_BUFFERED,

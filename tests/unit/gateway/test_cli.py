@@ -149,7 +149,7 @@ def test_each_problem_of_a_file_of_sources_has_a_line(tmp_path: Path) -> None:
     first, second, third = run.stderr.splitlines()
     assert first == f"headwater: HEADWATER_SOURCES, {file}:"
     assert second.startswith("source a: scheme: expected one of")
-    assert third.startswith("source b: Object contains unknown field `tipe`")
+    assert third.startswith("source b: unknown field `tipe`: expected one of")
 
 
 def test_without_a_command_it_explains_itself() -> None:

@@ -18,7 +18,7 @@ from headwater.streams.pipeline._faust import TP
 from headwater.streams.pipeline.agent import Agent
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.tenure import Fold, LogCut, PartitionLost
-from headwater.streams.pipeline.watchdog import Watchdog
+from headwater.streams.pipeline.watchdog import Stalled, Watchdog
 from tests.fakes.memory_store import MemoryStore
 from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, raw, received
 
@@ -127,7 +127,18 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "read_partition", read_partition)
 
 
-def agent_of(log: Log, owner: str = "one", store: MemoryStore | None = None) -> Agent:
+class Time:
+    """Seconds that pass when they are told to."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def agent_of(
+    log: Log, owner: str = "one", store: MemoryStore | None = None, watchdog: Watchdog | None = None
+) -> Agent:
     kept = store or MemoryStore()
 
     async def open_store(_: int) -> MemoryStore:
@@ -139,7 +150,7 @@ def agent_of(log: Log, owner: str = "one", store: MemoryStore | None = None) -> 
         appender=log,
         offsets=log,
         lease=Lease(),
-        watchdog=Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
+        watchdog=watchdog or Watchdog(patience_s=1e9, monotonic=lambda: 0.0),
         open_store=open_store,
         clock=lambda: NOW,
         owner=owner,
@@ -257,6 +268,39 @@ def test_a_rebalance_during_a_tick_ends_nobody():
 
         log.while_asked = [rebalance]
         await agent.tick()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_partition_that_gets_no_records_though_there_are_some_is_told_by_the_watchdog(
+    comes: bool,
+):
+    async def scene() -> None:
+        log, time = Log(), Time()
+        watchdog = Watchdog(patience_s=60, monotonic=time)
+        agent = agent_of(log, watchdog=watchdog)
+        await agent.prepare(0)
+        lag = {topic: int(topic == WEBHOOKS) for topic in Intake.sources}
+
+        async def behind(topics: Sequence[str], partition: int) -> dict[str, int]:
+            return {topic: len(log.records[topic]) - lag[topic] for topic in topics}
+
+        log.committed = behind  # type: ignore[method-assign, assignment]
+        time.now_s = 59
+        if comes:
+            await agent.process(Batch(raw(received(reference="user_1"))))
+        await agent.tick()
+        time.now_s = 61
+        if comes:
+            watchdog.check()
+        else:
+            with pytest.raises(Stalled, match="partition 0 to get on within 60 s"):
+                watchdog.check()
+        lag[WEBHOOKS] = 0
+        agent._looked_ms = 0
+        await agent.tick()
+        watchdog.check()
 
     asyncio.run(scene())
 
