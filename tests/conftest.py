@@ -80,7 +80,12 @@ def postgres(scratch: Path) -> Iterator[str]:
     """The DSN of a real Postgres; tests that write take `fresh_database` instead."""
     server = EmbeddedPostgres(scratch / "postgres", report=print)
     try:
-        yield server.start()
+        dsn = server.start()
+        # Tests kill processes, not machines: what was written is there without waiting for a disk.
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield dsn
     finally:
         server.stop()
 

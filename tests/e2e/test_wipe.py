@@ -75,17 +75,17 @@ def all_fates() -> list[bytes]:
 def in_topics(bootstrap: str) -> list[str]:
     """Where records name them, in any topic."""
 
+    names = [topic.name for topic in TOPICS]
+
     async def read() -> list[str]:
         found = []
-        for topic in TOPICS:
-            for partition in range(PARTITIONS):
-                reading = read_partition(Cluster(bootstrap), [topic.name], partition)
-                async for records in reading:
-                    for record in records:
-                        parts = [record.key, record.value, *(v for _, v in record.headers)]
-                        data = b"\n".join(part for part in parts if part)
-                        if any(trace in data for trace in TRACES_OF_THEM):
-                            found.append(f"{topic.name}/{partition}@{record.offset}")
+        for partition in range(PARTITIONS):
+            async for records in read_partition(Cluster(bootstrap), names, partition):
+                for record in records:
+                    parts = [record.key, record.value, *(v for _, v in record.headers)]
+                    data = b"\n".join(part for part in parts if part)
+                    if any(trace in data for trace in TRACES_OF_THEM):
+                        found.append(f"{record.topic}/{partition}@{record.offset}")
         return found
 
     return asyncio.run(read())
