@@ -25,10 +25,11 @@ from headwater.gateway.http.health import health_routes
 from headwater.gateway.http.hosts import hosts_known
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.openapi import SECURITY as KEYS
+from headwater.gateway.http.openapi import responses_of
 from headwater.gateway.http.pages import SECURITY_HEADERS, Home
 from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays, Wipes
-from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, ProblemDocument, document
+from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, document
 from headwater.gateway.http.reads import read_routes
 from headwater.gateway.http.rebuilds import rebuild_routes
 from headwater.gateway.http.refusals import Refusals
@@ -59,13 +60,21 @@ _SERVICE: Final = "workflow_service"
 
 _SECURITY: Final = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
-_REFUSALS: Final = {
-    400: "empty_body or malformed_payload.",
-    401: "invalid_signature, with the reason.",
-    404: "unknown_source.",
-    413: "body_too_large.",
-    503: "broker_unavailable, overloaded or not_yet_readable; try again after Retry-After.",
-}
+#: Of `/webhooks/{source}`.
+_REFUSALS: Final = (
+    "empty_body",
+    "malformed_payload",
+    "bad_request",
+    "invalid_signature",
+    "unknown_source",
+    "body_timeout",
+    "body_too_large",
+    "too_many_requests",
+    "broker_unavailable",
+    "overloaded",
+    "not_yet_readable",
+    "internal_error",
+)
 
 
 def create_app(  # noqa: PLR0913 (all that it joins)
@@ -273,10 +282,7 @@ def _any_other_source(known: str) -> HTTPRouteHandler:
         "producer signed it. 200 means that Kafka has acknowledged it.",
         responses={
             200: ResponseSpec(Accepted, generate_examples=False, description="It is safe."),
-            **{
-                status: ResponseSpec(ProblemDocument, generate_examples=False, description=codes)
-                for status, codes in _REFUSALS.items()
-            },
+            **responses_of(*_REFUSALS),
         },
         tags=["webhooks"],
     )

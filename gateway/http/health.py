@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 from litestar import Response, Router, get
+from litestar.openapi import ResponseSpec
 
 from headwater.gateway.http.metrics import MEDIA_TYPE, Metrics
 from headwater.gateway.http.ports import DeliveryLog
@@ -40,6 +41,7 @@ def health_routes(log: DeliveryLog, reader: Reader, metrics: Metrics) -> Router:
         summary="Are deliveries taken",
         description="503 while Kafka is away. Postgres is reported and does not count: without it "
         "deliveries are taken all the same, only reads fail.",
+        responses={503: ResponseSpec(Readiness, False, "Kafka is away.")},
     )
     async def ready() -> Response[Readiness]:
         parts = {

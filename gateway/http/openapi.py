@@ -32,9 +32,14 @@ _OF_ALL: Final = ("invalid_parameter", "unknown_parameter", "unauthorized", "int
 
 
 def problem_responses(*codes: str) -> dict[int, ResponseSpec]:
-    """The problems of a route, by status: these, and those of all routes."""
+    """The problems of a route with a key, by status: these, and those of all of them."""
+    return responses_of(*_OF_ALL, *codes)
+
+
+def responses_of(*codes: str) -> dict[int, ResponseSpec]:
+    """Problems by status, as a route describes them."""
     by_status: dict[int, list[str]] = {}
-    for code in dict.fromkeys((*_OF_ALL, *codes)):
+    for code in dict.fromkeys(codes):
         by_status.setdefault(CODES[code][0], []).append(code)
     return {
         status: ResponseSpec(

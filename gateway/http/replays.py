@@ -123,7 +123,11 @@ def replay_routes(
         if found is None:
             raise Problem("not_found", f"There is no replay {replay_id[:64]} (yet).")
         instance = found.instance
-        params = msgspec.json.decode(instance.meta.params, type=ReplayParams)
+        try:
+            params = msgspec.json.decode(instance.meta.params, type=ReplayParams)
+        except msgspec.DecodeError:
+            detail = f"{replay_id[:64]} is an instance of {REPLAY} that was not begun as a replay."
+            raise Problem("not_found", detail) from None
         far = await _progress(workflows, instance)
         return _state(replay_id, _state_of(instance), params, far)
 

@@ -9,6 +9,7 @@ from typing import Final
 from litestar import Router, get
 from litestar.params import FromPath
 
+from headwater.gateway.http.openapi import responses_of
 from headwater.gateway.http.problems import Problem
 from headwater.schemas.installed_tables import ALL_TABLES, SCHEMA_IDS, schema_of_version
 from headwater.schemas.topics import TOPICS
@@ -16,6 +17,7 @@ from headwater.schemas.topics import TOPICS
 _SUBJECTS: Final = {f"{topic.name}-value": topic.value for topic in TOPICS if topic.value}
 _VERSION_OF: Final = {number: version for version, number in SCHEMA_IDS.items()}
 _ROW_SCHEMAS: Final = {table.schema for table in ALL_TABLES}
+_PROBLEMS: Final = responses_of("invalid_parameter", "unknown_schema")
 
 
 @get("/subjects", summary="List the subjects", sync_to_thread=False)
@@ -24,7 +26,12 @@ def list_subjects() -> list[str]:
     return sorted(_SUBJECTS)
 
 
-@get("/subjects/{subject:str}/versions", summary="List a subject's versions", sync_to_thread=False)
+@get(
+    "/subjects/{subject:str}/versions",
+    summary="List a subject's versions",
+    responses=_PROBLEMS,
+    sync_to_thread=False,
+)
 def list_versions(subject: FromPath[str]) -> list[int]:
     """The version numbers of a subject."""
     return _versions(subject)
@@ -33,6 +40,7 @@ def list_versions(subject: FromPath[str]) -> list[int]:
 @get(
     "/subjects/{subject:str}/versions/{number:str}",
     summary="Get a version of a subject",
+    responses=_PROBLEMS,
     sync_to_thread=False,
 )
 def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str | int]:
@@ -52,7 +60,12 @@ def get_version(subject: FromPath[str], number: FromPath[str]) -> dict[str, str 
     }
 
 
-@get("/schemas/ids/{number:int}", summary="Get a schema by its id", sync_to_thread=False)
+@get(
+    "/schemas/ids/{number:int}",
+    summary="Get a schema by its id",
+    responses=_PROBLEMS,
+    sync_to_thread=False,
+)
 def get_schema(number: FromPath[int]) -> dict[str, str]:
     """The schema that a record names in its first five bytes."""
     if number not in _VERSION_OF:
@@ -67,7 +80,12 @@ def get_config() -> dict[str, str]:
     return {"compatibilityLevel": "BACKWARD_TRANSITIVE"}
 
 
-@get("/config/{subject:str}", summary="Get the compatibility of a subject", sync_to_thread=False)
+@get(
+    "/config/{subject:str}",
+    summary="Get the compatibility of a subject",
+    responses=_PROBLEMS,
+    sync_to_thread=False,
+)
 def get_subject_config(subject: FromPath[str]) -> dict[str, str]:
     """What the evolution check holds a subject to."""
     rows = _schema_of(subject) in _ROW_SCHEMAS
