@@ -12,6 +12,9 @@ Rules, each against a known fault of Faust 0.15:
 - Faust can commit past a message in flight. Here the committed offset only ever moves from the end
   of one batch to the end of the batch fetched right after it; anything else halts the worker.
 - Faust believes a failed commit. Here a failed commit is forgotten and tried again.
+- A fetch that began before a rebalance may end after Faust has gone back to the committed offsets,
+  and before the flow goes on. Faust drops what it brought, and goes on behind it. Here it is
+  fetched again. And where nothing was committed yet, Faust does not go back at all; here it does.
 """
 
 import asyncio
@@ -22,6 +25,7 @@ from typing import Any, Final, TypeAlias, cast
 import faust
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import IllegalStateError
 from faust.auth import Credentials, OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, Message
@@ -135,6 +139,10 @@ class BatchConsumer(driver.Consumer):
         self._done: dict[TP, int] = {}
         #: Assigned, and not to be fetched yet.
         self._held: set[TP] = set()
+        #: Records were fetched and not handed out since the consumer last went back.
+        self._dropped = False
+        #: Faust's count of rebalances, when the fetch that is under way began.
+        self._generation = 0
 
     @override
     def _new_consumer_thread(self) -> _BatchThread:
@@ -164,27 +172,52 @@ class BatchConsumer(driver.Consumer):
         super().resume_partitions(set(tps) - self._held)
 
     @override
+    async def _getmany(
+        self, active_partitions: set[TP] | None, timeout: float
+    ) -> Mapping[TP, list[Incoming]]:
+        if self._dropped:
+            # Nothing was handed out since: nothing is in work.
+            try:
+                await self.perform_seek()
+            except IllegalStateError:  # a rebalance has begun, which goes back, too
+                self._dropped = True
+                return {}
+        self._generation = self.app.consumer_generation_id
+        return cast(
+            "Mapping[TP, list[Incoming]]", await super()._getmany(active_partitions, timeout)
+        )
+
+    @override
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
         records, active = await self._wait_next_records(timeout)
-        generation = self.app.consumer_generation_id
         if records is None or self.should_stop:
             return
         for where, batch in records.items():
             tp = TP(where.topic, where.partition)
-            if self._overtaken(generation):
+            if self._overtaken():
+                self._dropped = True
                 return
-            if batch and (active is None or tp in active or tp in self._buffered_partitions):
-                yield tp, self._batch_message(tp, batch, generation)
+            if active is None or tp in active or tp in self._buffered_partitions:
+                yield tp, self._batch_message(tp, batch)
+            else:
+                await self._back_to(tp, batch[0].offset)
 
-    def _overtaken(self, generation: int) -> bool:
+    async def _back_to(self, tp: TP, offset: int) -> None:
+        """Has a partition fetched again that is held since the fetch began."""
+        try:
+            await self.seek(tp, offset)
+        except IllegalStateError:  # it is gone
+            self._dropped = True
+
+    def _overtaken(self) -> bool:
         """Tells whether a rebalance began since a fetch.
 
-        What it brought is fetched again then: Faust seeks before the flow goes on. Seeking here too
-        would meet partitions that are gone already.
+        What it brought is fetched again then, once the flow goes on. Going back here would meet
+        partitions that are gone already.
         """
-        return not self.flow_active or generation != self.app.consumer_generation_id
+        return not self.flow_active or self._generation != self.app.consumer_generation_id
 
-    def _batch_message(self, tp: TP, records: list[Incoming], generation: int) -> ConsumerMessage:
+    def _batch_message(self, tp: TP, records: list[Incoming]) -> ConsumerMessage:
         last = records[-1]
         batch = Batch(tp.topic, tp.partition, records, self._handed_out.get(tp), self)
         self._handed_out[tp] = batch.end
@@ -201,7 +234,7 @@ class BatchConsumer(driver.Consumer):
             0,
             0,
             tp,
-            generation_id=generation,
+            generation_id=self._generation,
         )
 
     def batch_done(self, batch: Batch) -> None:
@@ -209,19 +242,26 @@ class BatchConsumer(driver.Consumer):
         tp = TP(batch.topic, batch.partition)
         if tp not in self.assignment():
             return
-        if batch.after is not None and self._done.get(tp, batch.after) != batch.after:
+        done = self._done.get(tp)
+        if batch.after is not None and batch.after != done:
             raise OffsetGap(
-                f"expected the batch of {tp.topic}/{tp.partition} that follows offset "
-                f"{self._done[tp]}, found one that follows {batch.after}; a batch in between "
-                "was lost, the worker must restart from its committed offsets"
+                f"expected the batch of {tp.topic}/{tp.partition} that follows offset {done}, "
+                f"found one that follows {batch.after}; a batch in between was lost, the worker "
+                "must restart from its committed offsets"
             )
         self._done[tp] = batch.end
 
     @override
     async def perform_seek(self) -> None:
+        # Before, and not after: what is dropped meanwhile may have been fetched from where it goes.
+        self._dropped = False
         self._handed_out.clear()
         self._done.clear()
         await super().perform_seek()
+        anew = {tp for tp in self.assignment() if not self._committed_offset.get(tp)}
+        if anew:
+            for tp, offset in (await self.earliest_offsets(*anew)).items():
+                await self.seek(tp, offset)
 
     @override
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:

@@ -107,8 +107,6 @@ def house(
         yield house
 
 
-# It takes one to two minutes until all rows are there again, which is too long.
-@pytest.mark.soak
 def test_a_worker_that_is_cut_off_for_longer_than_its_session_hides_nothing(house: Networked):
     with under_load(house, 3):
         time.sleep(1)
