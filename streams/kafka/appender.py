@@ -36,8 +36,6 @@ _GIVE_UP_S: Final = 30.0
 
 #: How long a producer that is of no more use may take to end.
 _STOP_S: Final = 5.0
-#: Producers that are being stopped: the loop itself keeps no task alive.
-_STOPPING: Final[set[asyncio.Task[None]]] = set()
 
 #: A Kafka batch with the number of its records.
 _Packed: TypeAlias = tuple[Any, int]
@@ -104,16 +102,19 @@ class Appender:
     async def stop(self, within_s: float | None = None) -> None:
         """Sends what is pending and disconnects.
 
-        Units:  within_s, in seconds: what is pending then goes on in the background, and may be
-                sent at any later time, or never. Without it, stopping lasts as long as the broker
-                is away.
+        Units:  within_s, in seconds: what is pending then fails, and is not sent any more. Without
+                it, stopping lasts as long as the broker is away.
         """
         producer, self._producer = self._producer, None
-        if producer is not None:
-            stopping = asyncio.create_task(producer.stop(), name=f"stop {self._client_id}")
-            _STOPPING.add(stopping)
-            stopping.add_done_callback(_STOPPING.discard)
+        if producer is None:
+            return
+        stopping = asyncio.create_task(producer.stop(), name=f"stop {self._client_id}")
+        try:
             await asyncio.wait([stopping], timeout=within_s)
+        finally:
+            if not stopping.done():
+                await _break_off(producer)
+                await asyncio.wait([stopping], timeout=_STOP_S)
 
     async def partitions(self, topic: str) -> int:
         """The number of partitions of a topic.
@@ -226,6 +227,15 @@ class Appender:
         if self._producer is None:
             await self.start()
         return cast("AIOKafkaProducer", self._producer)
+
+
+async def _break_off(producer: AIOKafkaProducer) -> None:
+    """Fails what a producer has yet to send, and disconnects it: its `stop` waits for nothing else.
+
+    aiokafka has no name for that; left to itself, the producer would outlive its event loop.
+    """
+    producer._message_accumulator.fail_all(KafkaTimeoutError("the producer was stopped"))  # noqa: SLF001
+    await producer.client.close()
 
 
 def _waited_for(sent: Sequence[Sent]) -> str:

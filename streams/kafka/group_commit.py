@@ -3,7 +3,8 @@
 Records that arrive while an append is under way are appended by the next one: at 64 connections
 that is one round trip for some dozens of records. Each partition has groups of its own, which are
 handed to the producer one after the other: its records are in the log in the order in which they
-were added, and one that has no leader holds up no other.
+were added. One that has no leader holds up no other, and when an append fails, it fails for that
+partition alone, which goes on through another producer.
 
 A broker that stalls must cost neither memory nor copies. So what is held is bounded in bytes, and
 beyond that callers get `Overloaded` at once. And a caller that no longer waits withdraws its record
@@ -14,7 +15,7 @@ been given can not be withdrawn; an idempotent producer sends it when the broker
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.streams.kafka.appender import BATCH_BYTES, Sent
@@ -63,8 +64,21 @@ class Producer(Protocol):
     async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
         """Waits until they are durable."""
 
-    async def stop(self, within_s: float | None = None) -> None:
-        """Disconnects; may be used again."""
+
+P = TypeVar("P", bound=Producer)
+
+
+class PartitionProducers(Protocol[P]):
+    """What has a producer for each partition; see `Producers`."""
+
+    def of(self, partition: int) -> P:
+        """The producer of a partition, until it has failed it."""
+
+    def failed(self, partition: int, producer: P) -> None:
+        """Takes note that a producer is of no more use for a partition."""
+
+    async def stop(self, within_s: float) -> None:
+        """Disconnects."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -90,6 +104,8 @@ class _Queue(Generic[E]):
         #: Entries and their sizes, in order.
         self.waiting: dict[E, int] = {}
         self.wake = asyncio.Event()
+        #: An append has failed, and its producer is of no more use.
+        self.failed = asyncio.Event()
         self.under_way: dict[asyncio.Task[None], _Group[E]] = {}
 
     def take(self) -> _Group[E]:
@@ -111,25 +127,25 @@ class _Queue(Generic[E]):
 class GroupCommit(Generic[E]):
     """Appends to one topic.
 
-    Shape:  partitions is their number, 0 until Kafka answers for the first time. `settled` is
-            called once for each entry that was added and not withdrawn.
+    Shape:  partitions is their number, 0 until Kafka answers for the first time; ready, whether
+            Kafka answers: it does not from a failed append until one succeeds, or a producer
+            connects. `settled` is called once for each entry that was added and not withdrawn.
     """
 
     def __init__(
         self,
-        producer: Producer,
+        producers: PartitionProducers[Any],
         topic: str,
         *,
         settled: Settled[E],
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
-        self._producer = producer
+        self._producers = producers
         self._topic = topic
         self._settled = settled
         self._held_bytes_max = held_bytes_max
         self._queues: dict[int, _Queue[E]] = {}
         self._held_bytes = 0
-        self._broken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self.partitions = 0
         self.ready = False
@@ -144,11 +160,13 @@ class GroupCommit(Generic[E]):
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
+        await self._producers.stop(_STOP_S)
         stopped = BrokerUnavailable("expected an acknowledgement, found that its client stopped")
-        await self._end_producer(stopped)
         for queue in self._queues.values():
+            await self._fail_under_way(queue, stopped)
             queued, queue.waiting = list(queue.waiting), {}
             self._settled(queued, stopped)
+        self.ready = False
 
     def add(self, entries: Sequence[E]) -> None:
         """Queues entries, in order; all of them or none.
@@ -178,88 +196,108 @@ class GroupCommit(Generic[E]):
 
     async def _run(self) -> None:
         connecting = Retrying(log, f"waiting for Kafka to append to {self._topic}")
-        while True:
-            self.partitions = await connecting.until_done(
-                lambda: self._producer.partitions(self._topic)
-            )
-            for partition in range(self.partitions):
-                self._queues.setdefault(partition, _Queue())
-            self._broken.clear()
-            self.ready = True
-            await self._append_until_broken()
-            self.ready = False
-            await self._end_producer(
-                BrokerUnavailable("expected an acknowledgement, found the connection broken")
-            )
-
-    async def _append_until_broken(self) -> None:
-        """Appends what is queued, each partition for itself, until an append fails."""
-        appending = [asyncio.create_task(self._append(each)) for each in self._queues.values()]
-        for task in appending:
-            task.add_done_callback(self._appending_ended)
+        self.partitions = await connecting.until_done(lambda: self._connect(0))
+        for partition in range(self.partitions):
+            self._queues.setdefault(partition, _Queue())
+        appending = [
+            asyncio.create_task(self._append(partition, queue))
+            for partition, queue in self._queues.items()
+        ]
         try:
-            await self._broken.wait()
+            await asyncio.wait(appending)
         finally:
             for task in appending:
                 task.cancel()
             await asyncio.wait(appending)
 
-    def _appending_ended(self, appending: asyncio.Task[None]) -> None:
+    async def _connect(self, partition: int) -> int:
+        """Connects the producer of a partition; returns how many there are."""
+        count: int = await self._producers.of(partition).partitions(self._topic)
+        self.ready = True
+        return count
+
+    async def _append(self, partition: int, queue: _Queue[E]) -> NoReturn:
+        """Appends what is queued for a partition; after a failure, through another producer."""
+        what = f"waiting for Kafka to append to {self._topic}/{partition}"
+        while True:
+            producer = self._producers.of(partition)
+            await self._append_until_failed(queue, producer)
+            self._producers.failed(partition, producer)
+            # Only then, so that what goes out next lies behind it, if it is in the log.
+            if queue.under_way:
+                await asyncio.wait(queue.under_way, timeout=_STOP_S)
+            await self._fail_under_way(
+                queue, BrokerUnavailable("expected an acknowledgement, found the one before failed")
+            )
+            await Retrying(log, what).until_done(lambda: self._connect(partition))
+            queue.failed.clear()
+
+    async def _append_until_failed(self, queue: _Queue[E], producer: Producer) -> None:
+        appending = asyncio.create_task(self._append_groups(queue, producer))
+        failed = asyncio.create_task(queue.failed.wait())
+        try:
+            await asyncio.wait((appending, failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            appending.cancel()
+            failed.cancel()
+            await asyncio.wait((appending, failed))
         if not appending.cancelled() and (error := appending.exception()):
             log.critical("expected to go on appending to %s", self._topic, exc_info=error)
-            self._broken.set()
 
-    async def _append(self, queue: _Queue[E]) -> None:
+    async def _append_groups(self, queue: _Queue[E], producer: Producer) -> None:
         while True:
             await queue.wake.wait()
             await asyncio.sleep(_LINGER_S)
             while len(queue.under_way) >= _GROUPS_IN_FLIGHT:
                 await asyncio.wait(queue.under_way, return_when="FIRST_COMPLETED")
+            if queue.failed.is_set():
+                return
             group = queue.take()
             if group.entries:
-                await self._send(queue, group)
+                await self._send(queue, producer, group)
 
-    async def _send(self, queue: _Queue[E], group: _Group[E]) -> None:
+    async def _send(self, queue: _Queue[E], producer: Producer, group: _Group[E]) -> None:
         # Here and not in a task: so groups go out in their order.
         try:
-            sent = await self._producer.send([entry.record for entry in group.entries])
+            sent = await producer.send([entry.record for entry in group.entries])
         except BrokerUnavailable as error:
-            self._settle(group, error)
-        except asyncio.CancelledError:
-            self._settle(group, BrokerUnavailable("expected to append, found a client that stops"))
+            self._settle(queue, group, error)
+        except BaseException:
+            ended = BrokerUnavailable("expected to append, found that its client stops or fails")
+            self._settle(queue, group, ended)
             raise
         else:
-            acknowledging = asyncio.create_task(self._acknowledge(group, sent))
+            acknowledging = asyncio.create_task(self._acknowledge(queue, producer, group, sent))
             queue.under_way[acknowledging] = group
             acknowledging.add_done_callback(queue.under_way.pop)
 
-    async def _acknowledge(self, group: _Group[E], sent: Sequence[Sent]) -> None:
+    async def _acknowledge(
+        self, queue: _Queue[E], producer: Producer, group: _Group[E], sent: Sequence[Sent]
+    ) -> None:
         try:
-            await self._producer.acknowledged(sent)
+            await producer.acknowledged(sent)
         except BrokerUnavailable as error:
-            self._settle(group, error)
+            self._settle(queue, group, error)
         else:
-            self._settle(group, None)
+            self._settle(queue, group, None)
 
-    def _settle(self, group: _Group[E], error: BrokerUnavailable | None) -> None:
+    def _settle(self, queue: _Queue[E], group: _Group[E], error: BrokerUnavailable | None) -> None:
         self._held_bytes -= group.size
+        self.ready = error is None
         if error is not None:
             log.warning("%s", error)
-            self.ready = False
-            self._broken.set()
+            queue.failed.set()
         self._settled(group.entries, error)
 
-    async def _end_producer(self, why: BrokerUnavailable) -> None:
-        """Stops the producer, and fails what it has not got acknowledged by then."""
-        await self._producer.stop(_STOP_S)
+    async def _fail_under_way(self, queue: _Queue[E], why: BrokerUnavailable) -> None:
+        """Fails what is not acknowledged by now."""
         # Those that were acknowledged just now are not settled yet.
         await asyncio.sleep(0)
-        under_way = {t: g for queue in self._queues.values() for t, g in queue.under_way.items()}
-        for acknowledging, group in under_way.items():
+        for acknowledging, group in list(queue.under_way.items()):
             acknowledging.cancel()
             await asyncio.wait([acknowledging])
             if acknowledging.cancelled():
-                self._settle(group, why)
+                self._settle(queue, group, why)
 
 
 def _size(record: Outgoing) -> int:

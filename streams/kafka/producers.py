@@ -55,4 +55,8 @@ class Producers:
         """Ends all of them."""
         producers = {self.current, *self._of.values()}
         self._of.clear()
-        await asyncio.gather(*(each.stop(within_s) for each in producers), *self._ending)
+        ending = (*self._ending, *(asyncio.create_task(each.stop(within_s)) for each in producers))
+        _, late = await asyncio.wait(ending, timeout=within_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)

@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -38,8 +38,9 @@ from headwater.streams.kafka.dead_letters import (
     original,
     text_header,
 )
-from headwater.streams.kafka.group_commit import GroupCommit, Producer
+from headwater.streams.kafka.group_commit import GroupCommit, PartitionProducers
 from headwater.streams.kafka.places import read_places
+from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.pipeline.webhook_reader import webhook_reader
@@ -111,14 +112,14 @@ class WebhookLog:
         append_timeout_s: float,
         placement: Placement,
         clock: Callable[[], int],
-        producer: Producer | None = None,
+        producers: PartitionProducers[Any] | None = None,
     ) -> None:
         self._cluster = cluster
         self._timeout_s = append_timeout_s
         self._placement = placement
         self._clock = clock
-        producer = producer or Appender(cluster=cluster, client_id="headwater-gateway")
-        self._commit = GroupCommit(producer, WEBHOOKS, settled=self._settled)
+        producers = producers or Producers(cluster, "headwater-gateway")
+        self._commit = GroupCommit(producers, WEBHOOKS, settled=self._settled)
         self._known = _Known()
         #: By event id: those that are queued, or with the broker.
         self._on_their_way: dict[str, _Delivery] = {}

@@ -19,9 +19,9 @@ from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.history import Command, CommandSent, ReplySent, instance_key
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_REPLIES
-from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.group_commit import GroupCommit
+from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
 
@@ -116,8 +116,8 @@ class WorkflowClient:
         self._timeout_s = timeout_s
         self._clock = clock
         self._new_id = new_id
-        self._appender = Appender(cluster=cluster, client_id=client_id)
-        self._commit = GroupCommit(self._appender, WORKFLOW_COMMANDS, settled=_settled)
+        self._producers = Producers(cluster, client_id)
+        self._commit = GroupCommit(self._producers, WORKFLOW_COMMANDS, settled=_settled)
         self._reply_to = -1
         #: The next reply to read; None before the first connection, which begins at the end.
         self._next: int | None = None
@@ -259,7 +259,7 @@ class WorkflowClient:
             await retrying.failed(failure)
 
     async def _find_partition(self) -> TopicPartition:
-        count = await self._appender.partitions(WORKFLOW_REPLIES)
+        count = await self._producers.current.partitions(WORKFLOW_REPLIES)
         self._reply_to = partition_of(self._client_id.encode(), count)
         return TopicPartition(WORKFLOW_REPLIES, self._reply_to)
 

@@ -106,7 +106,13 @@ class FailingProducer:
             await batch.acknowledged
         return [0 for _ in sent]
 
-    async def stop(self, within_s: float | None = None) -> None:
+    def of(self, partition: int) -> "FailingProducer":
+        return self
+
+    def failed(self, partition: int, producer: "FailingProducer") -> None:
+        assert producer is self
+
+    async def stop(self, within_s: float) -> None:
         """Nothing is left to send."""
 
 
@@ -118,7 +124,7 @@ def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None
             append_timeout_s=0.1,
             placement=PLACEMENT,
             clock=now_ms,
-            producer=producer,
+            producers=producer,
         )
         await log.start()
         try:

@@ -18,7 +18,7 @@ from headwater.schemas.history import StartRun
 from headwater.schemas.records import WebhookReceived
 from headwater.schemas.topics import DEAD_LETTERS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.appender import _STOPPING, Appender
+from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_queues import PartitionQueues
@@ -100,9 +100,6 @@ def test_partitions_that_have_a_leader_go_on_while_others_have_none(
             await waiting
         assert f"1 records of webhooks/{gone} not acknowledged for 0 s" in caplog.text
         await appender.stop(within_s=0)
-        # What is being stopped in the background ends once the broker is back.
-        await asyncio.to_thread(brokers.second.start)
-        await asyncio.gather(*_STOPPING)
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
@@ -182,13 +179,9 @@ def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
     cluster = brokers.start(replication=2)
 
     async def scenario() -> Senders:
-        log = WebhookLog(
-            cluster=cluster, append_timeout_s=2, placement=Placement({}, "user_"), clock=now_ms
-        )
+        log = a_webhook_log(cluster)
         await log.start()
-        async with asyncio.timeout(PATIENCE_S):
-            while not log.ready:  # noqa: ASYNC110 (nobody would set an event)
-                await asyncio.sleep(0.01)
+        await until_ready(log)
         assert 2 in (await leaders(cluster, WEBHOOKS)).values()
         senders = Senders(log)
         running = asyncio.create_task(senders.run())
@@ -206,6 +199,67 @@ def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
     assert set(senders.answered) <= found.keys()
     # A retry is a new record only where the first try may be in the log already.
     assert sum(found.values()) <= DELIVERIES + senders.refused
+
+
+def test_deliveries_of_partitions_that_have_a_leader_are_taken_while_others_are_refused(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(Appender.__init__.__kwdefaults__, "give_up_s", 1.0)
+    cluster = Cluster(f"{brokers.first.start()},{brokers.second.start()}")
+
+    async def scenario() -> None:
+        await create_topics(cluster, partitions=2, replication=1)
+        await on_both(cluster, WEBHOOKS)
+        log = a_webhook_log(cluster)
+        await log.start()
+        await until_ready(log)
+        there, gone = (
+            [f"{n:032x}" for n in range(1_000) if partition_of(b"%032x" % n, 2) == each]
+            for each in range(2)
+        )
+        for each in (there.pop(), gone.pop()):
+            await log.append(delivery(each))
+        await asyncio.to_thread(brokers.second.kill)
+        refused = asyncio.create_task(all_refused(log, gone[:3]))
+        while not refused.done():
+            async with asyncio.timeout(1):
+                await log.append(delivery(there.pop()))
+            await asyncio.sleep(0.02)
+        await refused
+        await asyncio.to_thread(brokers.second.start)
+        await taken(log, gone[0])
+        await log.stop()
+
+    async def all_refused(log: WebhookLog, event_ids: list[str]) -> None:
+        for event_id in event_ids:
+            with pytest.raises(BrokerUnavailable):
+                await log.append(delivery(event_id))
+
+    asyncio.run(scenario())
+
+
+def a_webhook_log(cluster: Cluster) -> WebhookLog:
+    return WebhookLog(
+        cluster=cluster, append_timeout_s=2, placement=Placement({}, "user_"), clock=now_ms
+    )
+
+
+async def until_ready(log: WebhookLog) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not log.ready:  # noqa: ASYNC110 (nobody would set an event)
+            await asyncio.sleep(0.01)
+
+
+async def taken(log: WebhookLog, event_id: str) -> None:
+    """Returns once a delivery is taken."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await log.append(delivery(event_id))
+            except BrokerUnavailable:
+                await asyncio.sleep(0.1)
+            else:
+                return
 
 
 async def on_both(cluster: Cluster, topic: str) -> None:
@@ -263,8 +317,6 @@ async def working(cluster: Cluster) -> AsyncIterator[tuple[WorkflowWorker, Workf
         await asyncio.gather(running, return_exceptions=True)
 
 
-# Its worker ends with producers that are still being stopped.
-@pytest.mark.soak
 def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
     brokers: Brokers,
     history_of_both: Cluster,

@@ -22,21 +22,19 @@ class Entry:
 class StallingProducer:
     """Takes every group; acknowledges one, or refuses it, when the test says so."""
 
-    def __init__(self) -> None:
-        self.groups: list[list[str]] = []
-        self.waiting: list[asyncio.Future[None]] = []
-        self.stops = 0
-        self.connects = 0
+    def __init__(self, world: "StallingProducers") -> None:
+        self._world = world
 
     async def partitions(self, topic: str) -> int:
         assert topic == TOPIC
-        self.connects += 1
+        self._world.connects += 1
         return 2
 
     async def send(self, records: Sequence[Outgoing]) -> list[Sent]:
-        self.groups.append([(record.key or b"").decode() for record in records])
+        self._world.groups.append([(record.key or b"").decode() for record in records])
         acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append(acknowledged)
+        self._world.waiting.append(acknowledged)
+        self._world.through.append(self)
         return [Sent(TOPIC, 0, len(records), acknowledged)]
 
     async def acknowledged(self, sent: Sequence[Sent]) -> list[int]:
@@ -44,16 +42,34 @@ class StallingProducer:
             await batch.acknowledged
         return [0 for _ in sent]
 
-    async def stop(self, within_s: float | None = None) -> None:
-        assert within_s is not None
-        self.stops += 1
+
+class StallingProducers:
+    """A producer for all partitions, and another for each that was failed."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.waiting: list[asyncio.Future[None]] = []
+        #: The producer that each group was given to.
+        self.through: list[StallingProducer] = []
+        self.connects = 0
+        self._of = dict.fromkeys(range(2), StallingProducer(self))
+
+    def of(self, partition: int) -> StallingProducer:
+        return self._of[partition]
+
+    def failed(self, partition: int, producer: StallingProducer) -> None:
+        assert self._of[partition] is producer
+        self._of[partition] = StallingProducer(self)
+
+    async def stop(self, within_s: float) -> None:
+        """Nothing is left to send."""
 
 
 class World:
     """A group commit and what it said of each entry."""
 
     def __init__(self, held_bytes_max: int = 1_000_000) -> None:
-        self.producer = StallingProducer()
+        self.producer = StallingProducers()
         self.settled: list[tuple[str, bool]] = []
         self.commit: GroupCommit[Entry] = GroupCommit(
             self.producer, TOPIC, settled=self._settled, held_bytes_max=held_bytes_max
@@ -196,12 +212,33 @@ def test_after_a_failed_append_the_producer_is_replaced_and_what_is_queued_goes_
         await stall(world)
         world.commit.add([Entry("queued")])
         world.producer.waiting[0].set_exception(BrokerUnavailable("expected an acknowledgement"))
+        # What comes after it lies behind it, or nowhere.
+        await world.until(lambda: world.settled == [("first", False)])
+        assert len(world.producer.groups) == 2
+        world.producer.waiting[1].set_exception(BrokerUnavailable("expected an acknowledgement"))
         await world.sent(3)
         assert world.producer.groups[2] == ["queued"]
-        # What the old producer had under way may be in the log, or not: its callers learn that.
         assert world.settled == [("first", False), ("second", False)]
-        assert (world.producer.stops, world.producer.connects) == (1, 2)
+        assert world.producer.through[1] is not world.producer.through[2]
         assert world.commit.ready
+
+    run(scenario)
+
+
+def test_a_failed_append_is_a_failure_of_its_partition_alone():
+    async def scenario(world: World) -> None:
+        await stall(world)
+        world.commit.add([Entry("other", partition=1)])
+        await world.sent(3)
+        world.producer.waiting[0].set_exception(BrokerUnavailable("expected an acknowledgement"))
+        await world.until(lambda: world.settled == [("first", False)])
+        # At once, although the partition that failed still waits for its second group.
+        world.commit.add([Entry("another", partition=1)])
+        await world.sent(4)
+        for each in world.producer.waiting[2:]:
+            each.set_result(None)
+        await world.until(lambda: world.settled[1:] == [("other", True), ("another", True)])
+        assert world.producer.through[3] is world.producer.through[2]
 
     run(scenario)
 
