@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater.processors.expressions import Expression, ExpressionInvalid, Gives
 from headwater.processors.graph.definition import (
+    INVALID_DEFINITION,
     INVALID_EXPRESSION,
     Definition,
     DefinitionInvalid,
@@ -17,6 +18,7 @@ from headwater.processors.graph.definition import (
 )
 from headwater.processors.graph.scope import BRANCH, RESULT, SHARED
 from headwater.processors.graph.validation import problems_of
+from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 
 #: Targets and the expressions that give their values.
 Mapped: TypeAlias = tuple[tuple[str, Expression], ...]
@@ -64,6 +66,10 @@ class Graph:
             for index, transition in enumerate(definition.transitions)
         ]
         self.output = compiler.mapped("outputMapping", definition.output_mapping)
+        #: What input, context and output have to be, where the definition says.
+        self.input_schema = compiler.schema("inputSchema", definition.input_schema)
+        self.context_schema = compiler.schema("contextSchema", definition.context_schema)
+        self.output_schema = compiler.schema("outputSchema", definition.output_schema)
         problems += compiler.problems
         if problems:
             raise DefinitionInvalid(problems)
@@ -154,6 +160,15 @@ class _Compiler:
             compiled = self.expression(f"{path}.{target}", source, result=result)
             if compiled is not None:
                 yield target, compiled
+
+    def schema(self, path: str, schema: Mapping[str, Any] | None) -> JsonSchema | None:
+        if not schema:
+            return None
+        try:
+            return JsonSchema(schema)
+        except SchemaInvalid as error:
+            self.problems.append(Problem(INVALID_DEFINITION, path, str(error)))
+            return None
 
     def of_node(self, path: str, node: Node) -> NodeMappings:
         return NodeMappings(

@@ -155,6 +155,16 @@ def test_the_digest_is_of_the_content_and_not_of_how_it_was_written():
         (lambda d: d["nodes"][0].pop("task"), "MISSING_OWNER", "nodes[0]"),
         (lambda d: d["nodes"][0].update(subworkflow="bill"), "MULTIPLE_OWNERS", "nodes[0]"),
         (lambda d: d.update(name="a b"), "INVALID_DEFINITION", "name"),
+        (
+            lambda d: d.update(inputSchema={"type": "objct"}),
+            "INVALID_DEFINITION",
+            "inputSchema",
+        ),
+        (
+            lambda d: d.update(outputSchema={"$ref": "https://example.com/other"}),
+            "INVALID_DEFINITION",
+            "outputSchema",
+        ),
         (lambda d: d.pop("nodes"), "INVALID_DEFINITION", "$"),
         (lambda d: d.update(nodes="many"), "INVALID_DEFINITION", "nodes"),
         (lambda d: d["nodes"][0].update(tsk="noop"), "INVALID_DEFINITION", "nodes[0]"),
