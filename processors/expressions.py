@@ -12,7 +12,7 @@ same `Facts`, and names of its own, whose values are handed over with each evalu
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
@@ -79,6 +79,7 @@ class Names:
     """The names of shared values that expressions may use."""
 
     def __init__(self, *shared: str) -> None:
+        self.shared = frozenset(shared)
         asked = cel.Overload(
             id=_LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
         )
@@ -105,7 +106,7 @@ class Expression:
     """A compiled expression."""
 
     def __init__(
-        self, source: str, gives: Gives, names: Names = EVENT, local: Iterable[str] = ()
+        self, source: str, gives: Gives, names: Names = EVENT, local: Collection[str] = ()
     ) -> None:
         """Compiles.
 
@@ -120,10 +121,9 @@ class Expression:
             )
         if _LOCAL in source or _BINDS.search(source):
             raise ExpressionInvalid(f"expected neither cel.bind nor {_LOCAL}")
-        paths = {tuple(path.split(".")) for path in _PATH.findall(source)}
-        #: Every name that it may see a value by, and the fields that it takes of it.
-        self._paths = paths if _COPIES.search(source) else set()
+        paths = [tuple(path.split(".")) for path in _PATH.findall(source)]
         self.roots = frozenset(path[0] for path in paths)
+        self._paths = _copied(source, paths, names.shared.union(local))
         opened = [f'cel.bind({name},{_LOCAL}("{name}"),' for name in local if name in self.roots]
         before = "".join(opened)
         try:
@@ -196,6 +196,18 @@ def _longest_list(value: object) -> int:
         elif isinstance(at, Mapping):
             left.extend(at.values())
     return longest
+
+
+def _copied(
+    source: str, paths: list[tuple[str, ...]], known: Iterable[str]
+) -> set[tuple[str, ...]]:
+    """The paths of what `map` and `filter` may go over.
+
+    Shape:  of each the value itself, if all of them have one by a path; else all that is named.
+    """
+    macros = len(_COPIES.findall(source))
+    over = [path for path in paths if path[-1] in ("map", "filter") and path[0] in known]
+    return set(over if len(over) == macros else paths)
 
 
 def _where(message: str, before: int) -> str:

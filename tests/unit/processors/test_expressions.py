@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.processors.expressions import Expression, ExpressionInvalid, Facts, Fault, Gives
+from headwater.processors.expressions import (
+    COPIED_MAX,
+    SOURCE_MAX,
+    Expression,
+    ExpressionInvalid,
+    Facts,
+    Fault,
+    Gives,
+    Names,
+)
 
 EVENT = {
     "user_id": "user_1",
@@ -114,3 +123,106 @@ def test_any_json_goes_in_and_comes_out(event: dict[str, object]):
     found = value("event", Gives.JSON, event)
     assert isinstance(found, str)
     assert json.loads(found) == event
+
+
+SHARED = Names("input", "state")
+LOCAL = ("item", "_branch")
+
+
+def local_value(source: str, state: object = None, **local: object) -> object:
+    facts = Facts({"input": {"list": list(range(COPIED_MAX + 1))}, "state": state}, SHARED)
+    return Expression(source, Gives.VALUE, SHARED, LOCAL).evaluate(facts, local)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("item.n + 1", 2),
+        ("_branch.index == 3 ? item : state", {"n": 1}),
+        # A macro's own name is the macro's.
+        ("[5, 6].map(item, item * 2)", [10, 12]),
+        ("[item.n].map(item, item + 1)", [2]),
+        ("{'item': item.n}", {"item": 1}),
+        ("'item'", "item"),
+        ("state.item", "other"),
+        ("input.list[item.n]", 1),
+        ("timestamp('2026-01-01T00:00:00Z')", "2026-01-01T00:00:00Z"),
+    ],
+)
+def test_names_of_its_own_come_with_each_evaluation(source: str, expected: object):
+    found = local_value(source, {"item": "other"}, item={"n": 1}, _branch={"index": 3})
+    assert found == (expected if not source.endswith("state") else {"n": 1})
+
+
+def test_a_name_without_a_value_is_an_error_unless_it_is_absorbed():
+    fault = local_value("item == 1")
+    assert isinstance(fault, Fault)
+    assert (fault.missing, "undeclared variable item" in fault.message) == (False, True)
+    assert local_value("item == 1 || true") is True
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("state.no", True),
+        ("state.no.more", True),
+        ("state['no']", True),
+        ("state.list[1]", True),
+        ("state.list[-1]", True),
+        ("state.list['a']", False),
+        ("state.none.more", False),
+        ("state.text.more", False),
+        ("1 / 0", False),
+        ("int('x')", False),
+        ("9223372036854775807 + state.list[0]", False),
+        ("duration('1s')", False),
+        ("b'bytes'", False),
+        ("double('NaN')", False),
+        ("{1: 2}", False),
+    ],
+)
+def test_what_is_missing_is_told_apart_from_every_other_error(source: str, missing: bool):
+    fault = local_value(source, {"list": [1], "none": None, "text": "x"})
+    assert isinstance(fault, Fault)
+    assert fault.missing is missing
+
+
+def test_a_list_that_map_would_copy_too_often_is_refused_and_named():
+    for source in ("input.list.map(n, n + 1)", "[1].map(x, input.list.filter(n, n > x))"):
+        fault = local_value(source)
+        assert isinstance(fault, Fault)
+        assert fault.message == (
+            "expected lists of at most 2000 items for map and filter, "
+            "found one of 2001 in input.list"
+        )
+    assert local_value("input.list.exists(n, n == 7)") is True
+    assert local_value("state.few.map(n, n + 1).size() + input.list.size()", {"few": [1]}) == 2002
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x" * (SOURCE_MAX + 1),
+        "(" * 1000 + "1" + ")" * 1000,
+        "[" * 1000 + "]" * 1000,
+        "input" + ".a" * 1000,
+        "cel.bind(a, 1, a)",
+        "headwater_local('item')",
+        "other",
+        "other(1)",
+    ],
+)
+def test_what_is_too_long_too_deep_or_unknown_is_not_compiled(source: str):
+    with pytest.raises(ExpressionInvalid):
+        Expression(source, Gives.VALUE, SHARED, LOCAL)
+
+
+def test_where_a_fault_is_does_not_count_what_was_put_around():
+    with pytest.raises(ExpressionInvalid, match="line 1, column 8: undeclared reference to 'no'"):
+        Expression("item + no", Gives.VALUE, SHARED, LOCAL)
+
+
+def test_macros_within_macros_end():
+    fault = local_value("input.list.exists(a, input.list.exists(b, a + b < 0))")
+    assert isinstance(fault, Fault)
+    assert "Iteration budget exceeded" in fault.message
