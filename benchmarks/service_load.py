@@ -37,6 +37,7 @@ from headwater.schemas.history import (
     SendEvent,
     StartRun,
     instance_key,
+    key_of_record,
 )
 from headwater.schemas.topics import WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
@@ -118,8 +119,9 @@ class Load:
             for records in (await self._consumer.getmany(timeout_ms=1_000)).values():
                 at = time.perf_counter()
                 for record in records:
-                    if record.key in watched and record.value is not None:
-                        watched[record.key].hear(decode(record.value, HistoryAppended), at)
+                    key = key_of_record(record.key or b"")
+                    if key in watched and record.value is not None:
+                        watched[key].hear(decode(record.value, HistoryAppended), at)
 
     # -- what is measured
 

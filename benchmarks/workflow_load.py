@@ -24,7 +24,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.reporting import report
 from benchmarks.workflow_app import ENDED, TEN
-from headwater.schemas.history import Command, StartRun, TerminateRun, instance_key
+from headwater.schemas.history import Command, StartRun, TerminateRun, instance_key, key_of_record
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY, WORKFLOW_SNAPSHOTS
 from headwater.streams.clock import now_ms
 from headwater.streams.engine.restore import CHECKPOINT
@@ -115,7 +115,7 @@ class Load:
             for records in (await consumer.getmany(timeout_ms=1_000)).values():
                 for record in records:
                     if record.value and _ENDED in record.value:
-                        ended = waiting.pop(record.key or b"", None)
+                        ended = waiting.pop(key_of_record(record.key or b""), None)
                         if ended is not None:
                             ended.set_result(None)
 

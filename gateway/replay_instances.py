@@ -23,6 +23,8 @@ class ReplayParams(msgspec.Struct, frozen=True, kw_only=True):
 
     selection: Selection
     matched: int
+    #: Whom it is about, if it is about one user: a wipe goes by it.
+    user_id: str | None = None
     rate: int = 0
 
 

@@ -14,12 +14,16 @@ from typing import Final
 
 import msgspec
 
-from headwater.schemas.records import UserForgotten, WebhookReceived
+from headwater.schemas.history import StartRun
+from headwater.schemas.records import EffectDecided, UserForgotten, WebhookReceived
 from headwater.schemas.tables import Row, Table, begins_with_user
 
 #: The delivery that orders a wipe: nobody can post one, for the house is no source.
 SOURCE: Final = "headwater"
 TYPE: Final = "user_wiped"
+#: The workflow that forgets the instances about the user, and the effect of orders that starts it;
+#: its instance is named by the wipe.
+FORGET: Final = "headwater-forget"
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +35,38 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wipe_id: str
     user_id: str
     fence: tuple[int, ...]
+
+
+class ForgetParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What `headwater-forget` is started with: the same by each of the partitions."""
+
+    user_sha256: str
+    partitions: int
+    ordered_at_ms: int
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """What it has come to: instances that were deleted, records that go when Kafka compacts."""
+
+    instances: int = 0
+    records: int = 0
+
+
+def forgets(order: Order, delivery: WebhookReceived) -> EffectDecided:
+    """The effect of an order: instances about the user are forgotten, too."""
+    params = ForgetParams(
+        user_sha256=digest(order.user_id),
+        partitions=len(order.fence),
+        ordered_at_ms=delivery.received_at_ms,
+    )
+    return EffectDecided(
+        event_id=delivery.event_id,
+        request_id=delivery.request_id,
+        name=FORGET,
+        workflow=FORGET,
+        instance_id=order.wipe_id,
+        command=StartRun(msgspec.json.encode(params).decode()),
+    )
 
 
 def order_of(delivery: WebhookReceived) -> Order | None:

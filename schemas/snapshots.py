@@ -10,7 +10,8 @@ class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state of an instance (topic `workflow-snapshots`, key: the instance's key).
 
     Without a key and a state it is a checkpoint: all instances of the partition have snapshots that
-    hold what is before its position.
+    hold what is before its position. With a key, and without a state, it says that the instance was
+    deleted; then it is the header `removed` of a tombstone.
     """
 
     #: The engine whose runs these are; empty in a checkpoint.

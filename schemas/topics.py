@@ -222,11 +222,12 @@ TOPICS: Final = (
     ),
     Topic(
         name=WORKFLOW_HISTORY,
-        key="instance key",
+        key="instance key and a number: each record has its own",
         value="history_appended",
-        # Without a retention: the log is the truth, and nothing in it is superseded.
-        cleanup=Cleanup.DELETE,
-        purpose="Every fact of every workflow, for ever.",
+        # The log is the truth, and nothing in it is superseded: compaction removes what has a
+        # tombstone, which instances get that were deleted.
+        cleanup=Cleanup.COMPACT,
+        purpose="Every fact of every workflow, until its instance is deleted.",
     ),
     Topic(
         name=WORKFLOW_SNAPSHOTS,

@@ -5,6 +5,7 @@ A worker starts it, as it starts the hosts of other apps, and gives it the setti
 
 from collections.abc import Sequence
 
+from headwater.gateway.house.forget_workflow import ForgetWorkflow
 from headwater.gateway.house.replay_workflow import ReplayWorkflow
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.house.world import World
@@ -20,7 +21,8 @@ def _house(schedules: Sequence[str]) -> App:
     world = World(load_settings())
     terra = TerraWorkflows(world, now_ms)
     names = [*schedules, *(each.declared.schedule for each in terra.schedules)]
-    workflows = {each.name: each for each in (*terra.workflows, ReplayWorkflow(world).workflow)}
+    others = (ReplayWorkflow(world).workflow, ForgetWorkflow(world).workflow)
+    workflows = {each.name: each for each in (*terra.workflows, *others)}
     return App({**house_workflows(names), **workflows}, terra.schedules)
 
 

@@ -1,9 +1,10 @@
 """What the house's own workflows need of the outside: ports, reached from their steps alone."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 from typing import Protocol
 
+from headwater.processors.wipes import ForgetParams
 from headwater.projections.deliveries.replaying import Matched, Place, Selection
 from headwater.schemas.providers.headwater import Fact
 
@@ -30,7 +31,10 @@ class ListsConnections(Protocol):
     """
 
     async def active_connections(self, *, after: str, limit: int) -> Sequence[str]:
-        """Terra's ids of active connections, in their order, those behind `after`."""
+        """Terra's ids of active connections, in the order of their MD5, those behind a digest."""
+
+    async def active_connections_of(self, digests: Collection[str]) -> Sequence[str]:
+        """Terra's ids of those active connections that have one of some digests."""
 
 
 class ReplaysDeliveries(Protocol):
@@ -51,6 +55,29 @@ class Replays(Protocol):
 
     async def replays(self) -> ReplaysDeliveries:
         """Deliveries to replay."""
+
+
+class ForgetsInstances(Protocol):
+    """The instances about a user who was wiped.
+
+    Errors: StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
+    """
+
+    async def settle(self, wipe: ForgetParams) -> int:
+        """Waits until no wiped delivery starts another; returns when that was, Unix ms."""
+
+    async def delete(self, wipe: ForgetParams, until_ms: int) -> int:
+        """Deletes those that were created until then; returns how many."""
+
+    async def erase(self) -> int:
+        """Has the log forget those that are deleted; returns how many records."""
+
+
+class Forgets(Protocol):
+    """What forgetting them needs."""
+
+    async def forgetting(self) -> ForgetsInstances:
+        """The instances."""
 
 
 class ReadsBlobs(Protocol):

@@ -5,8 +5,9 @@ twice comes twice and changes nothing, so a step that may have asked before asks
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, date, timedelta
+from hashlib import md5
 from math import inf
 from typing import Any, Final, TypeAlias
 
@@ -59,7 +60,10 @@ _Log: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
 class _Round(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a reconcile is: all connections up to `after` were asked for."""
+    """How far a reconcile is: all connections up to `after` were asked for.
+
+    Its history is kept for ever, so it has connections by their digests alone.
+    """
 
     after: str = ""
     connections: int = 0
@@ -167,7 +171,8 @@ class TerraWorkflows:
 
         async def read() -> list[str]:
             connections = await self._outside.connections()
-            return list(await connections.active_connections(after=state.after, limit=_PAGE))
+            found = await connections.active_connections(after=state.after, limit=_PAGE)
+            return list(map(_digest, found))
 
         page = await step.do("connections", read, retries=_UNTIL_IT_WORKS)
         if not page:
@@ -194,10 +199,22 @@ class TerraWorkflows:
         self, step: Step, name: str, wanted: Sequence[Wanted], start: date, end: date
     ) -> Asked:
         async def ask() -> dict[str, Any]:
-            return _plain(await ask_all(await self._outside.terra(), wanted, start, end))
+            names = await self._names({each.connection for each in wanted})
+            known = [
+                msgspec.structs.replace(each, connection=names[each.connection])
+                for each in wanted
+                if each.connection in names
+            ]
+            asked = await ask_all(await self._outside.terra(), known, start, end)
+            return _plain(_nameless(asked))
 
         plain = await step.do(name, ask, retries=_PATIENTLY, timeout=_PAGE_TIMEOUT)
         return msgspec.convert(plain, Asked)
+
+    async def _names(self, digests: Collection[str]) -> dict[str, str]:
+        """Terra's ids by their digests, of connections that are active still."""
+        connections = await self._outside.connections()
+        return {_digest(each): each for each in await connections.active_connections_of(digests)}
 
     # -- labs
 
@@ -247,6 +264,21 @@ class TerraWorkflows:
         return LabResult(
             at_ms=self._clock(), terra_status=status, terra_upload_id=upload_id, terra_response=said
         )
+
+
+def _digest(connection: str) -> str:
+    return md5(connection.encode(), usedforsecurity=False).hexdigest()
+
+
+def _nameless(asked: Asked) -> Asked:
+    """The same, but for Terra's ids of connections."""
+    failed = tuple(
+        Wanted(
+            digest := _digest(each.connection), each.kind, each.why.replace(each.connection, digest)
+        )
+        for each in asked.failed
+    )
+    return msgspec.structs.replace(asked, failed=failed)
 
 
 def bounded(asked: Asked) -> Asked:

@@ -16,6 +16,7 @@ from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
     from headwater.gateway.house.deliveries_again import DeliveriesAgain
+    from headwater.gateway.house.forgetting import Forgetting
     from headwater.projections.deliveries.queries import Reader
     from headwater.streams.pipeline.webhook_log import WebhookLog
 
@@ -34,6 +35,7 @@ class World:
         self._terra: Terra | None = None
         self._reader: Reader | None = None
         self._replays: DeliveriesAgain | None = None
+        self._forgetting: Forgetting | None = None
         self._blobs: Blobs | None = None
         self._log: WebhookLog | None = None
 
@@ -54,6 +56,14 @@ class World:
 
             self._replays = DeliveriesAgain(await self.connections(), self._settings)
         return self._replays
+
+    async def forgetting(self) -> "Forgetting":
+        """Instances about users who were wiped."""
+        if self._forgetting is None:
+            from headwater.gateway.house.forgetting import Forgetting  # noqa: PLC0415 (see above)
+
+            self._forgetting = Forgetting(await self.connections(), self._settings, now_ms)
+        return self._forgetting
 
     async def connections(self) -> "Reader":
         """The connections in Postgres."""

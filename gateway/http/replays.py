@@ -108,7 +108,12 @@ def replay_routes(
             )
             return Response(found, status_code=200)
         replay_id = new_id()
-        params = ReplayParams(selection=selection, matched=count, rate=data.rate or 0)
+        params = ReplayParams(
+            selection=selection,
+            matched=count,
+            user_id=selection.user_id,
+            rate=data.rate or 0,
+        )
         await _start(commands, replay_id, params)
         await _seen(workflows, replay_id)
         return Response(_state(replay_id, "running", params, Progress()), status_code=202)

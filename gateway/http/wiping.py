@@ -16,14 +16,17 @@ from headwater.gateway.blobs.store import Blobs, InvalidBlobKey, reports_of
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.ports import Wipes
 from headwater.gateway.http.problems import Problem
-from headwater.projections.deliveries.wiped import progress
+from headwater.processors.wipes import Forgotten
+from headwater.projections.deliveries.wiped import Progress, progress
 from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.workflows.about_users import forgotten
 
 _LOOK_EVERY_S: Final = 0.2
 #: An answer waits 20 s for the partitions to be done; commands wait somewhat longer.
 _LOOKS: Final = 100
 _USER_CHARS: Final = 512
 _BLOBS: Final = "blobs"
+_INSTANCES: Final = "workflow_instances"
 
 UserId = Annotated[str, PathParameter(description="The user, as deliveries name them.")]
 
@@ -41,7 +44,8 @@ class Wiping:
 class Wiped(msgspec.Struct, frozen=True):
     """What was removed of a user, by table; `done` when every partition has looked everywhere.
 
-    Shape:  raw_events are deliveries, traces their journeys, blobs files of lab reports.
+    Shape:  raw_events are deliveries, traces their journeys, blobs files of lab reports,
+            workflow_instances those that were about the user.
     """
 
     ok: bool
@@ -58,7 +62,8 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
         status_code=200,
         summary="Forget a user",
         description="All that came of the user's deliveries so far: rows, deliveries, dead "
-        "letters, what waits, files of lab reports; copies of it are still known as copies, and "
+        "letters, what waits, files of lab reports, instances of workflows whose params name the "
+        "user in `user_id`; copies of it are still known as copies, and "
         "what is delivered from now on is new. Once it is ordered it is carried out, whoever "
         "dies meanwhile: 202 says that not all of it is done yet. Ordering again is safe. Topics "
         "give up the bytes when they are compacted.",
@@ -72,19 +77,27 @@ def wipe_routes(reader: PooledReader, wiping: Wiping) -> list[HTTPRouteHandler]:
         wipe_id = wiping.new_id()
         partitions = await wiping.log.order(user_id, wipe_id)
         blobs = await _without_blobs(wiping.blobs, user_id)
-        found = await progress(reader, user_id, wipe_id)
+        found, of_workflows = await _far(reader, user_id, wipe_id)
         for _ in range(wiping.looks):
-            if found.done == partitions:
+            if found.done == partitions and of_workflows is not None:
                 break
             await asyncio.sleep(_LOOK_EVERY_S)
-            found = await progress(reader, user_id, wipe_id)
-        is_done = found.done == partitions
+            found, of_workflows = await _far(reader, user_id, wipe_id)
+        is_done = found.done == partitions and of_workflows is not None
         # What was uploaded until the wipe was under way.
         blobs += await _without_blobs(wiping.blobs, user_id)
-        answer = Wiped(True, wipe_id, is_done, {**found.deleted, _BLOBS: blobs})
+        instances = 0 if of_workflows is None else of_workflows.instances
+        deleted = {**found.deleted, _INSTANCES: instances, _BLOBS: blobs}
+        answer = Wiped(True, wipe_id, is_done, deleted)
         return Response(answer, status_code=HTTPStatus.OK if is_done else HTTPStatus.ACCEPTED)
 
     return [wipe]
+
+
+async def _far(
+    reader: PooledReader, user_id: str, wipe_id: str
+) -> tuple[Progress, Forgotten | None]:
+    return await progress(reader, user_id, wipe_id), await forgotten(reader, wipe_id)
 
 
 def _check(user_id: str) -> None:

@@ -46,7 +46,6 @@ from headwater.processors.runs.retries import retry_at_ms
 from headwater.schemas import failures
 from headwater.schemas.history import (
     Child,
-    Command,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
@@ -67,6 +66,7 @@ from headwater.schemas.history import (
     RetryRun,
     RollbackFailed,
     RollbackStarted,
+    RunCommand,
     RunCompleted,
     RunErrored,
     RunEvent,
@@ -97,7 +97,7 @@ STALE: Final = Rejection(failures.STALE, "what this is about is over")
 def decide_command(
     run: CodeRun | None,
     instance_id: str,
-    command: Command,
+    command: RunCommand,
     *,
     sent_at_ms: int,
     now_ms: int,

@@ -15,7 +15,7 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.errors import NewerSchema
-from headwater.schemas.history import Command, Failure, HistoryAppended, LogEvent, RunEvent
+from headwater.schemas.history import Failure, HistoryAppended, LogEvent, RunCommand, RunEvent
 
 R = TypeVar("R", bound=Run)
 
@@ -33,7 +33,7 @@ class Engine(Protocol[R]):
         self,
         run: R | None,
         instance_id: str,
-        command: Command,
+        command: RunCommand,
         *,
         sent_at_ms: int,
         now_ms: int,

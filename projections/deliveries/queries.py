@@ -269,8 +269,16 @@ class Reader(PooledReader):
         return msgspec.convert(rows, list[ProjectionError])
 
     async def active_connections(self, *, after: str, limit: int) -> list[str]:
-        """Terra's ids of connections that are active, in their order, those behind `after`."""
+        """Terra's ids of connections that are active, in the order of their MD5.
+
+        Shape:  those behind a digest; in hexadecimal digits.
+        """
         rows = await self._rows("active_connections", after=after, limit=bounded(limit))
+        return [row["terra_user_id"] for row in rows]
+
+    async def active_connections_of(self, digests: Collection[str]) -> list[str]:
+        """Terra's ids of those active connections that have one of some digests."""
+        rows = await self._rows("active_connections_of", digests=list(digests))
         return [row["terra_user_id"] for row in rows]
 
     async def _rows(self, query: str, **parameters: object) -> list[Row]:

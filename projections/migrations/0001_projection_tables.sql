@@ -35,6 +35,7 @@ create table terra_connections (
 
 create index terra_connections_of_user on terra_connections (user_id);
 create index terra_connections_changed on terra_connections (changed_in);
+create index terra_connections_active on terra_connections (md5(terra_user_id)) where active;
 
 comment on table terra_connections is 'A user''s link to a wearable account. Topic connections.';
 comment on column terra_connections.id is 'Id of the row, made from terra_user_id.';

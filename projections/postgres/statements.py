@@ -17,6 +17,7 @@ from headwater.schemas.tables import Column, Table, begins_with_user
 
 __all__ = [
     "DELETES",
+    "OF_INSTANCES",
     "UPSERTS",
     "SqlColumn",
     "filled",
@@ -211,6 +212,15 @@ UPSERTS: Final[dict[str, bytes]] = {
     "workflow_log": statement("insert_workflow_logs"),
 }
 
+#: The tables with what there is of instances of workflows.
+OF_INSTANCES: Final = (
+    "workflow_instance",
+    "workflow_run",
+    "workflow_step",
+    "workflow_event",
+    "workflow_log",
+)
+_INSTANCE: Final = (SqlColumn("workflow_name", "text"), SqlColumn("instance_id", "text"))
 #: How rows are deleted, by table.
 DELETES: Final[dict[str, bytes]] = {
     **{table.name: _delete_synced(table) for table in ALL_TABLES},
@@ -219,4 +229,5 @@ DELETES: Final[dict[str, bytes]] = {
     "effects": _delete("effects", (SqlColumn("event_id", "text"), SqlColumn("name", "text"))),
     "webhook_outcomes": _delete("webhook_outcomes", (SqlColumn("event_id", "text"),)),
     "duplicates": _delete("duplicates", (SqlColumn("request_id", "text"),)),
+    **{table: _delete(table, _INSTANCE) for table in OF_INSTANCES},
 }

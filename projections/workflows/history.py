@@ -48,6 +48,8 @@ def read_history(records: Sequence[LogRecord], claims: Claims) -> list[LogRecord
 
 def _counting(records: Sequence[LogRecord], claims: Claims) -> Iterator[LogRecord]:
     for record in records:
+        if record.value is None:
+            continue  # It removes one of an instance that was deleted, which was read by now.
         try:
             appended = decode(record.value, HistoryAppended)
         except UNREADABLE as error:

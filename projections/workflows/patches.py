@@ -7,6 +7,8 @@ though of each row there is but one of the two; last the instances, one run afte
 instance was restarted within the batch, because the row of a run that begins saves that of the run
 before.
 
+An instance that is deleted has no patches from before; what Postgres has of it goes first.
+
 A retry copies rows as they are then. So the changes of an instance's steps and events
 before a retry and after it are two stages, and all of the first are written before those of the
 second. A batch has one more stage than the retries of the instance that has the most.
@@ -18,9 +20,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from headwater.projections.postgres.statements import OF_INSTANCES
 from headwater.projections.projector.plan import Work, works
 from headwater.projections.workflows.rows import (
     AUTHORS_JSON,
+    Deleted,
     Delivery,
     EventRow,
     InstanceChange,
@@ -73,6 +77,17 @@ class _Stage:
         self.trims: dict[tuple[_Run, str], Trim] = {}
         self.events: dict[tuple[_Run, str], EventRow | Delivery] = {}
 
+    def drop(self, workflow_name: str, instance_id: str) -> None:
+        """Drops what changes of an instance."""
+        deleted = (workflow_name, instance_id)
+        self.retries = [r for r in self.retries if (r.workflow_name, r.instance_id) != deleted]
+        for run in [run for run in self.steps if run[:2] == deleted]:
+            del self.steps[run]
+        for place in [place for place in self.trims if place[0][:2] == deleted]:
+            del self.trims[place]
+        for event in [event for event in self.events if event[0][:2] == deleted]:
+            del self.events[event]
+
     def works(self) -> Iterator[Work]:
         """The statements, in the order to run them."""
         steps = [step for of_run in self.steps.values() for step in of_run.values()]
@@ -99,6 +114,7 @@ class Patches:
         self._owners: dict[int, OwnerRow] = {}
         #: Entries that nobody is shown, so that their ends are not looked for in Postgres.
         self._hidden: set[tuple[_Run, str]] = set()
+        self._deleted: dict[_Key, Deleted] = {}
 
     def own(self, row: OwnerRow) -> None:
         """A partition has another owner."""
@@ -117,6 +133,16 @@ class Patches:
             return self._stages[0]
         number = self._stage_of.get((context.workflow_name, context.instance_id), 0)
         return self._stages[number]
+
+    def delete(self, deleted: Deleted) -> None:
+        """An instance is forgotten, with all that came of it so far."""
+        key = (deleted.workflow_name, deleted.instance_id)
+        self._deleted[key] = deleted
+        self._instances.pop(key, None)
+        for stage in self._stages:
+            stage.drop(*key)
+        self._logs = [row for row in self._logs if (row.workflow_name, row.instance_id) != key]
+        self._hidden = {hidden for hidden in self._hidden if hidden[0][:2] != key}
 
     # --- instances ----------------------------------------------------------------------------
 
@@ -222,6 +248,8 @@ class Patches:
     def works(self) -> Iterator[Work]:
         """The statements, in the order to run them."""
         yield from _works("workflow_owner", list(self._owners.values()))
+        for table in OF_INSTANCES:
+            yield from works(table, list(self._deleted.values()), delete=True)
         for stage in self._stages:
             yield from stage.works()
         yield from _works("workflow_log", self._logs)

@@ -19,6 +19,7 @@ from headwater.projections.projector.records import LogRecord, SqlRow, refusal
 from headwater.projections.workflows.history import PROJECTION, HistoryRecord, read_history
 from headwater.projections.workflows.patches import EventContext, Patches
 from headwater.projections.workflows.rows import (
+    Deleted,
     EventRow,
     InstanceRow,
     LogRow,
@@ -36,6 +37,7 @@ from headwater.schemas.history import (
     EventReceived,
     HistoryAppended,
     HostLost,
+    InstanceDeleted,
     LogWritten,
     LoopAdvanced,
     PartitionClaimed,
@@ -63,9 +65,9 @@ __all__ = ["WORKFLOWS", "plan_history"]
 #: Kinds that wait for something outside the code; the others wait for what lies beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 #: What changes no instance that is there: a run begins, or there is none.
-_APART: Final = frozenset({RunStarted, PartitionClaimed, CommandRejected})
+_APART: Final = frozenset({RunStarted, PartitionClaimed, CommandRejected, InstanceDeleted})
 #: What takes no sequence.
-_UNNUMBERED: Final = frozenset({PostsSent, PartitionClaimed, CommandRejected})
+_UNNUMBERED: Final = frozenset({PostsSent, PartitionClaimed, CommandRejected, InstanceDeleted})
 
 
 def plan_history(records: Iterable[LogRecord]) -> Plan:
@@ -157,6 +159,10 @@ def _retry(context: EventContext, event: RunStarted, kept: tuple[str, ...]) -> R
 
 def _run_terminated(patches: Patches, context: EventContext, _: RunTerminated) -> None:
     patches.instance(context).end(None, None, context.at_ms)
+
+
+def _instance_deleted(patches: Patches, context: EventContext, _: InstanceDeleted) -> None:
+    patches.delete(Deleted(context.workflow_name, context.instance_id))
 
 
 def _run_completed(patches: Patches, context: EventContext, event: RunCompleted) -> None:
@@ -356,6 +362,7 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     EventReceived: _event_received,
     LogWritten: _log_written,
     CommandRejected: _nothing_more,
+    InstanceDeleted: _instance_deleted,
     PostsQueued: _nothing_more,
     PostsSent: _nothing_more,
     RollbackStarted: _nothing_more,

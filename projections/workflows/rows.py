@@ -19,6 +19,7 @@ from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus
 
 __all__ = [
     "AUTHORS_JSON",
+    "Deleted",
     "Delivery",
     "EventRow",
     "InstanceChange",
@@ -288,6 +289,13 @@ class LogRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     data: Json | None
     is_replay: bool
     created_at_ms: int
+
+
+class Deleted(msgspec.Struct, frozen=True, gc=False):
+    """An instance of which nothing stays that came before."""
+
+    workflow_name: str
+    instance_id: str
 
 
 class OwnerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):

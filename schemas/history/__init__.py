@@ -17,12 +17,14 @@ from headwater.schemas.history.code import (
 )
 from headwater.schemas.history.commands import (
     Command,
+    DeleteInstance,
     FinishChild,
     NoteRefusal,
     PauseRun,
     RestartRun,
     ResumeRun,
     RetryRun,
+    RunCommand,
     SendEvent,
     StartRun,
     TerminateRun,
@@ -30,6 +32,7 @@ from headwater.schemas.history.commands import (
 from headwater.schemas.history.notes import (
     ClaimedWorkflow,
     CommandRejected,
+    InstanceDeleted,
     PartitionClaimed,
 )
 from headwater.schemas.history.records import (
@@ -40,6 +43,8 @@ from headwater.schemas.history.records import (
     ReplySent,
     RunEvent,
     instance_key,
+    key_of_record,
+    record_key,
 )
 from headwater.schemas.history.runs import (
     EventReceived,
@@ -73,6 +78,7 @@ __all__ = [
     "Command",
     "CommandRejected",
     "CommandSent",
+    "DeleteInstance",
     "EntriesCancelled",
     "EntryCompleted",
     "EntryErrored",
@@ -83,6 +89,7 @@ __all__ = [
     "FinishChild",
     "HistoryAppended",
     "HostLost",
+    "InstanceDeleted",
     "Json",
     "LogEvent",
     "LogWritten",
@@ -101,6 +108,7 @@ __all__ = [
     "RetryRun",
     "RollbackFailed",
     "RollbackStarted",
+    "RunCommand",
     "RunCompleted",
     "RunErrored",
     "RunEvent",
@@ -118,4 +126,6 @@ __all__ = [
     "StepsRetried",
     "TerminateRun",
     "instance_key",
+    "key_of_record",
+    "record_key",
 ]

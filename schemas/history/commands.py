@@ -57,6 +57,10 @@ class TerminateRun(Tagged, frozen=True):
     parent: Parent | None = None
 
 
+class DeleteInstance(Tagged, frozen=True):
+    """Forget an instance that has ended, with all of its runs; one that is not there is none."""
+
+
 class RestartRun(Tagged, frozen=True):
     """Begin a new run of the same instance."""
 
@@ -90,7 +94,8 @@ class NoteRefusal(Tagged, frozen=True):
     message: str
 
 
-Command: TypeAlias = (
+#: What the engine of a run decides.
+RunCommand: TypeAlias = (
     StartRun
     | SendEvent
     | PauseRun
@@ -101,3 +106,4 @@ Command: TypeAlias = (
     | NoteRefusal
     | RetryRun
 )
+Command: TypeAlias = RunCommand | DeleteInstance

@@ -25,6 +25,10 @@ class PartitionClaimed(Tagged, frozen=True):
     workflows: tuple[ClaimedWorkflow, ...] = ()
 
 
+class InstanceDeleted(Tagged, frozen=True):
+    """The instance of the record is forgotten, whatever came before; it may be created anew."""
+
+
 class CommandRejected(Tagged, frozen=True):
     """A command was refused and changed nothing."""
 

@@ -10,27 +10,27 @@ import msgspec
 
 from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.commands import Command
-from headwater.schemas.history.notes import CommandRejected, PartitionClaimed
+from headwater.schemas.history.notes import CommandRejected, InstanceDeleted, PartitionClaimed
 from headwater.schemas.history.runs import LifeEvent
 
 RunEvent: TypeAlias = LifeEvent | CodeEvent
-LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected
+LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected | InstanceDeleted
 
 #: A record that no command caused.
 NO_CAUSE: Final = -1
 
 
 class HistoryAppended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one decision led to (topic `workflow-history`, key: the instance's key)."""
+    """What one decision led to (topic `workflow-history`; `record_key` makes its key)."""
 
-    #: The workflow's name; it has no slash. Empty for a claim.
+    #: The workflow's name; it has no slash. Empty where nothing is said of an instance.
     workflow: str
-    #: The instance. Empty for a claim.
+    #: The instance. Empty where nothing is said of one.
     instance_id: str
     #: The run of the instance that the events belong to; the first is 0.
     run_number: int
-    #: Number of the first event within the run, gapless; claims, rejections and PostsSent take
-    #: none.
+    #: Number of the first event within the run, gapless; claims, rejections, deletions and
+    #: PostsSent take none.
     sequence: int
     #: Offset of the writer's claim in the same partition; a record of another epoch than the latest
     #: claim's does not count.
@@ -78,6 +78,19 @@ class ReplySent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partition: int
     #: Offset of the outcome in that partition.
     position: int
+
+
+def record_key(of: bytes, epoch: int, number: int) -> bytes:
+    """The key of a record of `workflow-history`: it begins as that of the instance, and is its own.
+
+    Shape:  number is unique among those of the epoch.
+    """
+    return b"%b#%d.%d" % (of, epoch, number)
+
+
+def key_of_record(key: bytes) -> bytes:
+    """The key of the instance that a record of `workflow-history` is about."""
+    return key.rpartition(b"#")[0]
 
 
 def instance_key(workflow: str, instance_id: str) -> str:

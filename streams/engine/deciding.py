@@ -6,7 +6,14 @@ from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import Decision
 from headwater.processors.runs.engine import Engines, engine_of
 from headwater.processors.runs.sizes import fitting
-from headwater.schemas.history import Command, CommandSent, RestartRun, SendEvent, StartRun
+from headwater.schemas.history import (
+    Command,
+    CommandSent,
+    DeleteInstance,
+    RestartRun,
+    SendEvent,
+    StartRun,
+)
 from headwater.streams.engine.effects import unknown_workflow
 from headwater.streams.engine.live_instances import LiveInstance
 
@@ -27,6 +34,7 @@ class CommandDecider:
     def decide(self, live: LiveInstance | None, sent: CommandSent, now_ms: int) -> Decision:
         """Decides a command; an instance that exists keeps its engine."""
         command = sent.command
+        assert not isinstance(command, DeleteInstance)  # noqa: S101, no engine decides it
         run = live.run if live else None
         creates = _creates(command, live)
         if creates and not self._has(sent.workflow, command):

@@ -9,7 +9,7 @@ from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.state import Run
-from headwater.schemas.failures import WORKFLOW_NOT_FOUND
+from headwater.schemas.failures import INSTANCE_NOT_ENDED, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import (
     CommandRejected,
     CommandSent,
@@ -63,6 +63,12 @@ def unknown_workflow(name: str, known: Collection[str]) -> Rejection:
     return Rejection(WORKFLOW_NOT_FOUND, bounded(fault))
 
 
+def not_ended(run: Run) -> Rejection:
+    """The refusal to delete an instance that has not ended, or still tells others that it has."""
+    fault = f"expected an instance that has ended and told all who wait for it, found {run.status}"
+    return Rejection(INSTANCE_NOT_ENDED, fault)
+
+
 def refused(
     epoch: int,
     cause: int,
@@ -71,10 +77,10 @@ def refused(
     run: Run | None,
     now_ms: int,
 ) -> HistoryAppended:
-    """The record of a refusal; it takes no sequence."""
+    """The record of a refusal; it takes no sequence, and names no instance that is not there."""
     return HistoryAppended(
-        workflow=sent.workflow,
-        instance_id=sent.instance_id,
+        workflow=sent.workflow if run else "",
+        instance_id=sent.instance_id if run else "",
         run_number=run.run_number if run else 0,
         sequence=run.sequence if run else 0,
         epoch=epoch,

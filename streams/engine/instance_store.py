@@ -1,7 +1,7 @@
 """Where instances lie to which nothing happens: they rest, or have ended."""
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
@@ -19,6 +19,10 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wake_at_ms: int
     position: int
     state: bytes
+
+
+#: What there is of an instance that was deleted.
+GONE: Final = StoredState("", 0, -1, 0, b"")
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,6 +54,9 @@ class InstanceStore(Protocol):
 
     def put(self, states: Mapping[str, StoredState]) -> None:
         """Keeps states in place of what their instances had."""
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Forgets the states of instances, if it has them."""
 
     def wakes(self) -> Iterable[tuple[int, str]]:
         """Times and keys of the instances that time moves."""
@@ -83,6 +90,11 @@ class MemoryStore:
     def put(self, states: Mapping[str, StoredState]) -> None:
         """Keeps states."""
         self._states.update(states)
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Forgets the states of instances."""
+        for key in keys:
+            self._states.pop(key, None)
 
     def wakes(self) -> Iterable[tuple[int, str]]:
         """Times and keys of the instances that time moves."""

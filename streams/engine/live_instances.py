@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.processors.runs.engine import Engine, Engines, engine_of
 from headwater.processors.runs.state import Run
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.engine.instance_store import InstanceStore, MemoryStore, StoredState
+from headwater.streams.engine.instance_store import GONE, InstanceStore, MemoryStore, StoredState
 
 if TYPE_CHECKING:
     from headwater.processors.runs.host_messages import HostMessage, Started
@@ -63,6 +63,10 @@ class LiveInstance:
             return False
         return run.ended or run.status is not RunStatus.ACTIVE
 
+    def may_be_deleted(self) -> bool:
+        """Whether nothing is left for it to do, and nobody has to hear of it."""
+        return self.run.ended and not self.run.unsent and not self.attempts
+
     def stored(self, position: int) -> StoredState:
         """Its bytes, as of an offset in the history.
 
@@ -89,11 +93,15 @@ class LiveInstances:
         self._loaded: list[LiveInstance] = []
         #: Instances that have changed since their snapshot.
         self.changed: set[str] = set()
+        #: Deleted since the last checkpoint: the store may have them still.
+        self._deleted: set[str] = set()
+        #: Found in the history without their beginning: it says further on that they are deleted.
+        self.torn: set[str] = set()
 
     def find(self, key: str) -> LiveInstance | None:
         """The instance of a key, loaded from its bytes if need be."""
         live = self._live.get(key)
-        if live is None:
+        if live is None and key not in self._deleted:
             stored = self.store.get(key)
             if stored is not None:
                 engine = engine_of(self.engines, stored.kind)
@@ -122,7 +130,27 @@ class LiveInstances:
     def add(self, key: str, run: Run) -> LiveInstance:
         """Takes an instance in."""
         live = self._live[key] = LiveInstance(key, engine_of(self.engines, run.kind), run)
+        self._deleted.discard(key)
         return live
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._live.clear()
+        self._loaded.clear()
+        self._deleted.clear()
+        self.torn.clear()
+        self.store.clear()
+
+    def delete(self, key: str) -> None:
+        """Takes an instance out; its bytes go with the next checkpoint."""
+        self._live.pop(key, None)
+        self.torn.discard(key)
+        self._deleted.add(key)
+        self.changed.add(key)
+
+    def has_deleted(self) -> bool:
+        """Whether the store may have bytes of deleted instances still."""
+        return bool(self._deleted)
 
     def evict(self, resting: Sequence[LiveInstance], position: int) -> None:
         """Keeps only the bytes of instances, whose events before this offset are all durable."""
@@ -147,11 +175,12 @@ class LiveInstances:
     def take_changed(self, position: int) -> dict[str, StoredState]:
         """The bytes of what has changed since the last call, which the store has from now on, too.
 
-        Shape:  position as in `evict`, for all instances.
+        Shape:  position as in `evict`, for all instances; `GONE` for those that are deleted.
         """
+        self.store.remove(self._deleted)
+        self._deleted.clear()
         changed, self.changed = self.changed, set()
         live = {key: self._live[key].stored(position) for key in changed if key in self._live}
         self.store.put(live)
         # What was evicted since it changed is in the store already.
-        evicted = {key: state for key in changed - live.keys() if (state := self.store.get(key))}
-        return live | evicted
+        return live | {key: self.store.get(key) or GONE for key in changed - live.keys()}

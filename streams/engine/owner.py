@@ -21,6 +21,7 @@ from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import (
     NO_CAUSE,
     CommandSent,
+    DeleteInstance,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
@@ -29,6 +30,7 @@ from headwater.schemas.history import (
     EventReceived,
     HistoryAppended,
     HostLost,
+    InstanceDeleted,
     LogWritten,
     LoopAdvanced,
     PostsQueued,
@@ -54,7 +56,7 @@ from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import Batch, Queued
+from headwater.streams.engine.effects import Batch, Queued, not_ended
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
@@ -138,6 +140,9 @@ class Owner:
             return
         self.claims.cause = offset
         live = self.instances.find(instance_key(sent.workflow, sent.instance_id))
+        if isinstance(sent.command, DeleteInstance):
+            self._delete(offset, sent, live, now_ms)
+            return
         decision = self._decider.decide(live, sent, now_ms)
         if isinstance(decision, Rejection):
             self._reject(offset, sent, decision, live, now_ms)
@@ -159,6 +164,31 @@ class Owner:
         notice = refusal_notice(sent, rejection, run, now_ms)
         if notice is not None:
             self._staging.effect(notice)
+
+    def _delete(
+        self, offset: int, sent: CommandSent, live: LiveInstance | None, now_ms: int
+    ) -> None:
+        """Forgets an instance, if others have all that it had to tell them."""
+        if live is not None and not live.may_be_deleted():
+            self._reject(offset, sent, not_ended(live.run), live, now_ms)
+            return
+        # Of an instance that is not there the log keeps no name: it may have been forgotten.
+        workflow, instance_id = (sent.workflow, sent.instance_id) if live else ("", "")
+        record = HistoryAppended(
+            workflow=workflow,
+            instance_id=instance_id,
+            run_number=live.run.run_number if live else 0,
+            sequence=live.run.sequence if live else 0,
+            epoch=self.claims.epoch,
+            cause=offset,
+            at_ms=now_ms,
+            events=(InstanceDeleted(),),
+        )
+        if live is not None:
+            self._activations.let_go(live)
+            self.instances.delete(live.key)
+        self._staging.note(record)
+        self._staging.answer(self.partition, offset, sent, None, None)
 
     # -- what code asks for
 
@@ -294,7 +324,9 @@ class Owner:
             key = self._activations.ready.take(closed)
             if key is None:
                 break
-            live = self._load(key)
+            live = self.instances.find(key)
+            if live is None:
+                continue  # It was deleted since.
             live.ready = False
             run = live.run
             if run.ended or run.status is RunStatus.PAUSED:
@@ -326,8 +358,8 @@ class Owner:
             if live is not None and started is not None and started.attempt == attempt:
                 self._request(live, request_of(started), now_ms)
         for key in list(self._agenda.woken(until_ms + 1 if complete else until_ms)):
-            live = self._load(key)
-            if live.run.ended or live.run.status is RunStatus.PAUSED:
+            live = self.instances.find(key)
+            if live is None or live.run.ended or live.run.status is RunStatus.PAUSED:
                 continue
             self._request(live, Wake(until_ms, complete), now_ms)
             self._activations.begin_attempts(live, until_ms)
@@ -337,16 +369,12 @@ class Owner:
 
     def posts_sent(self, key: str, through: int, now_ms: int) -> None:
         """Takes note that posts of an instance are acknowledged by Kafka."""
-        live = self._load(key)
+        live = self.instances.find(key)
+        assert live is not None  # noqa: S101, nothing is deleted that has posts
         run = live.run
         self._commit(live, run.workflow, run.instance_id, [PostsSent(through)], NO_CAUSE, now_ms)
 
     # -- hosts and restarts
-
-    def _load(self, key: str) -> LiveInstance:
-        live = self.instances.find(key)
-        assert live is not None  # noqa: S101, instances are never removed
-        return live
 
     def _adopt(self, live: LiveInstance) -> None:
         """Takes over an instance as the log left it."""

@@ -10,7 +10,15 @@ import msgspec
 from headwater.processors.runs.claims import UNCLAIMED, Claims
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.folding import fold
-from headwater.schemas.history import NO_CAUSE, CommandRejected, HistoryAppended, instance_key
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import (
+    NO_CAUSE,
+    CommandRejected,
+    HistoryAppended,
+    InstanceDeleted,
+    RunStarted,
+    instance_key,
+)
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine.instance_store import Mark, StoredState
 from headwater.streams.engine.live_instances import LiveInstances
@@ -19,6 +27,8 @@ from headwater.streams.engine.live_instances import LiveInstances
 CHECKPOINT: Final = b""
 #: Instances that a takeover keeps as objects before it looks for those that rest: some 20 MB.
 LIVE_MAX: Final = 10_000
+#: A history that is read whole.
+_BEGINNING: Final = Mark(0, UNCLAIMED, NO_CAUSE)
 #: Snapshots that are put into the store at a time.
 _PUT_MAX: Final = 1_000
 
@@ -78,6 +88,14 @@ def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> No
     live = instances.find(key)
     if live is not None and offset < live.position:
         return  # Its bytes are newer than the mark from which on the history is read.
+    first = record.events[0]
+    if isinstance(first, InstanceDeleted):
+        instances.delete(key)
+        return
+    if live is None and not isinstance(first, RunStarted | CommandRejected):
+        # A checkpoint that was not completed has its bytes removed already.
+        instances.torn.add(key)
+        return
     state = fold(instances.engines, live.run if live else None, record)
     if live is not None:
         live.run = state
@@ -104,17 +122,43 @@ async def take_over(
     if mark is None or mark.position > epoch:
         # None, or of a history that was longer than this.
         mark = await _fill(log, partition, instances)
-    restored = Restored(instances, Claims(epoch=mark.epoch, cause=mark.cause), start=mark.position)
-    room = live_max
-    async for records in log.read(partition, mark.position, epoch + 1):
+    restored = _from(instances, mark)
+    await _read_on(log, restored, partition, epoch, committed, live_max)
+    if instances.torn and mark.position:
+        # A state is missing that nobody deleted: the history alone has it all.
+        instances.clear()
+        restored = _from(instances, _BEGINNING)
+        await _read_on(log, restored, partition, epoch, committed, live_max)
+    if instances.torn:
+        raise InvariantViolation(
+            f"expected RunStarted first, found none in the history of "
+            f"{', '.join(sorted(instances.torn))}"
+        )
+    restored.wakes.extend(instances.store.wakes())
+    return restored
+
+
+def _from(instances: LiveInstances, mark: Mark) -> Restored:
+    return Restored(instances, Claims(epoch=mark.epoch, cause=mark.cause), start=mark.position)
+
+
+async def _read_on(
+    log: HistoryReader,
+    restored: Restored,
+    partition: int,
+    epoch: int,
+    committed: int,
+    live_max: int,
+) -> None:
+    """Reads the history from where it has to be read, up to the own claim."""
+    instances, room = restored.instances, live_max
+    async for records in log.read(partition, restored.start, epoch + 1):
         for offset, record in records:
             restore(restored.claims, [(offset, record)], instances)
             if record.cause >= committed and record.epoch == restored.claims.epoch:
                 restored.outcomes[record.cause] = _outcome(instances, offset, record)
         if records and instances.count_at_work() > room:
             room = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
-    restored.wakes.extend(instances.store.wakes())
-    return restored
 
 
 async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) -> Mark:
@@ -138,13 +182,17 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
         if name == CHECKPOINT:
             checkpoint = snapshot
             continue
+        if not snapshot.state:  # It was deleted, after what was read of it so far.
+            states.pop(name.decode(), None)
+            store.remove([name.decode()])
+            continue
         states[name.decode()] = _stored(snapshot)
         if len(states) >= _PUT_MAX:
             store.put(states)
             states = {}
     if checkpoint is None:
         store.clear()
-        return Mark(0, UNCLAIMED, NO_CAUSE)
+        return _BEGINNING
     if late is not None and late.position < checkpoint.position:
         checkpoint = late
     store.put(states)

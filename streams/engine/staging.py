@@ -70,6 +70,10 @@ class Staging:
         live.tail_bytes = size
         records.append(record)
 
+    def note(self, record: HistoryAppended) -> None:
+        """Adds a record that no run has to apply."""
+        self._batch.records.append(record)
+
     def refuse(
         self,
         epoch: int,

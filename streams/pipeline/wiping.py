@@ -13,8 +13,17 @@ from typing import Final
 
 import msgspec
 
-from headwater.processors.wipes import SOURCE, TYPE, Order, digest, is_before, order_of, user_in
-from headwater.schemas.codec import decode, decode_row, record_name
+from headwater.processors.wipes import (
+    SOURCE,
+    TYPE,
+    Order,
+    digest,
+    forgets,
+    is_before,
+    order_of,
+    user_in,
+)
+from headwater.schemas.codec import decode, decode_row, encode, record_name
 from headwater.schemas.errors import UndecodableRecord, UnknownSchema
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 from headwater.schemas.records import (
@@ -48,8 +57,9 @@ def forget(
 ) -> list[Outgoing]:
     """Forgets a user's rows and waits; returns what says so, but for rows, which have changed."""
     before = state.wipes.get(order.user_id)
+    forgets_instances = _effect(order, delivery, record)
     if before is not None and before.wipe_id == order.wipe_id and not before.names:
-        return []  # It was read again, and is done.
+        return [forgets_instances]  # It was read again, and is done.
     forgotten = state.rows.forget(order.user_id, order.fence)
     names = [order.user_id, *forgotten.subjects]
     counts = dict(forgotten.counts)
@@ -69,7 +79,13 @@ def forget(
         counts=list(counts.values()),
         ordered_at_ms=delivery.received_at_ms,
     )
-    return [state.wipes.put(wipe), *ended]
+    return [state.wipes.put(wipe), *ended, forgets_instances]
+
+
+def _effect(order: Order, delivery: WebhookReceived, record: Incoming) -> Outgoing:
+    effect = forgets(order, delivery)
+    key = msgspec.json.encode((effect.event_id, effect.name))
+    return Outgoing(EFFECTS, record.partition, key, encode(effect))
 
 
 def is_wiped(state: PartitionState, event: WebhookAdmitted) -> bool:

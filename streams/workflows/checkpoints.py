@@ -84,6 +84,8 @@ class Checkpoints:
         latest = self._latest.setdefault(partition, _Latest(partition.start, now_s))
         if partition.owner.has_staged():
             return False  # What a takeover has decided waits for a turn.
+        if partition.owner.instances.has_deleted():
+            return True  # Their bytes are not to stay.
         records = partition.position - latest.position
         return records >= self._records or (records > 0 and now_s - latest.at_s >= self._seconds)
 

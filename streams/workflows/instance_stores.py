@@ -1,6 +1,6 @@
 """The instances of a worker's partitions, on disk: those that rest, and those that have ended."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -61,6 +61,15 @@ class DiskStore:
             kept[name] = _encode(state)
             wakes[name] = at_ms.to_bytes(_TIME_BYTES, "big") if at_ms >= 0 else None
         self._store.write({_STATES: kept, _WAKES: wakes}, {})
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Forgets the states of instances, and has their bytes leave the disk."""
+        if not keys:
+            return
+        gone: dict[bytes, bytes | None] = dict.fromkeys(key.encode() for key in keys)
+        self._store.write({_STATES: gone, _WAKES: gone}, {})
+        for name in gone:
+            self._store.purge(_STATES, name)
 
     def wakes(self) -> Iterator[tuple[int, str]]:
         """Times and keys of the instances that time moves."""

@@ -32,7 +32,7 @@ from headwater.schemas.errors import (
     NewerSchema,
     NotYetReadable,
 )
-from headwater.schemas.history import HistoryAppended, PartitionClaimed
+from headwater.schemas.history import HistoryAppended, PartitionClaimed, record_key
 from headwater.schemas.newer import is_newer, readable, why_waits
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import (
@@ -54,6 +54,8 @@ Placed: TypeAlias = tuple[int, HistoryAppended]
 _STOP_S: Final = 10.0
 
 
+#: The header of a tombstone that says as of when an instance has no state any more.
+_REMOVED: Final = "removed"
 #: How often it is tried again to append what not everybody reads yet.
 _UNWRITABLE_S: Final = 5.0
 
@@ -87,6 +89,8 @@ class Tenure:
     next: int
     stopped: str = ""
     pause_s: float = 0.0
+    #: Records that were handed over.
+    taken: int = 0
     #: Held while batches are queued, so that those of one call stay together.
     queueing: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: Done when the append before the next one was checked.
@@ -107,6 +111,8 @@ class WorkflowLog:
         # A producer of its own: what is no history waits for none, and its errors stop none.
         self._aside = Appender(cluster=cluster, client_id=f"{client_id}-aside")
         self._tenures: dict[int, Tenure] = {}
+        self._claimant = client_id.encode()
+        self._claims = 0
 
     async def start(self) -> None:
         """Connects.
@@ -145,7 +151,7 @@ class WorkflowLog:
         producer = self._producers.of(partition)
         try:
             epoch = await _place(
-                producer, Outgoing(WORKFLOW_HISTORY, partition, None, encode(record))
+                producer, Outgoing(WORKFLOW_HISTORY, partition, self._claim_key(), encode(record))
             )
         except BrokerUnavailable:
             self._producers.failed(partition, producer)
@@ -153,6 +159,11 @@ class WorkflowLog:
         self.release(partition)
         self._tenures[partition] = Tenure(epoch, producer, epoch + 1)
         return epoch
+
+    def _claim_key(self) -> bytes:
+        """A key that no other claim has: none of them is ever superseded."""
+        self._claims += 1
+        return record_key(self._claimant, self._clock(), self._claims)
 
     def release(self, partition: int) -> None:
         """Gives up a partition; appends under way raise OwnershipLost, whatever becomes of them."""
@@ -172,12 +183,16 @@ class WorkflowLog:
         topics = [WORKFLOW_HISTORY]
         async for records in read_partition(self._cluster, topics, partition, start=start, end=end):
             known, newer = readable(records)
-            yield [(record.offset, decode(record.value, HistoryAppended)) for record in known]
+            yield [
+                (record.offset, decode(record.value, HistoryAppended))
+                for record in known
+                if record.value is not None  # It removes one of an instance that was deleted.
+            ]
             if newer is not None:
                 raise NewerSchema(why_waits(newer))
 
     async def append(self, partition: int, records: Sequence[tuple[bytes, HistoryAppended]]) -> int:
-        """Appends records with their keys; returns where they begin once they surely count.
+        """Appends records, each with its instance's key; returns where they begin once they count.
 
         Shape:  the offset of the first; the others follow it. Calls may overlap; they take effect
                 in the order in which they were made.
@@ -190,7 +205,7 @@ class WorkflowLog:
             async with tenure.queueing:
                 self._taking(partition, records)
                 before, tenure.checked = tenure.checked, checked
-                outgoing = [_outgoing(partition, key, each) for key, each in records]
+                outgoing = [_outgoing(partition, key, each, tenure) for key, each in records]
                 sent = await tenure.producer.send(outgoing)
             firsts = await tenure.producer.acknowledged(sent)
             if before is not None and not before.done():
@@ -257,9 +272,9 @@ class WorkflowLog:
             tenure.stop(error.message)  # Whoever wrote it has claimed the partition, or will.
 
     async def write_snapshots(
-        self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken | None]]]
+        self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken]]]
     ) -> None:
-        """Writes states of instances, or None for those that no longer need one.
+        """Writes states of instances; tombstones for those that have none any more.
 
         Shape:  (key, snapshot) by partition. Only of records whose append has returned: a
                 snapshot, unlike a record, has no epoch to make it void.
@@ -269,12 +284,7 @@ class WorkflowLog:
             self._taking(partition)
         await self._aside.append_or_stop(
             [
-                Outgoing(
-                    WORKFLOW_SNAPSHOTS,
-                    partition,
-                    key,
-                    None if snapshot is None else encode(snapshot),
-                )
+                _of_snapshot(partition, key, snapshot)
                 for partition, group in snapshots.items()
                 for key, snapshot in group
             ]
@@ -290,8 +300,11 @@ class WorkflowLog:
         """
         async for records in read_partition(self._cluster, [WORKFLOW_SNAPSHOTS], partition):
             for record in records:
-                value = None if is_newer(record) else record.value
-                yield record.key or b"", None if value is None else decode(value, SnapshotTaken)
+                value = record.value
+                if value is None:
+                    value = next((v for name, v in record.headers if name == _REMOVED), None)
+                known = value is not None and not is_newer(record)
+                yield record.key or b"", decode(value, SnapshotTaken) if known else None
 
 
 async def _place(producer: Appender, claim: Outgoing) -> int:
@@ -308,14 +321,22 @@ async def _place(producer: Appender, claim: Outgoing) -> int:
     return epoch
 
 
-def _outgoing(partition: int, key: bytes, record: HistoryAppended) -> Outgoing:
+def _outgoing(partition: int, key: bytes, record: HistoryAppended, tenure: Tenure) -> Outgoing:
     value = encode(record)
+    tenure.taken += 1
     if len(value) > MAX_VALUE_BYTES:
         raise InvariantViolation(
             f"expected a record of at most {MAX_VALUE_BYTES} bytes, found {len(value)} for "
             f"{key.decode()}; usual cause: results that nobody has limited"
         )
-    return Outgoing(WORKFLOW_HISTORY, partition, key, value)
+    return Outgoing(WORKFLOW_HISTORY, partition, record_key(key, tenure.epoch, tenure.taken), value)
+
+
+def _of_snapshot(partition: int, key: bytes, snapshot: SnapshotTaken) -> Outgoing:
+    value = encode(snapshot)
+    if snapshot.state or not key:
+        return Outgoing(WORKFLOW_SNAPSHOTS, partition, key, value)
+    return Outgoing(WORKFLOW_SNAPSHOTS, partition, key, None, [(_REMOVED, value)])
 
 
 def _lost(partition: int, why: str, pause_s: float = 0.0) -> OwnershipLost:

@@ -26,7 +26,6 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request, Wake
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.history import (
-    Command,
     EventReceived,
     Failure,
     FinishChild,
@@ -40,6 +39,7 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RetryRun,
+    RunCommand,
     RunCompleted,
     RunErrored,
     RunEvent,
@@ -74,7 +74,7 @@ class CounterEngine:
         self,
         run: Counter | None,
         instance_id: str,
-        command: Command,
+        command: RunCommand,
         *,
         sent_at_ms: int,
         now_ms: int,
@@ -90,7 +90,7 @@ class CounterEngine:
         return runs.not_found(instance_id)
 
     def _decide_of(  # noqa: PLR0911, one for each command
-        self, run: Counter, command: Command, sent_at_ms: int, seed: str
+        self, run: Counter, command: RunCommand, sent_at_ms: int, seed: str
     ) -> Decision:
         match command:
             case SendEvent():

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
 import pytest
 
 from headwater.processors.runs.claims import Claims
@@ -276,11 +277,12 @@ class WorkflowLogContract:
                 wake_at_ms=-1,
                 state=b"state",
             )
+            gone = msgspec.structs.replace(taken, kind="", position=9, state=b"")
             await lost(log.write_snapshots({partition: [(b"a", taken)]}))
             await log.claim(partition, "worker-1")
             await log.write_snapshots({partition: [(b"a", taken), (b"b", taken)]})
-            await log.write_snapshots({partition: [(b"a", None)]})
+            await log.write_snapshots({partition: [(b"a", gone)]})
             found = dict([pair async for pair in log.read_snapshots(partition)])
-            assert (found[b"a"], found[b"b"]) == (None, taken)
+            assert (found[b"a"], found[b"b"]) == (gone, taken)
 
         run(scenario)

@@ -118,13 +118,13 @@ def test_without_kafka_the_check_says_where_it_has_looked(
 
 @pytest.mark.parametrize("part", ["serve", "worker", "project"])
 def test_a_part_refuses_topics_that_lose_data(kafka: str, part: str):
-    alter(kafka, WORKFLOW_HISTORY, cleanup_policy="compact", max_message_bytes="11534336")
+    alter(kafka, WORKFLOW_HISTORY, cleanup_policy="delete", max_message_bytes="11534336")
     alter(kafka, DEAD_LETTERS, cleanup_policy="compact,delete", max_message_bytes="1000")
     ended = headwater(kafka, part)
     assert ended.returncode == 1, ended.stderr
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("headwater: topic dead-letters: expected max.message.bytes 11534336")
-    assert "topic workflow-history: expected cleanup.policy delete, found compact" in last
+    assert "topic workflow-history: expected cleanup.policy compact, found delete" in last
     assert last.endswith("`headwater topics check` says how to mend it")
 
 

@@ -31,6 +31,7 @@ from headwater.schemas.history import (
     EventReceived,
     Failure,
     HostLost,
+    InstanceDeleted,
     LogEvent,
     LogWritten,
     LoopAdvanced,
@@ -220,6 +221,7 @@ MOVES = st.one_of(
     st.tuples(st.just("write"), INSTANCES, BATCHES),
     st.tuples(st.just("late"), INSTANCES, BATCHES),
     st.tuples(st.just("void"), INSTANCES, BATCHES),
+    st.tuples(st.just("delete"), INSTANCES, st.just((InstanceDeleted(),))),
     st.tuples(st.just("claim"), INSTANCES, st.lists(TEXTS, max_size=2).map(tuple)),
 )
 
@@ -259,7 +261,7 @@ def possible(
     return tuple(kept), status
 
 
-def written(moves: list[Any]) -> Log:
+def written(moves: list[Any]) -> Log:  # noqa: C901, one case for each move
     log = Log([[], []])
     epochs = {number: [log.claim(number)] for number in range(2)}
     runs = dict.fromkeys(PARTITION_OF, -1)
@@ -281,6 +283,12 @@ def written(moves: list[Any]) -> Log:
             case "start":
                 runs[instance] += 1
                 write(instance, events, runs[instance])
+            case "delete" if runs[instance] >= 0:
+                log.write(instance, *events, run_number=run, partition=number)
+                for each in range(run + 1):
+                    for kept in (statuses, failed, log.sequences):
+                        kept.pop((instance, each), None)
+                runs[instance] = -1
             case "late":
                 write(instance, events, max(run - 1, 0))
             case "void" if len(epochs[number]) > 1:

@@ -1,7 +1,7 @@
 """The disk of a partition: stores of instances that lose what was written last when they crash."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from typing_extensions import override
@@ -42,6 +42,12 @@ class Place(MemoryStore):
     def put(self, states: Mapping[str, StoredState]) -> None:
         self._writes.append(lambda store: MemoryStore.put(store, states))
         super().put(states)
+
+    @override
+    def remove(self, keys: Collection[str]) -> None:
+        gone = tuple(keys)
+        self._writes.append(lambda store: MemoryStore.remove(store, gone))
+        super().remove(gone)
 
     @override
     def clear(self) -> None:

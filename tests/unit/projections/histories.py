@@ -11,6 +11,7 @@ from headwater.schemas.history import (
     ClaimedWorkflow,
     CommandRejected,
     HistoryAppended,
+    InstanceDeleted,
     LogEvent,
     PartitionClaimed,
     PostsSent,
@@ -85,7 +86,9 @@ class Log:
         started = any(isinstance(event, RunStarted) for event in events)
         sequence = 0 if started else self.sequences.get((instance_id, run_number), 0)
         if epoch in (None, owned):
-            taken = sum(not isinstance(e, CommandRejected | PostsSent) for e in events)
+            taken = sum(
+                not isinstance(e, CommandRejected | InstanceDeleted | PostsSent) for e in events
+            )
             self.sequences[instance_id, run_number] = sequence + taken
         record = HistoryAppended(
             workflow=WORKFLOW,

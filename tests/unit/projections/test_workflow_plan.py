@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from headwater.processors.runs.claims import Claims
+from headwater.projections.postgres.statements import OF_INSTANCES
 from headwater.projections.projector.plan import Plan
 from headwater.projections.workflows.plan import WORKFLOWS
 from headwater.schemas.codec import encode
@@ -20,6 +21,7 @@ from headwater.schemas.history import (
     EventReceived,
     Failure,
     HostLost,
+    InstanceDeleted,
     LogEvent,
     LogWritten,
     LoopAdvanced,
@@ -511,10 +513,9 @@ def test_what_a_superseded_owner_writes_is_void():
     ("bad", "said"),
     [
         (b"nothing of ours", "Confluent wire format"),
-        (None, "found a tombstone"),
     ],
 )
-def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(bad: bytes | None, said: str):
+def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(bad: bytes, said: str):
     log = Log()
     log.claim()
     log.write("x", STARTED).write("x", completed())
@@ -526,6 +527,32 @@ def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(bad: bytes | None, sai
     assert (error["topic"], error["offset"]) == ("workflow-history", 1)
     assert said in str(error["error"])
     assert len(rows(plan, "workflow_step")) == 1
+
+
+def test_an_instance_that_is_deleted_leaves_no_patch_of_before():
+    log = Log()
+    log.claim()
+    log.write("x", STARTED, completed(), EventReceived("e", "t", "{}", START_MS))
+    log.write("x", LogWritten("info", "a", "hi")).write("y", STARTED)
+    plan = planned_of(log.write("x", InstanceDeleted()).write("x", STARTED).records())
+    assert [row["instance_id"] for row in rows(plan, "workflow_instance") if "params" in row] == [
+        "y",
+        "x",
+    ]
+    for table in OF_INSTANCES:
+        deleted = [w for w in plan.works if w.delete and w.table == table]
+        assert [json.loads(str(w.rows)) for w in deleted] == [
+            [{"workflow_name": WORKFLOW, "instance_id": "x"}]
+        ]
+    assert not [w for w in plan.works if w.table == "workflow_step" and not w.delete]
+    assert plan.works[-1].table == "workflow_instance"
+
+
+def test_a_tombstone_of_the_history_is_no_record():
+    log = Log()
+    log.claim()
+    records = log.write("x", STARTED).records()
+    assert not planned_of([*records, Appended(0, 2, None)]).unreadable
 
 
 def test_a_record_without_events_is_refused():

@@ -20,6 +20,7 @@ from headwater.schemas.history import (
     EventReceived,
     Failure,
     HistoryAppended,
+    InstanceDeleted,
     LogWritten,
     LoopAdvanced,
     PartitionClaimed,
@@ -82,10 +83,19 @@ class Fold:
         if not counts:
             return
         sequence = record.sequence
+        if isinstance(claim, InstanceDeleted):
+            self._forget((record.workflow, record.instance_id))
+            return
         for index, event in enumerate(record.events):
             if not isinstance(event, CommandRejected):
                 Telling(self, record, (partition, offset, index), sequence).tell(event)
                 sequence += not isinstance(event, PostsSent)
+
+    def _forget(self, instance: tuple[str, str]) -> None:
+        for name in ("instance", "run", "step", "event", "log"):
+            table = self.tables[f"workflow_{name}"]
+            for key in [key for key in table if key[:2] == instance]:
+                del table[key]
 
     def add_all(self, records: Iterable[tuple[int, int, HistoryAppended]]) -> "Fold":
         for partition, offset, record in records:

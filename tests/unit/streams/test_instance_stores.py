@@ -13,13 +13,23 @@ import pytest
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.schemas.history import (
     Command,
+    CommandRejected,
     CommandSent,
+    DeleteInstance,
     HistoryAppended,
+    InstanceDeleted,
+    PauseRun,
     StartRun,
     TerminateRun,
 )
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.instance_store import InstanceStore, Mark, MemoryStore, StoredState
+from headwater.streams.engine.instance_store import (
+    GONE,
+    InstanceStore,
+    Mark,
+    MemoryStore,
+    StoredState,
+)
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
@@ -112,17 +122,21 @@ class Log:
 
     def write(self, changed: dict[str, StoredState], mark: Mark) -> None:
         for key, each in {**changed, "": StoredState("", 0, -1, 0, b"")}.items():
-            taken = SnapshotTaken(
-                kind=each.kind,
-                format=each.format,
-                compressed=False,
-                epoch=mark.epoch,
-                position=mark.position,
-                cause=mark.cause,
-                wake_at_ms=each.wake_at_ms,
-                state=each.state,
-            )
+            taken = snapshot_of(each, mark.epoch, mark.position, mark.cause)
             self.snapshots.append((key.encode(), taken))
+
+
+def snapshot_of(each: StoredState, epoch: int, position: int, cause: int = -1) -> SnapshotTaken:
+    return SnapshotTaken(
+        kind=each.kind,
+        format=each.format,
+        compressed=False,
+        epoch=epoch,
+        position=position,
+        cause=cause,
+        wake_at_ms=each.wake_at_ms,
+        state=each.state,
+    )
 
 
 class Owned:
@@ -235,6 +249,67 @@ def test_a_store_that_was_half_filled_is_filled_anew(tmp_path: Path):
     second = Owned(log, half)
     assert second.ended() == set(KEYS[:10])
     assert second.owner.instances.find("order/never") is None
+
+
+def test_an_instance_that_was_deleted_is_nowhere_and_may_begin_anew(tmp_path: Path):
+    log = Log()
+    first = Owned(log, on_disk(tmp_path))
+    first.run(*KEYS[:3])
+    first.evict()
+    first.checkpoint()
+    first.tell(DeleteInstance(), *KEYS[:2])
+    first.tell(StartRun("2"), KEYS[1])
+    assert (first.ended(), first.owner.instances.find(KEYS[0])) == ({KEYS[2]}, None)
+    first.evict()
+    first.owner.instances.store.close()
+    second = Owned(log, on_disk(tmp_path))
+    assert (second.ended(), second.owner.instances.find(KEYS[0])) == ({KEYS[2]}, None)
+    second.checkpoint()
+    second.owner.instances.store.close()
+    assert KEYS[0].encode() not in b"".join(
+        path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in {".sst", ".log"}
+    )
+    third = Owned(log, MemoryStore())
+    assert third.ended() == {KEYS[2]}
+    assert {key for key in KEYS if third.owner.instances.find(key)} == set(KEYS[1:3])
+
+
+def test_a_checkpoint_that_was_cut_off_may_have_removed_what_the_history_speaks_of():
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.tell(StartRun("1"), KEYS[0])
+    first.checkpoint()
+    first.tell(TerminateRun("done"), KEYS[0])
+    first.tell(DeleteInstance(), KEYS[0])
+    log.snapshots.append((KEYS[0].encode(), snapshot_of(GONE, first.epoch, len(log.history))))
+    second = Owned(log, MemoryStore())
+    assert second.owner.instances.find(KEYS[0]) is None
+    assert log.starts[-1] > 0, "the history was not read whole"
+
+
+def test_a_state_that_is_missing_and_was_not_deleted_is_read_from_the_whole_history():
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.tell(StartRun("1"), *KEYS[:2])
+    first.checkpoint()
+    first.tell(TerminateRun("done"), *KEYS[:2])
+    log.snapshots.append((KEYS[0].encode(), snapshot_of(GONE, first.epoch, len(log.history))))
+    second = Owned(log, MemoryStore())
+    assert second.ended() == set(KEYS[:2])
+    assert log.starts[-2:] == [2 + 1, 0]
+
+
+def test_what_has_not_ended_is_not_deleted_and_what_is_not_there_is_named_nowhere():
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.tell(StartRun("1"), KEYS[0])
+    first.tell(DeleteInstance(), *KEYS[:2])
+    first.tell(PauseRun(), KEYS[2])
+    refused, nothing, unknown = log.history[-3:]
+    assert isinstance(refused.events[0], CommandRejected)
+    assert refused.events[0].code == "INSTANCE_NOT_ENDED"
+    assert (nothing.instance_id, nothing.events) == ("", (InstanceDeleted(),))
+    assert (unknown.workflow, unknown.instance_id) == ("", "")
 
 
 @pytest.mark.parametrize("snapshot", [None, "of another form"])

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from headwater.processors.wipes import SOURCE, TYPE, Order, digest
+from headwater.processors.wipes import FORGET, SOURCE, TYPE, ForgetParams, Order, digest
 from headwater.schemas.codec import decode
-from headwater.schemas.records import UserForgotten
+from headwater.schemas.history import StartRun
+from headwater.schemas.records import EffectDecided, UserForgotten
 from headwater.schemas.topics import (
     ADMISSIONS,
     DEAD_LETTERS,
+    EFFECTS,
     EVENTS,
     OUTCOMES,
     UNRESOLVED,
@@ -75,6 +77,16 @@ def test_rows_of_the_user_are_removed_and_those_of_others_stay():
     counts = dict(zip(wipe.found, wipe.counts, strict=True))
     assert counts == {"terra_connections": 1, "daily_summary": 1, "users": 1, "waiting": 0}
     assert on(emitted, OUTCOMES) == on(emitted, ADMISSIONS) == []
+
+
+def test_instances_about_the_user_are_forgotten_by_a_workflow_that_names_nobody():
+    (effect,) = on(step(at_work(), ordered(3)), EFFECTS)
+    decided = decode(effect.value, EffectDecided)
+    assert (decided.workflow, decided.instance_id) == (FORGET, "w1")
+    assert isinstance(decided.command, StartRun)
+    params = msgspec.json.decode(decided.command.params, type=ForgetParams)
+    assert (params.user_sha256, params.partitions) == (digest("user_1"), 1)
+    assert b"user_1" not in (effect.value or b"")
 
 
 def test_who_is_delivered_in_the_batch_of_the_wipe_is_not_mistaken():
@@ -166,7 +178,7 @@ def test_an_order_that_is_read_again_after_a_crash_goes_on_and_after_its_end_doe
     done = Search(again, 0).done(NOW)
     (said,) = restart.found(0, done)
     assert (restart.wanted(0), decode(said.value, UserForgotten).names) == ([], [])
-    assert step(restart, ordered(3)) == []
+    assert [record.topic for record in step(restart, ordered(3))] == [EFFECTS]
 
 
 def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():

@@ -5,7 +5,7 @@ from typing import get_args
 from headwater.processors.replay import appliers, commands, decide
 from headwater.processors.runs.requests import HostGone, Request, StepUnderWay, Wake
 from headwater.projections.workflows import plan
-from headwater.schemas.history import Command, LogEvent, RunEvent, RunStarted
+from headwater.schemas.history import LogEvent, RunCommand, RunEvent, RunStarted
 from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 
@@ -29,4 +29,4 @@ def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():
 def test_every_command_and_everything_that_is_asked_for_has_a_row_in_the_tables_of_these_tests():
     assert {type(asked) for _, asked, _ in CASES.values()} == set(decide._DECIDERS)
     commands_of = {type(command) for _, command, _ in (*ACCEPTED.values(), *REFUSED.values())}
-    assert commands_of == set(get_args(Command))
+    assert commands_of == set(get_args(RunCommand))
