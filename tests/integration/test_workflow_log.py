@@ -202,44 +202,6 @@ def test_a_broker_that_is_killed_under_load_leaves_every_record_once(scratch: Pa
         broker.kill()
 
 
-def test_what_appending_costs_is_told(topics: str, run: Run):
-    """Reports throughput beside that of the plain appender; how long it took decides nothing."""
-
-    async def plain(partition: int, groups: list[list[bytes]]) -> float:
-        appender = Appender(cluster=Cluster(topics), client_id="plain")
-        await appender.start()
-        began = time.perf_counter()
-        for group in groups:
-            await appender.append(
-                [Outgoing(WORKFLOW_HISTORY, partition, KEY, value) for value in group]
-            )
-        took = time.perf_counter() - began
-        await appender.stop()
-        return took
-
-    async def scenario(place: Place) -> None:
-        for size in (20, 500, 20_000):
-            log, partition = place.log(), place.partition
-            epoch = await log.claim(partition, "worker-1")
-            records = [[r for _, r in some(epoch, size, n)] for n in range(0, 20_000, size)]
-            began = time.perf_counter()
-            groups = [[encode(record) for record in group] for group in records]
-            codec = time.perf_counter() - began
-            began = time.perf_counter()
-            for group in records:
-                await log.append(partition, [(KEY, record) for record in group])
-            took = time.perf_counter() - began
-            bare = await plain(partition, groups)
-            print(  # noqa: T201, the report is what it is for
-                f"\n20,000 records in appends of {size}: {20_000 / took:,.0f}/s with the codec "
-                f"({took * 50:.2f} µs a record, the codec {codec * 50:.2f}), "
-                f"plain appender without it {20_000 / bare:,.0f}/s ({bare * 50:.2f} µs)"
-            )
-        assert len(await counted(place.log(), partition, epoch, epoch + 20_001)) == 20_000
-
-    run(scenario)
-
-
 async def replied(appender: Appender, replies: Sequence[tuple[int, ReplySent]]) -> None:
     await appender.append(
         [Outgoing(WORKFLOW_REPLIES, to, None, encode(reply)) for to, reply in replies]

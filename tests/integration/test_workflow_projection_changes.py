@@ -148,7 +148,7 @@ def untrimmed(move: tuple[str, str, Any]) -> tuple[str, str, Any]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     moves=st.lists(MOVES.map(untrimmed), max_size=40),
