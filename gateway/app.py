@@ -5,12 +5,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPMethod
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from litestar import Litestar, Router, asgi, post
+from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.enums import ScopeType
-from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
+from litestar.exceptions import NotFoundException
+from litestar.handlers import ASGIRouteHandler, BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 from litestar.openapi.spec import Components
@@ -336,13 +338,21 @@ async def _add_headers(message: Message, scope: Scope) -> None:
     message["headers"] = [*headers, *_SECURITY]
 
 
+def _no_such_page(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """Refuses pages beneath the description that are not there: Litestar has one of its own."""
+    if connection.path_params:
+        raise NotFoundException
+
+
 def _openapi() -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Headwater",
         version=_VERSION,
         description="Signed webhooks in, typed rows out; durable workflows. Errors are RFC 9457 "
         "problem documents.",
-        path="/schema",
+        openapi_router=Router(
+            "/schema", route_handlers=[], include_in_schema=False, guards=[_no_such_page]
+        ),
         components=Components(security_schemes={**KEYS, **SECURITY}),
         render_plugins=[
             JsonRenderPlugin(path=["/", "/openapi.json"]),

@@ -1,0 +1,188 @@
+"""What every route owes its callers, whichever it is: read from the application's own table.
+
+Kafka is in memory, Postgres is away and Terra is nobody's, so most of what is asked fails: each
+failure is a problem document, each typing error in a query is named, each key is asked for.
+"""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from litestar import Litestar
+from litestar.routes import ASGIRoute, HTTPRoute
+from litestar.testing import TestClient
+
+from headwater.gateway.app import create_app
+from headwater.gateway.blobs.folder import FolderBlobs
+from headwater.gateway.commands.user_tokens import verifier_of
+from headwater.gateway.http.wiping import Wiping
+from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
+from headwater.gateway.terra.client import Terra
+from headwater.gateway.users.ports import ForUsers
+from headwater.gateway.workflows.authorization import WorkflowHooks
+from headwater.gateway.workflows.routes import WorkflowPorts
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.errors import BrokerUnavailable
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.unit.gateway.conftest import NO_POSTGRES
+from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
+from tests.unit.gateway.problem_contract import assert_problem
+from tests.unit.gateway.workflow_fakes import MemoryCommands
+
+#: Who is let in where; what is not named here asks for no key.
+KEYS = {
+    "/v1": f"Bearer {token()}",
+    "/admin": "dev-admin-key",
+    "/api/workflows": "Bearer dev-workflow-key",
+}
+TICK = "/api/workflows/_runner/tick"
+#: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
+ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|schema|webhooks/\{)")
+
+
+class NoWipes:
+    """Wipes while Kafka is away."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def order(self, user_id: str, wipe_id: str) -> int:
+        raise BrokerUnavailable(f"no {user_id}, no {wipe_id}")
+
+
+class Asked(NamedTuple):
+    """A route as it is called."""
+
+    method: str
+    template: str
+
+    @property
+    def path(self) -> str:
+        return re.sub(r"\{(\w+)(:\w+)?\}", lambda m: "1" if m[2] == ":int" else "x", self.template)
+
+    @property
+    def key(self) -> str:
+        return next((key for start, key in KEYS.items() if self.template.startswith(start)), "")
+
+    @property
+    def key_header(self) -> str:
+        return "x-admin-key" if self.template.startswith("/admin") else "authorization"
+
+
+def application(folder: Path) -> Litestar:
+    jwks = folder / "jwks.json"
+    jwks.write_bytes(key_set())
+    settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
+    numbers = count(1)
+    reader = Reader(NO_POSTGRES)
+    blobs = FolderBlobs(folder / "blobs")
+    return create_app(
+        settings,
+        sources=sources_with_secrets(settings, {}),
+        log=MemoryLog(),
+        reader=reader,
+        answers=MemoryAnswers(),
+        replays=MemoryReplays(),
+        clock=lambda: NOW_S * 1000,
+        new_request_id=lambda: f"request-{next(numbers)}",
+        workflows=WorkflowPorts(
+            commands=MemoryCommands(),
+            workflows=Workflows(reader),
+            hooks=WorkflowHooks(),
+            new_id=lambda: f"id-{next(numbers)}",
+        ),
+        users=ForUsers(
+            tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
+            terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),
+            blobs=blobs,
+        ),
+        wiping=Wiping(log=NoWipes(), blobs=blobs, new_id=lambda: "wipe", looks=1),
+    )
+
+
+def routes_of(app: Litestar) -> list[Asked]:
+    routes = [route for route in app.routes if isinstance(route, HTTPRoute)]
+    return sorted(
+        Asked(str(method), route.path)
+        for route in routes
+        for method in route.methods
+        if method != "OPTIONS"
+    )
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient[Any]]:
+    app = application(tmp_path_factory.mktemp("routes"))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def routes(client: TestClient[Any]) -> list[Asked]:
+    return routes_of(client.app)
+
+
+def ask(client: TestClient[Any], route: Asked, query: str = "", key: str | None = None) -> Any:  # noqa: ANN401 (httpx's answer)
+    headers = {route.key_header: route.key if key is None else key}
+    return client.request(route.method, route.path + query, headers=headers)
+
+
+def test_the_table_of_routes_is_that_of_the_whole_gateway(
+    client: TestClient[Any], routes: list[Asked]
+) -> None:
+    for start in (*KEYS, "/health", "/metrics", "/registry", "/schema", "/webhooks/{"):
+        assert any(route.template.startswith(start) for route in routes), start
+    others = {route.path for route in client.app.routes if isinstance(route, ASGIRoute)}
+    receivers = {path for path in others if not path.startswith("/schema")}
+    assert {"/", "/webhooks/terra"} <= receivers
+
+
+def test_each_route_that_fails_answers_with_a_problem(
+    client: TestClient[Any], routes: list[Asked]
+) -> None:
+    asked = [route for route in routes if not route.template.startswith("/schema/openapi.y")]
+    with ThreadPoolExecutor(len(asked)) as pool:  # Postgres is waited for two seconds
+        answers = list(pool.map(lambda route: ask(client, route), asked))
+    failed = [pair for pair in zip(asked, answers, strict=True) if pair[1].is_error]
+    assert len(failed) > len(asked) / 2
+    for route, answer in failed:
+        assert answer.headers["content-type"] == "application/problem+json", route
+        assert_problem(answer, answer.status_code, answer.json()["code"])
+        assert answer.status_code != 500, (route, answer.text)
+
+
+def test_each_route_of_ours_refuses_a_parameter_that_it_does_not_have(
+    client: TestClient[Any], routes: list[Asked]
+) -> None:
+    for route in routes:
+        if ASKED_BY_TOOLS.match(route.template) or route.template == TICK:
+            continue
+        problem = assert_problem(ask(client, route, "?lmit=1"), 400, "unknown_parameter")
+        assert problem["field"] == "lmit", route
+        assert "found 'lmit'" in problem["detail"], route
+
+
+def test_each_route_that_has_a_key_asks_for_it(
+    client: TestClient[Any], routes: list[Asked]
+) -> None:
+    for route in routes:
+        if route.key and route.template != TICK:
+            for key in ("", "Bearer another"):
+                problem = assert_problem(ask(client, route, key=key), 401, "unauthorized")
+                assert problem["detail"], route
+
+
+def test_each_path_names_the_methods_that_it_takes(
+    client: TestClient[Any], routes: list[Asked]
+) -> None:
+    for route in routes:
+        answer = client.patch(route.path, headers={route.key_header: route.key})
+        assert_problem(answer, 405, "method_not_allowed")
+        assert route.method in answer.headers["allow"], route
