@@ -97,6 +97,10 @@ class WebhookAdmitted(Delivery, frozen=True, kw_only=True, gc=False):
     parked_at_ms: int = 0
     #: When its connection came, Unix milliseconds; 0 if it did not wait.
     released_at_ms: int = 0
+    #: What it waited for; empty if it never did.
+    waited_for: str = ""
+    #: What ended its wait: topic/partition@offset; empty if nothing did.
+    released_by: str = ""
     #: What it was replayed by or as: a replay's id, or a position; empty for what its sender sent.
     replay: str = ""
     #: False for a replay of what has had its effects on workflows.
@@ -161,6 +165,10 @@ class OutcomeRecorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parked_at_ms: int = 0
     #: When its connection came, Unix milliseconds; 0 if it did not wait, or waits.
     released_at_ms: int = 0
+    #: What it waited for; empty if it never did.
+    waited_for: str = ""
+    #: What ended its wait: topic/partition@offset; empty if nothing did.
+    released_by: str = ""
     #: When this became true, Unix milliseconds.
     at_ms: int
     #: The stage that says so.

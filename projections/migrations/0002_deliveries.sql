@@ -21,6 +21,8 @@ create table webhook_outcomes (
     stage text not null,
     position text not null,
     replay text not null default '',
+    waited_for text not null default '',
+    released_by text not null default '',
     earlier jsonb
 );
 
@@ -65,10 +67,13 @@ comment on column webhook_outcomes.position is
     'Where it read the delivery: topic/partition@offset.';
 comment on column webhook_outcomes.replay is
     'What it was replayed by or as: a replay''s id, or a position; empty for what its sender sent.';
+comment on column webhook_outcomes.waited_for is 'What it waited for; empty if it never did.';
+comment on column webhook_outcomes.released_by is
+    'What ended its wait: topic/partition@offset; empty if nothing did.';
 comment on column webhook_outcomes.earlier is
     'How earlier journeys ended, before the delivery was replayed; oldest first, the last 20: '
     '[{status, reason, rows, rejected, partition, offset, admitted_at, parked_at, released_at, at, '
-    'stage, position, replay}].';
+    'stage, position, replay, waited_for, released_by}].';
 
 -- Outcomes of one delivery may lie in several partitions, which are read in any order: one says that
 -- it waits, another what became of it. What knows of the wait is further than what began it, whatever
@@ -201,11 +206,16 @@ return
     )
     || case
         when o.parked_at is null or o.status = 'parked' then '[]'
-        else jsonb_build_array(hop('parked', o.parked_at, '', ''))
+        else jsonb_build_array(
+            hop(
+                'parked', o.parked_at, format('webhooks/%s@%s', o.partition, o."offset"),
+                coalesce(o.waited_for, '')
+            )
+        )
     end
     || case
         when o.released_at is null then '[]'
-        else jsonb_build_array(hop('released', o.released_at, '', ''))
+        else jsonb_build_array(hop('released', o.released_at, coalesce(o.released_by, ''), ''))
     end
     || jsonb_build_array(
         hop(

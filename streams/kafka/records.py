@@ -28,3 +28,8 @@ def partition_of(key: bytes, partitions: int) -> int:
     as much in Python, and nothing outside needs to agree.
     """
     return crc32(key) % partitions
+
+
+def place_of(record: Incoming) -> str:
+    """Where a record lies, as journeys and logs have it: topic/partition@offset."""
+    return f"{record.topic}/{record.partition}@{record.offset}"

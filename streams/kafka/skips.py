@@ -22,7 +22,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import dead_letter
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import Incoming, Outgoing, place_of
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ async def mark_skipped(
     now_ms = clock()
     letter = dead_letter(record, stage="operator", reason="skipped", detail=fault, now_ms=now_ms)
     mark = Mark(record.topic, record.partition, record.offset, fault, now_ms)
-    key = f"{record.topic}/{record.partition}@{record.offset}".encode()
+    key = place_of(record).encode()
     appender = Appender(cluster=cluster, client_id="headwater-skip")
     try:
         await appender.append([letter])

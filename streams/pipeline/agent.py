@@ -39,7 +39,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.partition_reader import read_partition
-from headwater.streams.kafka.records import Incoming, Outgoing
+from headwater.streams.kafka.records import Incoming, Outgoing, place_of
 from headwater.streams.pipeline._faust import TP, Batch
 from headwater.streams.pipeline.stage import Stage, phases
 from headwater.streams.pipeline.staged import Mark, Store
@@ -338,7 +338,7 @@ class Agent:
         try:
             self.stage.restored(record)
         except (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError) as error:
-            log.warning("%s is passed over: %s", _place(record), error)
+            log.warning("%s is passed over: %s", place_of(record), error)
 
     async def _show(self, tenure: Tenure, hidden: Hidden) -> None:
         """Appends what void records have hidden."""
@@ -360,7 +360,7 @@ class Agent:
         """Outcomes that were hidden; no memory has them, so the topic is read."""
         fold, last = Fold(), dict[bytes, bytes | None]()
         async for records in self._read(OUTCOMES, tenure.partition):
-            self._gets_on(tenure.partition, f"looked at {_place(records[-1])}")
+            self._gets_on(tenure.partition, f"looked at {place_of(records[-1])}")
             last.update(last_of(fold, records, hidden))
         partition, headers = tenure.partition, tenure.headers
         return [Outgoing(OUTCOMES, partition, key, value, headers) for key, value in last.items()]
@@ -453,7 +453,7 @@ class Agent:
             async for records in batches:
                 if owned is not self._owned:
                     return False  # A rebalance: others may write on what was read so far.
-                self._gets_on(partition, f"restored {_place(records[-1])}")
+                self._gets_on(partition, f"restored {place_of(records[-1])}")
                 known, newer = readable(records)
                 if newer is not None:
                     self._waiting.begin(partition, why_waits(newer))
@@ -486,7 +486,3 @@ def _incoming(record: Outgoing) -> Incoming:
 
 def _name(partition: int) -> str:
     return f"partition {partition}"
-
-
-def _place(record: Incoming) -> str:
-    return f"{record.topic}/{record.partition}@{record.offset}"

@@ -33,7 +33,7 @@ from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
-from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, place_of
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.pipeline.partition_state import PartitionState, Wanted
 from headwater.streams.pipeline.stage_output import Emission
@@ -276,7 +276,10 @@ class Processing:
         waits.end(found.wanted, event_id)
         self.emission.add(waits.record(found.wanted, event_id, None))
         return msgspec.structs.replace(
-            waiting, released_at_ms=self.emission.now_ms, replay=found.event.replay
+            waiting,
+            released_at_ms=self.emission.now_ms,
+            released_by=place_of(found.record),
+            replay=found.event.replay,
         )
 
     def _fill(self, found: _Found) -> None:
@@ -309,7 +312,9 @@ class Processing:
         waits = self._state.waits
         waiting = waits.get(found.wanted, event.event_id)
         if waiting is None:
-            waiting = msgspec.structs.replace(event, parked_at_ms=self.emission.now_ms)
+            waiting = msgspec.structs.replace(
+                event, parked_at_ms=self.emission.now_ms, waited_for=found.lookup.missing
+            )
             waits.put(found.wanted, waiting)
         elif event.replay:
             waiting = msgspec.structs.replace(waiting, replay=event.replay)
@@ -332,7 +337,9 @@ class Processing:
                 waits.put(wanted, event)
                 continue
             self.emission.add(waits.record(wanted, event.event_id, None))
-            event = msgspec.structs.replace(event, released_at_ms=self.emission.now_ms)  # noqa: PLW2901
+            event = msgspec.structs.replace(  # noqa: PLW2901
+                event, released_at_ms=self.emission.now_ms, released_by=place_of(found.record)
+            )
             try:
                 self._resolve(waited._replace(event=event))
             except (NotYetReadable, StoreTorn):

@@ -23,7 +23,7 @@ from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.dead_letters import RULE, dead_letter, letter_key
-from headwater.streams.kafka.records import Headers, Incoming, Outgoing
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing, place_of
 
 #: Reason of a dead letter that names the rejected records of a delivery that was processed.
 PARTIAL: Final = "partial"
@@ -85,9 +85,11 @@ class Emission:
             admitted_at_ms=event.admitted_at_ms,
             parked_at_ms=event.parked_at_ms,
             released_at_ms=event.released_at_ms,
+            waited_for=event.waited_for,
+            released_by=event.released_by,
             at_ms=self.now_ms,
             stage=self.stage,
-            position=f"{record.topic}/{record.partition}@{record.offset}",
+            position=place_of(record),
             replay=event.replay,
         )
         key = event.event_id.encode()

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from itertools import permutations
+from typing import Any
 
 import psycopg
 import pytest
@@ -51,7 +52,10 @@ def hop(stage: str, after_ms: int, position: str = "", detail: str = "") -> Hop:
 
 
 PARKED = {"parked_at_ms": RECEIVED_AT_MS + 5, "admitted_at_ms": RECEIVED_AT_MS + 1}
-RELEASED = {**PARKED, "released_at_ms": RECEIVED_AT_MS + 100}
+WAITED = {**PARKED, "waited_for": "no_connection"}
+RELEASED = {**WAITED, "released_at_ms": RECEIVED_AT_MS + 100, "released_by": "webhooks/1@4"}
+#: The hop of a wait that is over.
+WAIT = ("parked", 5, "webhooks/3@17", "no_connection")
 
 
 @pytest.mark.parametrize(
@@ -60,14 +64,14 @@ RELEASED = {**PARKED, "released_at_ms": RECEIVED_AT_MS + 100}
         ({"rows": 3}, [], ("normalized", "3 rows")),
         ({"status": "skipped", "reason": "why"}, [], ("normalized", "skipped:why")),
         ({"status": "parked", "reason": "why", **PARKED}, [], ("parked", "parked:why")),
-        (RELEASED, [("parked", 5), ("released", 100)], ("normalized", "1 row")),
-        ({"status": "dead", "reason": "why", **PARKED}, [("parked", 5)], ("dead", "dead:why")),
+        (RELEASED, [WAIT, ("released", 100, "webhooks/1@4")], ("normalized", "1 row")),
+        ({"status": "dead", "reason": "why", **WAITED}, [WAIT], ("dead", "dead:why")),
     ],
 )
 def test_an_outcome_tells_the_journey(
     fresh_database: str,
     values: dict[str, str | int],
-    between: list[tuple[str, int]],
+    between: list[tuple[Any, ...]],
     last: tuple[str, str],
 ):
     written(fresh_database, [outcome("e1", **values)])

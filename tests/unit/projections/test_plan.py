@@ -182,6 +182,8 @@ def test_outcomes_and_duplicates_are_rows_as_they_are():
         "admitted_at": moment(2),
         "parked_at": None,
         "released_at": None,
+        "waited_for": "",
+        "released_by": "",
         "at": moment(3),
         "stage": "normalize",
         "position": "events/2@9",

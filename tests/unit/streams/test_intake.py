@@ -287,6 +287,7 @@ def test_a_waiting_delivery_that_is_looked_at_again_and_finds_its_user_waits_no_
     emitted = step(intake, again, now_ms=NOW + 500)
     outcome = outcomes(emitted)["e1"]
     assert (outcome.status, outcome.released_at_ms) == ("processed", NOW + 500)
+    assert outcome.released_by == "webhooks/0@1"
     assert [record.value for record in on(emitted, WAITING)] == [None]
     assert tick(intake, NOW + 5_000) == []
 
@@ -311,6 +312,8 @@ def test_a_delivery_waits_for_its_connection_and_is_released_by_it(intake: Intak
     released = outcomes(emitted)["e1"]
     assert (released.status, released.user_id) == ("processed", "user_1")
     assert (released.parked_at_ms, released.released_at_ms) == (NOW, NOW + 5)
+    assert released.waited_for == "no_connection_for_terra_user"
+    assert released.released_by == "webhooks/0@1"
     assert [record.value for record in on(emitted, WAITING)] == [None]
     assert len(on(emitted, "connections")) == 1
     assert len(on(emitted, "daily-summary")) == 1
