@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from benchmarks import ingest, pipeline, rebuild, service, size, tables, workflows
+from benchmarks import ingest, pipeline, rebuild, reconcile, service, size, tables, workflows
 from benchmarks.children import BenchmarkFailed
 from benchmarks.house import say
 from benchmarks.machine import facts
@@ -24,7 +24,9 @@ _TOP: Final = 25
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument(
     "which",
-    type=click.Choice(["ingest", "pipeline", "rebuild", "workflows", "service", "size"]),
+    type=click.Choice(
+        ["ingest", "pipeline", "rebuild", "reconcile", "workflows", "service", "size"]
+    ),
     required=False,
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each. Default: 5; quick, 2.")
@@ -46,7 +48,7 @@ def main(
     """
     signal.signal(signal.SIGTERM, _end)
     machine = facts()
-    profiled = which not in {"ingest", "rebuild", "service", "size"}
+    profiled = which not in {"ingest", "rebuild", "reconcile", "service", "size"}
     recorder = profiler(profile) if profile and profiled else None
     try:
         found = _measured(which, quick, rounds, recorder)
@@ -76,6 +78,8 @@ def _measured(
         found.append(_ingest(quick, rounds))
     if which in {None, "rebuild"}:
         found.append(_rebuild(quick, rounds))
+    if which in {None, "reconcile"}:
+        found.append(_reconcile(quick, rounds))
     if which in {None, "workflows"}:
         found += _workflows(quick, rounds, recorder)
     if which in {None, "service"}:
@@ -104,6 +108,13 @@ def _rebuild(quick: bool, rounds: int | None) -> Comparison:
     if rounds:
         sizes = dataclasses.replace(sizes, rounds=rounds)
     return rebuild.run(sizes)
+
+
+def _reconcile(quick: bool, rounds: int | None) -> Comparison:
+    sizes = reconcile.QUICK if quick else reconcile.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return reconcile.run(sizes)
 
 
 def _workflows(quick: bool, rounds: int | None, recorder: Profiler | None) -> list[Comparison]:

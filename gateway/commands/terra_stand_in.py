@@ -48,14 +48,18 @@ _HOST = "127.0.0.1"
     help="Shape of lab reports: today's, or the one without type and user.",
 )
 @click.option(
+    "--without-data", is_flag=True, help="Answer requests for data as ever, and post none."
+)
+@click.option(
     "--fault", "faults", multiple=True, metavar="JSON", help="How it is to fail at first."
 )
-def terra_stand_in(
+def terra_stand_in(  # noqa: PLR0913, PLR0917 (an option each)
     port: int,
     target: str | None,
     file: Path | None,
     seed: int,
     lab_shape: str,
+    without_data: bool,
     faults: tuple[str, ...],
 ) -> None:
     """Play Terra: connect people who do not exist, and post made data of theirs, signed.
@@ -74,6 +78,7 @@ def terra_stand_in(
         url=f"http://{_HOST}:{port}",
         file=file,
         seed=seed,
+        data=not without_data,
         widget_path=settings.terra_widget_path,
         lab_field=settings.terra_lab_field,
         lab_shape=lab_shape,

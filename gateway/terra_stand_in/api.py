@@ -101,9 +101,10 @@ class Api:
             return self._at_once(kind, person, first, last)
         number = self._people.count("requests for data")
         reference = Chance(self._setup.seed, "request").id_of(str(number))
-        posts = deliveries.data(kind, person, first, last, reference)
-        self._people.post(posts, self._clock())
-        self._posting.wake_up()
+        if self._setup.data:
+            posts = deliveries.data(kind, person, first, last, reference)
+            self._people.post(posts, self._clock())
+            self._posting.wake_up()
         large = (last - first).days > deliveries.LARGE_DAYS
         more = {"message": "Large request submitted"} if large else {}
         user = person.as_user()

@@ -12,6 +12,7 @@ class StandIn:
 
     Shape:  target is where it posts, url where it is found itself; file keeps what it knows, None
             for a life without memory; lab_field is the form field in which it takes lab reports.
+            Where `data` is false, requests for data are answered, and no data is posted.
     """
 
     target: str
@@ -19,6 +20,7 @@ class StandIn:
     url: str
     file: Path | None = None
     seed: int = 1
+    data: bool = True
     widget_path: str = "/auth/generateWidgetSession"
     lab_field: str = "files"
     lab_shape: str = "typed"

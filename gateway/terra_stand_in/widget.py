@@ -7,6 +7,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from litestar import MediaType, Request, Response, Router, get, post
 from litestar.datastructures import State
+from litestar.params import FromPath
 
 from headwater.gateway.terra_stand_in import deliveries, pages
 from headwater.gateway.terra_stand_in.made_data import Chance
@@ -77,7 +78,7 @@ def widget_routes(widget: Widget) -> Router:
     """The pages of sessions."""
 
     @get("/{session_id:str}")
-    async def show(session_id: str) -> Response[bytes]:
+    async def show(session_id: FromPath[str]) -> Response[bytes]:
         wanted = widget.session(session_id)
         if wanted is None:
             return _html(pages.said("No such session", "It was not begun here."), 404)
@@ -86,7 +87,9 @@ def widget_routes(widget: Widget) -> Router:
         return _html(pages.choice(offered, str(wanted.get("reference_id") or "nobody")))
 
     @post("/{session_id:str}", status_code=200)
-    async def choose(session_id: str, request: Request[Any, Any, State]) -> Response[bytes]:
+    async def choose(
+        session_id: FromPath[str], request: Request[Any, Any, State]
+    ) -> Response[bytes]:
         wanted = widget.session(session_id)
         if wanted is None:
             return _html(pages.said("No such session", "It was not begun here."), 404)

@@ -1,8 +1,17 @@
-"""Somebody connects a wearable, and their past arrives, though Terra dies while it sends it."""
+"""A user connects a wearable, imports, uploads a lab report; whatever Terra does, it all arrives.
 
+One house for all of it: gateway, pipeline, projector and the house's own workflows, beside the
+stand-in for Terra.
+"""
+
+import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import LiteralString
 from uuid import uuid4
 
 import httpx
@@ -12,15 +21,28 @@ from psycopg import conninfo, sql
 
 from headwater.gateway.terra_stand_in.made_data import records_of
 from headwater.gateway.terra_stand_in.posting import DIED
-from tests.e2e.house import House, opened
+from tests.e2e.house import House, free_port, opened
 from tests.terra import KEYS, StandIn
+from tests.unit.gateway.issuer import AUDIENCE, ISSUER, key_set, token
 
 DAYS = 90
 USER = "user_past"
+PORT = free_port()
+
+
+REPORT = ("report.pdf", b"%PDF-1.7 a report", "application/pdf")
 
 
 @pytest.fixture(scope="module")
-def house(scratch: Path, postgres: str) -> Iterator[House]:
+def terra(scratch: Path) -> Iterator[StandIn]:
+    directory = scratch / "terra"
+    directory.mkdir()
+    with StandIn(directory, f"http://127.0.0.1:{PORT}/webhooks/terra") as terra:
+        yield terra
+
+
+@pytest.fixture(scope="module")
+def house(scratch: Path, postgres: str, terra: StandIn) -> Iterator[House]:
     name = f"terra_{uuid4().hex[:8]}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
@@ -28,47 +50,125 @@ def house(scratch: Path, postgres: str) -> Iterator[House]:
     dsn = f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
     directory = scratch / name
     directory.mkdir()
-    with opened(House(directory, dsn)) as opened_house:
-        yield opened_house
-
-
-def one(house: House, query: str) -> tuple[object, ...] | None:
-    with psycopg.connect(house.dsn) as connection:
-        return connection.execute(query).fetchone()
-
-
-def test_the_past_of_a_connection_arrives_once_though_terra_dies_while_it_is_sent(house: House):
-    target = f"{house.url()}/webhooks/terra"
-    with StandIn(house.directory, target) as terra:
-        house.settings |= {
-            "HEADWATER_TERRA_API": f"{terra.url}/v2",
-            "HEADWATER_TERRA_DEV_ID": "test",
-            "HEADWATER_TERRA_API_KEY": "test",
-        }
+    jwks = directory / "jwks.json"
+    jwks.write_bytes(key_set())
+    house = House(
+        directory,
+        dsn,
+        HEADWATER_TERRA_API=f"{terra.url}/v2",
+        HEADWATER_TERRA_DEV_ID="test",
+        HEADWATER_TERRA_API_KEY="test",
+        HEADWATER_JWKS=str(jwks),
+        HEADWATER_JWT_ISSUER=ISSUER,
+        HEADWATER_JWT_AUDIENCE=AUDIENCE,
+        HEADWATER_BLOBS=str(directory / "blobs"),
+    )
+    house.ports["gateway"] = PORT
+    with opened(house):
         house.start("worker2", "--app", "headwater")
-        terra.fail("die", after=20)
-        begin = f"{terra.url}/v2/auth/generateWidgetSession"
-        session = httpx.post(begin, json={"reference_id": USER}, headers=KEYS).json()
-        httpx.post(session["url"], data={"provider": "GARMIN"}).raise_for_status()
-        house.wait(lambda: terra.process.poll() is not None, "the stand-in to die")
-        assert terra.process.returncode == DIED
-        terra.start()
-        again = httpx.post(session["url"], data={"provider": "GARMIN"})
-        again.raise_for_status()
-        count = "select count(*) from daily_summary where steps is not null and sleep_minutes > 0"
-        house.wait(lambda: one(house, count) == (DAYS + 1,), "every day, and every night")
-        ended = "select count(*) from workflow_instance where workflow_name = 'terra-backfill'"
-        house.wait(lambda: one(house, f"{ended} and status = 'complete'") == (1,), "its end")
-        (user,) = httpx.get(f"{terra.url}/v2/subscriptions", headers=KEYS).json()["users"]
+        yield house
+
+
+def bearer(user: str = USER) -> str:
+    return token(sub=user, exp=int(time.time()) + 600)
+
+
+@pytest.fixture
+def user(house: House) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {bearer()}"}
+    with httpx.Client(base_url=house.url(), headers=headers, timeout=60) as client:
+        yield client
+
+
+def one(house: House, query: LiteralString, *given: str) -> tuple[object, ...] | None:
+    with psycopg.connect(house.dsn) as connection:
+        return connection.execute(query, given or None).fetchone()
+
+
+def ended(house: House, workflow: str) -> int:
+    query = "select 1 from workflow_instance where status = 'complete' and workflow_name = %s"
+    with psycopg.connect(house.dsn) as connection:
+        return len(connection.execute(query, (workflow,)).fetchall())
+
+
+def doctor(house: House, user_id: str) -> dict[str, str]:
+    """What `headwater doctor user` finds, by step."""
+    options = ["--token", bearer(user_id), "--url", house.url(), "--json"]
+    argv = [sys.executable, "-m", "headwater", "doctor", "user", user_id, *options]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    told = json.loads(done.stdout)
+    assert done.returncode == (0 if told["well"] else 1)
+    return {each["check"]: each["state"] for each in told["findings"]}
+
+
+def test_the_past_of_a_connection_arrives_once_though_terra_dies_while_it_is_sent(
+    house: House, terra: StandIn, user: httpx.Client
+):
+    terra.fail("die", after=20)
+    begun = user.post("/v1/connect", json={"providers": ["GARMIN"]})
+    assert begun.status_code == 200, begun.text
+    url = begun.json()["url"]
+    httpx.post(url, data={"provider": "GARMIN"}).raise_for_status()
+    house.wait(lambda: terra.process.poll() is not None, "the stand-in to die")
+    assert terra.process.returncode == DIED
+    terra.start()
+    httpx.post(url, data={"provider": "GARMIN"}).raise_for_status()
+    count = "select count(*) from daily_summary where steps is not null and sleep_minutes > 0"
+    house.wait(lambda: one(house, count) == (DAYS + 1,), "every day, and every night")
+    house.wait(lambda: ended(house, "terra-backfill") == 1, "its end")
+    (person,) = httpx.get(f"{terra.url}/v2/subscriptions", headers=KEYS).json()["users"]
     assert one(house, "select count(*) from workflow_instance where instance_id like '%-0'") == (1,)
     today = datetime.now(UTC).date()
     made = {}
     for back in range(DAYS + 1):
         day = today - timedelta(days=back)
-        (record,) = records_of("daily", 1, user["user_id"], "GARMIN", day)
+        (record,) = records_of("daily", 1, person["user_id"], "GARMIN", day)
         made[day] = record["distance_data"]["steps"]
     with psycopg.connect(house.dsn) as connection:
         found = connection.execute("select datetime, steps, user_id from daily_summary").fetchall()
     assert {day: steps for day, steps, _ in found} == made
     assert {user_id for _, _, user_id in found} == {USER}
+
+
+def test_a_user_sees_what_is_connected_and_imports_more_of_it(
+    house: House, terra: StandIn, user: httpx.Client
+):
+    me = user.get("/v1/me").json()
+    assert (me["user_id"], me["reconciled"]) == (USER, True)
+    assert [each["active"] for each in me["connections"]] == [True]
+    answer = user.post("/v1/import", json={"days": 2})
+    assert answer.status_code == 202, answer.text
+    assert (answer.json()["requests"], answer.json()["connections"]) == (4, 1)
+    house.wait(lambda: ended(house, "terra-import") == 1, "the import to end")
+    house.wait(lambda: terra.look()["waiting"] == 0, "everything to be posted")
+
+
+def test_a_lab_report_that_is_uploaded_twice_is_read_once_and_becomes_biomarkers(
+    house: House, terra: StandIn, user: httpx.Client
+):
+    def upload() -> dict[str, str]:
+        headers = {"idempotency-key": "first"}
+        answer = user.post("/v1/labs/upload", files={"file": REPORT}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, str] = answer.json()
+        return found
+
+    found = upload()
+    assert found["terra_status"] == "submitted"
+    upload_id = found["upload_id"]
+    status: LiteralString = "select terra_status from lab_uploads where id = %s"
+    house.wait(lambda: one(house, status, upload_id) == ("parsed",), "the report to be read")
+    read: LiteralString = "select count(*) > 3 from biomarkers_raw where upload_id = %s"
+    house.wait(lambda: one(house, read, upload_id) == (True,), "its results")
+    assert upload() == found
+    assert ended(house, "terra-lab") == 1
+    assert terra.look()["counts"]["lab reports"] == 1
+    assert one(house, "select count(*) from lab_uploads") == (1,)
+
+
+def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(house: House):
+    assert set(doctor(house, USER).values()) == {"ok"}
+    stranger = doctor(house, "user_nobody")
+    assert stranger["1 active connection"] == "problem"
     house.check()

@@ -1,0 +1,33 @@
+"""The stand-in for Terra, as far as it needs no process of its own."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from headwater.gateway.terra_stand_in.app import create_stand_in
+from headwater.gateway.terra_stand_in.people import Person
+from headwater.gateway.terra_stand_in.setup import StandIn
+
+KEYS = {"dev-id": "test", "x-api-key": "test"}
+NOW_MS = 1_782_900_000_000
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_without_data_a_request_is_taken_and_nothing_is_posted(data: bool):
+    person = Person("p1", "GARMIN", "user_1", "DAILY", "2026-01-01T00:00:00+00:00")
+    nowhere = "http://127.0.0.1:1/webhooks/terra"
+    setup = StandIn(target=nowhere, secret="s", url="http://here", data=data, people=(person,))
+
+    async def scenario() -> None:
+        # Nobody has started it, so nothing is posted: what it owes stays.
+        app = httpx.ASGITransport(create_stand_in(setup, lambda: NOW_MS, ()))
+        async with httpx.AsyncClient(transport=app, base_url="http://here") as client:
+            wanted = {"user_id": "p1", "start_date": "2026-06-28"}
+            answer = await client.get("/v2/daily", params=wanted, headers=KEYS)
+            assert (answer.status_code, answer.json()["status"]) == (200, "processing")
+            found = (await client.get("/stand-in")).json()
+        assert found["counts"]["requests for data"] == 1
+        assert (found["waiting"] > 0) is data
+
+    asyncio.run(scenario())
