@@ -3,15 +3,12 @@
 from datetime import datetime
 from typing import Final
 
-from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
+from headwater.processors.providers.results import NormalizeResult, Rejected
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.parts import (
-    Records,
-    combine,
     read_end,
-    read_records,
     read_start,
+    rows_of_records,
     utc_ms,
 )
 from headwater.processors.texts import fault_of, storable
@@ -50,18 +47,7 @@ def normalize_activity(
     Units:  as Terra sends them; duration_seconds is the end minus the start.
     Errors: Rejected records name the record and the field.
     """
-    records = read_records(event, delivery, _read)
-    if not isinstance(records, Records):
-        return records
-    workouts: dict[str, dict[str, Value]] = {}
-    for start, columns in records.found:
-        combine(workouts, start, columns)
-    stamp = event.stamp()
-    updates = [
-        RowUpdate(ACTIVITIES, (user_id, records.source, start), columns, stamp)
-        for start, columns in workouts.items()
-    ]
-    return normalized(updates, records.rejected)
+    return rows_of_records(ACTIVITIES, event, user_id, delivery, _read)
 
 
 def _read(

@@ -3,15 +3,12 @@
 from datetime import datetime
 from typing import Final
 
-from headwater.processors.columns import RowUpdate
-from headwater.processors.providers.results import NormalizeResult, Rejected, normalized
+from headwater.processors.providers.results import NormalizeResult, Rejected
 from headwater.processors.providers.terra import limits
 from headwater.processors.providers.terra.parts import (
-    Records,
-    combine,
     minutes,
     read_day,
-    read_records,
+    rows_of_records,
 )
 from headwater.schemas.providers.terra import (
     ActiveDurations,
@@ -47,18 +44,7 @@ def normalize_daily(
     Units:  durations arrive in seconds and rest in minutes.
     Errors: Rejected records name the record and the field.
     """
-    records = read_records(event, delivery, _read)
-    if not isinstance(records, Records):
-        return records
-    days: dict[str, dict[str, Value]] = {}
-    for day, columns in records.found:
-        combine(days, day, columns)
-    stamp = event.stamp()
-    updates = [
-        RowUpdate(DAILY_SUMMARY, (user_id, records.source, day), columns, stamp)
-        for day, columns in days.items()
-    ]
-    return normalized(updates, records.rejected)
+    return rows_of_records(DAILY_SUMMARY, event, user_id, delivery, _read)
 
 
 def _read(record: Daily, number: int, latest: datetime) -> tuple[str, dict[str, Value]] | Rejected:

@@ -8,12 +8,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from headwater.processors.columns import RowUpdate
 from headwater.processors.dates import read_date
-from headwater.processors.providers.results import Failed, Rejected, Skipped
+from headwater.processors.providers.results import (
+    Failed,
+    NormalizeResult,
+    Rejected,
+    Skipped,
+    normalized,
+)
 from headwater.processors.texts import fault_of
 from headwater.schemas.providers.terra import Dated, Delivery, Metadata, Unreadable, User
 from headwater.schemas.records import WebhookAdmitted
-from headwater.schemas.tables import Value
+from headwater.schemas.tables import Table, Value
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -85,6 +92,31 @@ def read_records(
         else:
             records.found.append(found)
     return records
+
+
+def rows_of_records(
+    table: Table,
+    event: WebhookAdmitted,
+    user_id: str,
+    delivery: Delivery[R],
+    read: Callable[[R, int, datetime], tuple[str, dict[str, Value]] | Rejected],
+) -> NormalizeResult:
+    """Makes rows of (user, source, key), where each record says one key and columns of it.
+
+    Shape:  `read` as in `read_records`; of records of one key the later one's columns stay.
+    """
+    records = read_records(event, delivery, read)
+    if not isinstance(records, Records):
+        return records
+    rows: dict[str, dict[str, Value]] = {}
+    for key, columns in records.found:
+        combine(rows, key, columns)
+    stamp = event.stamp()
+    updates = [
+        RowUpdate(table, (user_id, records.source, key), columns, stamp)
+        for key, columns in rows.items()
+    ]
+    return normalized(updates, records.rejected)
 
 
 def read_day(record: Dated, number: int, latest: datetime) -> str | Rejected:

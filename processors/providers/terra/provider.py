@@ -1,9 +1,11 @@
 """Terra, declared: where its deliveries come in, and what becomes of each type."""
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from headwater.processors.providers.lookups import CONNECTION, LAB_UPLOAD
 from headwater.processors.providers.provider import DeliveryType, Provider
+from headwater.processors.providers.results import NormalizeResult
 from headwater.processors.providers.terra.activity import normalize_activity
 from headwater.processors.providers.terra.auth import (
     CLOSING_TYPES,
@@ -40,6 +42,7 @@ from headwater.schemas.providers.terra import (
     decode_sleep,
 )
 from headwater.schemas.providers.terra_labs import decode_lab_failure, decode_lab_report
+from headwater.schemas.records import WebhookAdmitted
 from headwater.schemas.tables import (
     ACTIVITIES,
     BIOMARKERS,
@@ -47,35 +50,28 @@ from headwater.schemas.tables import (
     DAILY_SUMMARY,
     LAB_UPLOADS,
     SLEEP_SESSIONS,
+    Table,
 )
 
 __all__ = ["TERRA"]
 
+P = TypeVar("P")
+
+
+def _of_connection(
+    decode: Callable[[bytes], P],
+    normalize: Callable[[WebhookAdmitted, str, P], NormalizeResult],
+    *tables: Table,
+) -> DeliveryType[P]:
+    """A type whose rows are those of the connection's user."""
+    return DeliveryType(decode=decode, normalize=normalize, tables=tables, lookup=CONNECTION)
+
+
 _TYPES: Final[dict[str, DeliveryType[Any]]] = {
-    "daily": DeliveryType(
-        decode=decode_daily,
-        normalize=normalize_daily,
-        tables=(DAILY_SUMMARY,),
-        lookup=CONNECTION,
-    ),
-    "sleep": DeliveryType(
-        decode=decode_sleep,
-        normalize=normalize_sleep,
-        tables=(SLEEP_SESSIONS, DAILY_SUMMARY),
-        lookup=CONNECTION,
-    ),
-    "activity": DeliveryType(
-        decode=decode_activity,
-        normalize=normalize_activity,
-        tables=(ACTIVITIES,),
-        lookup=CONNECTION,
-    ),
-    "body": DeliveryType(
-        decode=decode_body,
-        normalize=normalize_body,
-        tables=(BIOMARKERS,),
-        lookup=CONNECTION,
-    ),
+    "daily": _of_connection(decode_daily, normalize_daily, DAILY_SUMMARY),
+    "sleep": _of_connection(decode_sleep, normalize_sleep, SLEEP_SESSIONS, DAILY_SUMMARY),
+    "activity": _of_connection(decode_activity, normalize_activity, ACTIVITIES),
+    "body": _of_connection(decode_body, normalize_body, BIOMARKERS),
     LAB_FAILED: DeliveryType(
         decode=decode_lab_failure,
         normalize=normalize_lab_failure,

@@ -4,20 +4,14 @@ Method: the command speaks to a real server on loopback, which gives what a gate
 """
 
 import base64
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from typing_extensions import override
 
 from headwater.gateway.commands.deliveries import deliveries
 from headwater.gateway.commands.operate import dlq, journey_rows
 from headwater.gateway.commands.terminal import columns_to_leave_out, show_rows
+from tests.fakes.json_server import answering
 
 EVENT = "5f1d7a84b2c9e03f6a1b8d7c4e2f9a60"
 ROW = {
@@ -43,41 +37,11 @@ WHOLE = {
 }  # fmt: skip
 
 
-@contextmanager
-def answering(answer: object) -> Iterator[tuple[str, list[str]]]:
-    """A server that gives one answer to everything, and what it was asked."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        @override
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def run(answer: object, *arguments: str) -> tuple[Result, str]:
-    with answering(answer) as (url, asked):
+    with answering(lambda _: answer) as (url, asked):
         result = CliRunner().invoke(deliveries, [*arguments, "--url", url])
     assert result.exit_code == 0, result.output
-    return result, asked[0]
+    return result, asked[0].path
 
 
 def test_a_listing_asks_for_what_is_named_and_is_whole_in_a_pipe() -> None:
@@ -137,7 +101,7 @@ def test_columns_drop_out_by_rank_and_ids_are_never_split(
 
 def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
     letter = {"partition": 3, "offset": 17, "reason": "no_connection", "message": "why"}
-    with answering({"rows": [letter], "cursor": None}) as (url, _):
+    with answering(lambda _: {"rows": [letter], "cursor": None}) as (url, _):
         result = CliRunner().invoke(dlq, ["list", "--url", url])
     names, values = (line.split("\t") for line in result.stdout.splitlines())
     assert dict(zip(names, values, strict=True))["place"] == "3/17"
@@ -145,7 +109,7 @@ def test_the_place_of_a_dead_letter_is_listed_as_other_commands_take_it():
 
 def test_to_replay_all_without_a_terminal_takes_yes():
     page = {"replayed": 2, "failed": 0, "results": [], "next": None}
-    with answering(page) as (url, asked):
+    with answering(lambda _: page) as (url, asked):
         result = CliRunner().invoke(dlq, ["replay", "--all", "--url", url])
         assert "expected --yes, or a terminal" in result.output
         assert "2 dead letters would be replayed" in result.output

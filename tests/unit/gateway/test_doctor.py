@@ -1,19 +1,15 @@
 """`headwater doctor`: what is found of a user in five steps, and of the house; exit codes tell."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from typing_extensions import override
 
 from headwater.gateway.commands import findings
 from headwater.gateway.commands.doctor import doctor
+from tests.fakes.json_server import Asked, answering
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 ACTIVE = {"terra_user_id": "t-1", "provider": "WHOOP", "active": True, "deactivated_at": None}
@@ -35,44 +31,15 @@ def user(connections: object = (ACTIVE,), waiting: object = (), **counts: int) -
     }
 
 
-@contextmanager
-def gateway(answers: dict[str, object]) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers each path as it is told, and what it was asked with which key."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            key = self.headers.get("authorization") or self.headers.get("x-admin-key")
-            asked.append(f"{self.path} {key}")
-            body = json.dumps(answers.get(path, {})).encode()
-            self.send_response(200 if path in answers else 404)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        @override
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def look(
     known: dict[str, Any], *more: str, **others: object
-) -> tuple[Result, list[Any], list[str]]:
+) -> tuple[Result, list[Any], list[Asked]]:
     answers: dict[str, object] = {
         "/admin/user/user_amara": known,
         "/admin/traces": {"traces": others.get("traces", [])},
         "/v1/me": others.get("me"),
     }
-    with gateway(answers) as (url, asked):
+    with answering(answers.get) as (url, asked):
         found = CliRunner().invoke(doctor, ["user", "user_amara", "--url", url, "--json", *more])
     return found, json.loads(found.stdout)["findings"] if found.stdout else [], asked
 
@@ -83,11 +50,11 @@ def test_a_user_whose_days_arrive_is_well():
     assert [step["check"][0] for step in steps] == ["1", "2", "3", "4", "5"]
     assert {step["state"] for step in steps} == {"ok"}
     assert not any(step["next"] for step in steps)
-    assert [each.split("?")[0].split()[0] for each in asked] == [
+    assert [each.path.partition("?")[0] for each in asked] == [
         "/admin/user/user_amara",
         "/admin/traces",
     ]
-    assert "level=error" in asked[1]
+    assert "level=error" in asked[1].path
 
 
 @pytest.mark.parametrize(
@@ -125,7 +92,7 @@ def test_each_step_says_what_it_found_and_the_command_that_comes_next(
 def test_with_a_token_terra_is_asked_through_me(me: object, state: str, found: str):
     _, steps, asked = look(user((GONE,)), "--token", "abc", me=me)
     assert (steps[1]["state"], found in steps[1]["found"]) == (state, True)
-    assert "/v1/me Bearer abc" in asked
+    assert Asked("/v1/me", "Bearer abc") in asked
 
 
 def test_an_id_goes_into_commands_quoted():

@@ -1,0 +1,49 @@
+"""A server in this process whose answers are JSON, for commands that ask a gateway."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+
+class Asked(NamedTuple):
+    """A request: its path with its query, and the key that came with it."""
+
+    path: str
+    key: str | None
+
+
+@contextmanager
+def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[Asked]]]:
+    """A server, and what it was asked; it answers by the path, with 404 where that gives None."""
+    asked: list[Asked] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            key = self.headers.get("authorization") or self.headers.get("x-admin-key")
+            asked.append(Asked(self.path, key))
+            answer = answer_of(self.path.partition("?")[0])
+            body = json.dumps({} if answer is None else answer).encode()
+            self.send_response(404 if answer is None else 200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        @override
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
