@@ -7,6 +7,8 @@ from typing import Any, Final
 from typing_extensions import override
 
 from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.graph.mermaid import to_mermaid
+from headwater.processors.graph.svg import to_svg
 
 #: What these hold is the author's: fields and schemas, not keys of ours.
 _AUTHORS_OWN: Final = frozenset(
@@ -52,6 +54,20 @@ class GraphWorkflow:
         Errors: DefinitionInvalid, with everything that is wrong.
         """
         return graph_of(self._document)
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart.
+
+        Errors: DefinitionInvalid.
+        """
+        return to_mermaid(self.graph().definition)
+
+    def to_svg(self) -> str:
+        """The graph as a picture.
+
+        Errors: DefinitionInvalid.
+        """
+        return to_svg(self.graph().definition)
 
     @override
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from headwater import Workflow, WorkflowTest
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
     "README.md",
+    "docs/graphs.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "workflows").glob("*.md")),
 )
 BLOCK = re.compile(r"^```python ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

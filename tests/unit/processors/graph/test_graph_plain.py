@@ -132,6 +132,8 @@ def test_a_graph_in_python_is_the_document_in_snake_case():
     )
     assert built.to_dict() == review()
     assert built.graph().definition.name == built.name == "review"
+    assert built.to_mermaid().startswith("flowchart TD")
+    assert built.to_svg().startswith("<svg ")
 
 
 def test_the_authors_own_names_keep_their_underscores():

@@ -1,0 +1,267 @@
+"""A naive runner of graphs, to hold planners against: it counts by looking at everything again.
+
+Tokens complete one by one, in whatever order the test draws. Nothing here is fast, and nothing is
+remembered that could be looked up.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from headwater.processors.expressions import Fault
+from headwater.processors.graph.completion import decide_completion
+from headwater.processors.graph.continuation import Arrival, decide_continuation
+from headwater.processors.graph.decisions import (
+    ActivateFanIn,
+    ApplyBranchOutput,
+    CancelTokens,
+    CompleteTokens,
+    CompleteWorkflow,
+    CreateToken,
+    Decision,
+    FailWorkflow,
+    InitializeWorkflow,
+    MarkForDispatch,
+    MarkWaiting,
+    SetContext,
+    TokenParams,
+)
+from headwater.processors.graph.definition import Transition
+from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.lifecycle import decide_start
+from headwater.processors.graph.mappings import map_input, map_output
+from headwater.processors.graph.paths import section_of, set_path
+from headwater.processors.graph.routing import decide_routing
+from headwater.processors.graph.scope import Branch, Context, Scope
+from headwater.processors.graph.synchronization import decide_branch_end, decide_synchronization
+from headwater.processors.graph.tokens import Counts, Fork, Token
+
+READY, WAITING, DONE, CANCELLED = "ready", "waiting", "done", "cancelled"
+
+
+class Model:
+    """One run of a graph."""
+
+    def __init__(self, graph: Graph, given: object) -> None:
+        self.graph = graph
+        self.tokens: dict[str, Token] = {}
+        self.status: dict[str, str] = {}
+        self.came_by: dict[str, str] = {}
+        self.forks: dict[str, Fork] = {}
+        self.outputs: dict[tuple[str, int], dict[str, Any]] = {}
+        self.items: dict[tuple[str, int], tuple[str, Any]] = {}
+        self.context = Context(input=given, state={}, output={})
+        self.activated: Counter[tuple[str, str]] = Counter()
+        self.merged: dict[tuple[str, str], set[int]] = {}
+        self.output: dict[str, Any] | None = None
+        self.error: str | None = None
+        self.apply(decide_start(graph, given).decisions, None)
+
+    def ready(self) -> list[str]:
+        return [each for each, status in self.status.items() if status == READY]
+
+    def run(self, pick: Callable[[list[str]], str], result: Callable[[Token, Any], Any]) -> None:
+        while self.error is None and (ready := self.ready()):
+            token = self.tokens[pick(ready)]
+            given = map_input(self.graph, token.node_ref, self.scope(token))
+            assert not isinstance(given, Fault)
+            self.complete(token, result(token, given))
+        if self.error is None:
+            self.apply(decide_completion(self.graph, Scope(self.context)).decisions, None)
+
+    def complete(self, token: Token, result: object) -> None:
+        self.apply(map_output(self.graph, token, self.scope(token), result).decisions, token)
+        if self.error is not None:
+            return
+        self.status[token.id] = DONE
+        planned = decide_routing(self.graph, token, self.scope(token), self.forks.__getitem__)
+        self.apply(planned.decisions, token)
+        self.settle()
+
+    def scope(self, token: Token) -> Scope:
+        items: dict[str, Any] = {}
+        at, branch = token, None
+        while at.fork is not None:
+            key = (at.fork, at.branch_index)
+            branch = branch or Branch(key[1], at.branch_total, self.outputs.get(key, {}))
+            if key in self.items:
+                items.setdefault(*self.items[key])
+            at = self.forks[at.fork].origin
+        return Scope(self.context, branch, items)
+
+    # -- decisions
+
+    def apply(self, decisions: tuple[Decision, ...], token: Token | None) -> None:
+        arrivals = []
+        for each in decisions:
+            if isinstance(each, CreateToken):
+                created = self.create(each.params, token)
+                if each.params.transition_ref is not None and token is not None:
+                    arrivals.append((created, self.graph.transition(each.params.transition_ref)))
+            else:
+                self.apply_one(each, token)
+        for created, transition in arrivals:
+            if self.error is None and transition.synchronization is not None:
+                self.arrive(created, transition)
+
+    def apply_one(self, decision: Decision, token: Token | None) -> None:
+        match decision:
+            case SetContext(path=path, value=value):
+                section, rest = section_of(path)
+                changed = set_path(getattr(self.context, section), rest, value)
+                self.context = self.context.with_changes(**{section: changed})
+            case ApplyBranchOutput(token_id=token_id, output=output):
+                owner = self.tokens[token_id]
+                assert owner.fork is not None
+                self.outputs[owner.fork, owner.branch_index] = dict(output)
+            case CompleteTokens(token_ids=ids):
+                self.status.update(dict.fromkeys(ids, DONE))
+            case CancelTokens(token_ids=ids):
+                self.status.update(dict.fromkeys(ids, CANCELLED))
+            case ActivateFanIn():
+                self.activate(decision, token)
+            case CompleteWorkflow(output=output):
+                self.output = dict(output)
+            case FailWorkflow(error=error):
+                self.error = error
+            case InitializeWorkflow():
+                pass
+            case _:
+                raise AssertionError(decision)
+
+    def create(self, params: TokenParams, origin: Token | None) -> Token:
+        token = Token(
+            id=f"t{len(self.tokens)}",
+            node_ref=params.node_ref,
+            path_id=params.path_id,
+            parent_token_id=params.parent_token_id,
+            sibling_group=params.sibling_group,
+            branch_index=params.branch_index,
+            branch_total=params.branch_total,
+            iteration_counts=params.iteration_counts,
+            fork=params.fork,
+        )
+        if params.fork is not None and params.fork not in self.forks:
+            assert origin is not None
+            self.forks[params.fork] = Fork(
+                id=params.fork,
+                group=params.sibling_group,
+                total=params.branch_total,
+                origin=origin,
+            )
+        if params.item_var is not None and params.fork is not None:
+            self.items[params.fork, params.branch_index] = (params.item_var, params.item)
+        self.tokens[token.id], self.status[token.id] = token, READY
+        self.came_by[token.id] = params.transition_ref or ""
+        return token
+
+    # -- meeting points
+
+    def arrive(self, token: Token, transition: Transition) -> None:
+        if self.status[token.id] != READY:
+            return
+        waiting = self.waiting(token.fork, token.node_ref)
+        counts = self.counts(token.fork, token.node_ref, token) if token.fork else None
+        counts = counts or Counts(total=0, completed=0, terminal=0)
+        planned = decide_synchronization(transition, token, counts, [each.id for each in waiting])
+        (decision,) = planned.decisions
+        if isinstance(decision, MarkWaiting):
+            self.status[token.id] = WAITING
+        elif not isinstance(decision, MarkForDispatch):
+            self.apply((decision,), token)
+
+    def waiting(self, fork: str | None, node_ref: str) -> list[Token]:
+        return [
+            each
+            for each in self.tokens.values()
+            if self.status[each.id] == WAITING and (each.fork, each.node_ref) == (fork, node_ref)
+        ]
+
+    def branch_of(self, token: Token, fork: str) -> int | None:
+        at = token
+        while at.fork is not None:
+            if at.fork == fork:
+                return at.branch_index
+            at = self.forks[at.fork].origin
+        return None
+
+    def counts(self, fork: str, node_ref: str, arrived: Token | None = None) -> Counts:
+        here = self.waiting(fork, node_ref) + ([arrived] if arrived else [])
+        moving = set()
+        for token in self.tokens.values():
+            # Who waits at a meeting point of this fork brings nothing more; of a nested one, may.
+            stays = self.status[token.id] == WAITING and token.fork == fork
+            if self.status[token.id] in (READY, WAITING) and not stays and token is not arrived:
+                moving.add(self.branch_of(token, fork))
+        total = self.forks[fork].total
+        return Counts(
+            total=total,
+            completed=len({each.branch_index for each in here}),
+            terminal=total - len(moving - {None}),
+        )
+
+    def settle(self) -> None:
+        """Branches that ended elsewhere may settle meeting points, and those again others."""
+        settled = True
+        while settled and self.error is None:
+            settled = False
+            for token in list(self.tokens.values()):
+                if self.status[token.id] != WAITING or token.fork is None:
+                    continue
+                transition = self.graph.transition(self.came_by[token.id])
+                waiting = self.waiting(token.fork, token.node_ref)
+                counts = self.counts(token.fork, token.node_ref)
+                planned = decide_branch_end(transition, waiting, counts)
+                if planned.decisions:
+                    self.apply(planned.decisions, token)
+                    settled = True
+                    break
+
+    def activate(self, found: ActivateFanIn, token: Token | None) -> None:
+        assert found.fork is not None
+        assert token is not None
+        fork = self.forks.get(found.fork)
+        if fork is None:
+            group = found.fan_in_path.partition(":")[0]
+            fork = self.forks[found.fork] = Fork(id=found.fork, group=group, total=0, origin=token)
+        key = (found.fork, found.node_ref)
+        self.activated[key] += 1
+        arrivals = [
+            Arrival(
+                token_id=each,
+                branch_index=self.tokens[each].branch_index,
+                transition_ref=self.came_by[each],
+                iteration_counts=self.tokens[each].iteration_counts,
+                output=self.outputs.get((found.fork, self.tokens[each].branch_index), {}),
+            )
+            for each in found.merged_token_ids
+        ]
+        self.merged[key] = {each.branch_index for each in arrivals}
+        in_flight = [
+            each.id
+            for each in self.tokens.values()
+            if self.branch_of(each, found.fork) is not None
+            and each.id not in found.merged_token_ids
+            and (
+                self.status[each.id] == READY
+                or (self.status[each.id] == WAITING and each.fork != found.fork)
+            )
+        ]
+        origin = fork.origin
+        around = None
+        if origin.fork is not None:
+            around = self.outputs.get((origin.fork, origin.branch_index), {})
+        planned = decide_continuation(
+            self.graph,
+            self.graph.transition(found.transition_ref),
+            fork,
+            arrivals,
+            in_flight=in_flight,
+            enclosing_output=around,
+            came_by=found.came_by,
+        )
+        for each in planned.decisions:
+            if isinstance(each, CreateToken):
+                self.create(each.params, None)
+            else:
+                self.apply_one(each, token)
