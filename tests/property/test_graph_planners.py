@@ -22,6 +22,7 @@ from headwater.processors.graph.decisions import (
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.mappings import map_input
 from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.graph.validation import quorum
 from tests.property.graph_model import CANCELLED, DONE, Model
 
 INPUT = {"few": [1, 2, 3], "one": [7], "none": []}
@@ -122,8 +123,11 @@ def done(graph: Graph, data: st.DataObject) -> Model:
 def test_every_token_ends_and_no_meeting_point_goes_on_twice(graph: Graph, data: st.DataObject):
     model = done(graph, data)
     assert set(model.activated.values()) <= {1}
-    for (fork, _), merged in model.merged.items():
+    for (fork, node_ref), merged in model.merged.items():
         assert merged <= set(range(model.forks[fork].total))
+        for way in graph.definition.transitions:
+            if way.to_node_ref == node_ref and way.synchronization is not None and merged:
+                assert len(merged) >= (quorum(way.synchronization.strategy) or 1)
     if model.error is None:
         assert set(model.status.values()) <= {DONE, CANCELLED}
         assert model.output is not None
