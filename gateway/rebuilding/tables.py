@@ -25,7 +25,13 @@ from headwater.processors.sources import providers_of
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.rebuilds import Example, Rebuild
-from headwater.projections.rebuilds.work import ChangedRow, RebuildWork, RowRecord, write_at_once
+from headwater.projections.rebuilds.work import (
+    ChangedRow,
+    RebuildWork,
+    RowRecord,
+    Wipes,
+    write_at_once,
+)
 from headwater.schemas.codec import decode_row, encode, encode_row
 from headwater.schemas.records import RowRebuilt
 from headwater.schemas.tables import Row, Table
@@ -99,13 +105,13 @@ class TableRebuild:
 
     async def build(self) -> None:
         """Makes the rows again, and says in what they differ."""
-        await self._compare(await self._follow())
+        await self._compare()
 
     async def switch(self) -> None:
         """Puts the rows that differ in the place of those that there are."""
         sent = self._found.sent
         if sent < 0:
-            await self._compare(await self._follow())
+            await self._compare()
         if sent <= 0:
             await self._write([_record(self._table, row, row.after) async for row in self._rows()])
         await self._tell(max(sent, 0), self._ends, back=False)
@@ -137,7 +143,14 @@ class TableRebuild:
         await self._work.progress(sum(ends), sum(ends))
         return ends
 
-    async def _compare(self, ends: list[int]) -> None:
+    async def _compare(self) -> None:
+        """Compares; once more if somebody was wiped meanwhile."""
+        while True:
+            wipes = await self._work.wipes()
+            if await self._compare_at(await self._follow(), wipes):
+                return
+
+    async def _compare_at(self, ends: list[int], wipes: Wipes) -> bool:
         await self._pipeline_reaches(ends)
         await self._rebuild.read_live(self._cluster, self._table)
         self._ends = ends
@@ -152,7 +165,7 @@ class TableRebuild:
                 before, after = (_encoded(self._table, row) for row in (found.before, found.after))
                 yield ChangedRow(number, found.partition, found.key, before, after)
 
-        await self._work.compared(rows(), counts, examples, ends)
+        return await self._work.compared(wipes, rows(), counts, examples, ends)
 
     async def _webhook_ends(self) -> list[int]:
         return [

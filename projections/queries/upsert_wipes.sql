@@ -9,6 +9,41 @@ unread as (
     delete from projection_errors e
     using wiped, json_array_elements_text(wiped.names) as name
     where position(convert_to(name, 'UTF8') in e.value) > 0
+),
+-- In keys, which are JSON, a name is quoted; in rows, which are Avro, its length comes first. So no
+-- longer name is taken for it.
+named as (
+    select
+        name, convert_to(to_json(name)::text, 'UTF8') as quoted,
+        case
+            when bytes < 64 then set_byte('\x00', 0, 2 * bytes)
+            else set_byte(set_byte('\x0000', 0, 2 * bytes & 127 | 128), 1, 2 * bytes >> 7)
+        end || convert_to(name, 'UTF8') as measured
+    from wiped, json_array_elements_text(wiped.names) as name,
+        octet_length(convert_to(name, 'UTF8')) as bytes
+),
+-- What a rebuild would put back, and shows.
+rebuilt as (
+    delete from rebuild_rows r
+    using named
+    where position(quoted in r.key) > 0
+       or position(measured in r.before) > 0
+       or position(measured in r.after) > 0
+),
+shown as (
+    update rebuilds r
+    set examples = (
+        select coalesce(jsonb_agg(example), '[]')
+        from jsonb_array_elements(r.examples) as example
+        where not exists (
+            select from named
+            where jsonb_path_exists(example, '$.** ? (@ == $name)', jsonb_build_object('name', name))
+        )
+    )
+    where exists (
+        select from named
+        where jsonb_path_exists(r.examples, '$.** ? (@ == $name)', jsonb_build_object('name', name))
+    )
 )
 insert into wipes (user_sha256, partition, wipe_id, found, ordered_at, done_at)
 select

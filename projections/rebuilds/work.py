@@ -1,10 +1,11 @@
 """Carrying out a rebuild, the side of Postgres: one connection, which holds the lock on it."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, Rollback
 
 from headwater.projections.deliveries.plan import plan
 from headwater.projections.errors import store_edge
@@ -13,7 +14,7 @@ from headwater.projections.projector.plan import Batch
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.rebuilds import Example
 
-__all__ = ["ChangedRow", "RebuildWork", "RowRecord"]
+__all__ = ["ChangedRow", "RebuildWork", "RowRecord", "Wipes"]
 
 _CONNECT_TIMEOUT_S: Final = 2
 _PAGE: Final = 1_000
@@ -27,6 +28,13 @@ class ChangedRow(NamedTuple):
     key: bytes
     before: bytes | None
     after: bytes | None
+
+
+class Wipes(NamedTuple):
+    """What changes with every wipe that Postgres hears of."""
+
+    number: int
+    latest: datetime | None
 
 
 class RowRecord(NamedTuple):
@@ -67,14 +75,25 @@ class RebuildWork:
         with store_edge("note the progress of a rebuild"):
             await self._do("rebuild_progress", applied=applied, total=total)
 
+    async def wipes(self) -> Wipes:
+        """Which wipes Postgres knows of."""
+        with store_edge("read which wipes there are"):
+            found = await self._do("wipes_known")
+            return Wipes(*await found.fetchone())
+
     async def compared(
         self,
+        wipes: Wipes,
         rows: Iterable[ChangedRow],
         counts: dict[str, int],
         examples: Sequence[Example],
         ends: Sequence[int],
-    ) -> None:
-        """Keeps the rows that differ, in the place of those of an earlier comparison."""
+    ) -> bool:
+        """Keeps the rows that differ, in the place of those of an earlier comparison.
+
+        Shape:  False, and nothing is kept, if somebody was wiped since these wipes were known: the
+                rows may be theirs.
+        """
         with store_edge("keep the rows of a rebuild"):
             connection = self._connected()
             async with connection.transaction():
@@ -88,6 +107,11 @@ class RebuildWork:
                     examples=orjson.dumps(examples, default=_plain).decode(),
                     ends=orjson.dumps(list(ends)).decode(),
                 )
+                await self._do("lock_wipes")
+                kept = await self.wipes() == wipes
+                if not kept:
+                    raise Rollback
+        return kept
 
     async def rows(self, after: int = 0) -> AsyncIterator[list[ChangedRow]]:
         """The rows that differ, some at a time."""

@@ -1,0 +1,2 @@
+select count(*), max(ordered_at)
+from wipes

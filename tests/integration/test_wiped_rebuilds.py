@@ -1,0 +1,101 @@
+"""A wipe takes a user's rows out of the rebuilds that Postgres keeps, and no other user's."""
+
+import asyncio
+import json
+
+import psycopg
+import pytest
+
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.statements import UPSERTS
+from headwater.projections.rebuilds.work import ChangedRow, RebuildWork
+from headwater.schemas.codec import encode_row
+from headwater.schemas.tables import CONNECTIONS, Row, Stamp
+
+
+@pytest.fixture(scope="module")
+def migrated(module_database: str) -> str:
+    migrate(module_database, print)
+    return module_database
+
+
+STAMP = Stamp(rank=0, sent_at_ms=1, updated_at_ms=1, event_id="e", partition=0, offset=0, version=1)
+
+
+def connection_of(subject: str, user: str) -> bytes:
+    """A row whose key does not say whose it is."""
+    at = CONNECTIONS.index["user_id"]
+    values = tuple(user if n == at else None for n in range(len(CONNECTIONS.columns)))
+    stamps = tuple(STAMP if n == at else None for n in range(len(CONNECTIONS.columns)))
+    return encode_row(CONNECTIONS, Row((subject,), values, stamps))
+
+
+@pytest.mark.parametrize("user", ["user_1", "u" * 70, 'a "quoted" ü'])
+def test_rows_and_examples_of_the_user_go_and_those_of_others_stay(migrated: str, user: str):
+    other = user + "2"
+    kept = [
+        (0, b'["%b","garmin"]' % other.encode(), b"x", None),
+        (1, b'["t-1"]', None, connection_of("t-1", other)),
+    ]
+    gone = [
+        (2, json.dumps([user, "garmin"], ensure_ascii=False).encode(), b"x", None),
+        (3, b'["t-2"]', connection_of("t-2", user), None),
+        (4, b'["t-3"]', None, connection_of("t-3", user)),
+    ]
+    examples = [
+        {"kind": "removed", "key": {"user_id": each}, "columns": {"steps": [1, None]}}
+        for each in (user, other)
+    ]
+    wipe = {
+        "user_sha256": "d",
+        "partition": 0,
+        "wipe_id": "w",
+        "names": [user],
+        "found": {},
+        "ordered_at_ms": 1,
+        "done_at_ms": 0,
+    }
+    with psycopg.connect(migrated) as connection:
+        connection.execute("delete from rebuilds")
+        connection.execute(
+            "insert into rebuilds (id, projection, version, dry_run, state, examples) "
+            "values ('r', 'daily_summary', 2, false, 'switched', %s)",
+            [json.dumps(examples)],
+        )
+        for row in kept + gone:
+            connection.execute("insert into rebuild_rows values ('r', %s, 0, %s, %s, %s)", row)
+        connection.execute(UPSERTS["wipes"], {"rows": json.dumps([wipe])})
+        rows = connection.execute("select number from rebuild_rows order by number").fetchall()
+        shown = connection.execute("select examples from rebuilds where id = 'r'").fetchone()
+        connection.execute("delete from rebuilds")
+        connection.execute("delete from wipes")
+    assert rows == [(0,), (1,)]
+    assert shown == (examples[1:],)
+
+
+def test_a_comparison_that_a_wipe_has_overtaken_is_not_kept(migrated: str):
+    row = ChangedRow(0, 0, b'["user_1","garmin"]', b"x", None)
+    counts = {"added": 0, "removed": 1, "changed": 0}
+    wiped = "insert into wipes values ('d', 0, 'w', '{}', now(), null)"
+
+    async def scenario(connection: psycopg.Connection) -> list[bool]:
+        work = RebuildWork(migrated, "r")
+        assert await work.begin()
+        try:
+            known = await work.wipes()
+            first = await work.compared(known, [row], counts, [], [1])
+            connection.execute(wiped)
+            return [first, await work.compared(known, [], counts, [], [1])]
+        finally:
+            await work.close()
+
+    with psycopg.connect(migrated, autocommit=True) as connection:
+        connection.execute(
+            "insert into rebuilds (id, projection, version, dry_run, state) "
+            "values ('r', 'daily_summary', 2, false, 'building')"
+        )
+        assert asyncio.run(scenario(connection)) == [True, False]
+        kept = connection.execute("select count(*) from rebuild_rows").fetchone()
+        connection.execute("delete from rebuilds")
+        connection.execute("delete from wipes")
+    assert kept == (1,), "the comparison before stays whole"
