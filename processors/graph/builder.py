@@ -12,7 +12,7 @@ from headwater.processors.graph.svg import to_svg
 
 #: What these hold is the author's: fields and schemas, not keys of ours.
 _AUTHORS_OWN: Final = frozenset(
-    {"input_mapping", "output_mapping", "input_schema", "context_schema", "output_schema"}
+    {"inputMapping", "outputMapping", "inputSchema", "contextSchema", "outputSchema"}
 )
 
 
@@ -76,10 +76,8 @@ class GraphWorkflow:
 
 def _camel(part: Any) -> Any:  # noqa: ANN401
     if isinstance(part, Mapping):
-        return {
-            _camel_key(key): value if key in _AUTHORS_OWN else _camel(value)
-            for key, value in part.items()
-        }
+        keyed = {_camel_key(key): value for key, value in part.items()}
+        return {key: each if key in _AUTHORS_OWN else _camel(each) for key, each in keyed.items()}
     if isinstance(part, (list, tuple)):
         return [_camel(each) for each in part]
     return part

@@ -141,9 +141,13 @@ def test_the_authors_own_names_keep_their_underscores():
         name="g",
         initial_node_ref="a_b",
         input_schema={"properties": {"first_name": {"type": "string"}}},
-        nodes=[{"ref": "a_b", "task": "noop", "input_mapping": {"first_name": "input.first_name"}}],
+        nodes=[
+            {"ref": "a_b", "task": "noop", "input_mapping": {"first_name": "input.first_name"}},
+            {"ref": "c", "task": "noop", "inputMapping": {"first_name": "input.first_name"}},
+        ],
     )
-    assert built.to_dict()["nodes"][0]["inputMapping"] == {"first_name": "input.first_name"}
+    for each in built.to_dict()["nodes"]:
+        assert each["inputMapping"] == {"first_name": "input.first_name"}
     assert "first_name" in built.to_dict()["inputSchema"]["properties"]
 
 
