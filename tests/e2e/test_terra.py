@@ -34,10 +34,9 @@ REPORT = ("report.pdf", b"%PDF-1.7 a report", "application/pdf")
 
 
 @pytest.fixture(scope="module")
-def terra(scratch: Path) -> Iterator[StandIn]:
-    directory = scratch / "terra"
-    directory.mkdir()
-    with StandIn(directory, f"http://127.0.0.1:{PORT}/webhooks/terra") as terra:
+def terra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    target = f"http://127.0.0.1:{PORT}/webhooks/terra"
+    with StandIn(tmp_path_factory.mktemp("terra"), target) as terra:
         yield terra
 
 

@@ -57,10 +57,8 @@ class Instances:
 
 
 @pytest.fixture(scope="module")
-def stand_in(scratch: Path) -> Iterator[StandIn]:
-    directory = scratch / "user-routes"
-    directory.mkdir()
-    with StandIn(directory, Taken().url) as running:
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with StandIn(tmp_path_factory.mktemp("stand-in"), Taken().url) as running:
         yield running
 
 
