@@ -43,7 +43,7 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.statuses import RunStatus
-from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY
+from headwater.schemas.topics import TOPICS, WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.embedded import EmbeddedKafka
@@ -243,8 +243,9 @@ class WorkflowHouse:
         await admin.start()
         try:
             await admin.create_topics([NewTopic(PUBLISHED, PARTITIONS, 1)])
-            stamped = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
-            stamped["max.message.bytes"] = str(11 * 1024 * 1024)
+            # Kafka forgets whatever else was set for the topic.
+            (history,) = (topic for topic in TOPICS if topic.name == WORKFLOW_HISTORY)
+            stamped = {**history.config(replication=1), "message.timestamp.type": "LogAppendTime"}
             await admin.alter_configs(
                 [ConfigResource(ConfigResourceType.TOPIC, WORKFLOW_HISTORY, configs=stamped)]
             )
