@@ -227,6 +227,33 @@ class HistoryPage(Answer, frozen=True, kw_only=True):
     logs_has_next_page: bool | None = None
 
 
+class Token(Answer, frozen=True, kw_only=True):
+    """A token of a graph's run."""
+
+    id: str
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    node_ref: str
+    status: str
+    path_id: str
+    parent_token_id: str | None
+    sibling_group: str | None
+    branch_index: int
+    branch_total: int
+    iteration_counts: dict[str, int]
+    attempts: int
+    input: Annotated[Any, _means("What its task was given.")]
+    result: Annotated[Any, _means("What its task gave.")]
+    error: Failure | None
+    next_retry_at: datetime | None
+    reason: str | None
+    child_workflow_name: str | None
+    child_instance_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in a run, whole.
 
@@ -237,7 +264,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Step]
     events: list[Event]
     logs: list[LogLine]
-    tokens: list[Any] = []
+    tokens: list[Token] = []
 
 
 class Ticked(Answer, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.history import Failure, RunErrored, RunEvent
+from headwater.schemas.history import Failure, RunCommand, RunErrored, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -38,7 +38,21 @@ class ReplayEngine:
 
     # -- deciding
 
-    decide_command = staticmethod(decide_command)
+    @staticmethod
+    def decide_command(  # noqa: PLR0913, the port's
+        run: CodeRun | None,
+        instance_id: str,
+        command: RunCommand,
+        *,
+        workflow: str,
+        sent_at_ms: int,
+        now_ms: int,
+        seed: str,
+    ) -> Decision:
+        """Decides a command."""
+        return decide_command(
+            run, instance_id, command, sent_at_ms=sent_at_ms, now_ms=now_ms, seed=seed
+        )
 
     def decide(self, run: CodeRun, request: Request, now_ms: int) -> Decision:
         """Decides a request; each has its own function."""

@@ -26,6 +26,7 @@ from headwater.schemas.history import (
     Json,
     LogWritten,
     LoopAdvanced,
+    OfGraph,
     PostsQueued,
     PostsSent,
     RollbackFailed,
@@ -152,6 +153,7 @@ def message_for_host(  # noqa: PLR0911, one for each event
             | RunTerminated()
             | RunCompleted()
             | RunErrored()
+            | OfGraph()
         ):
             return None
 

@@ -29,19 +29,21 @@ class Engine(Protocol[R]):
 
     # -- deciding
 
-    def decide_command(
+    def decide_command(  # noqa: PLR0913, what is known of it
         self,
         run: R | None,
         instance_id: str,
         command: RunCommand,
         *,
+        workflow: str,
         sent_at_ms: int,
         now_ms: int,
         seed: str,
     ) -> Decision:
         """Decides a command.
 
-        Shape:  without a run the command creates its instance; the seed is used if a run begins.
+        Shape:  without a run the command creates an instance of the workflow; the seed is used if a
+                run begins.
         """
 
     def decide(self, run: R, request: Request, now_ms: int) -> Decision:

@@ -11,6 +11,7 @@ from typing import Final
 from headwater.schemas.history import (
     EntryCompleted,
     EntryErrored,
+    FanInActivated,
     RunCompleted,
     RunErrored,
     RunPaused,
@@ -21,6 +22,8 @@ from headwater.schemas.history import (
     StepCompleted,
     StepFailed,
     StepsRetried,
+    TasksDispatched,
+    TokenCompleted,
 )
 from headwater.schemas.statuses import RunStatus
 
@@ -40,4 +43,7 @@ TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     StepCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     EntryCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     EntryErrored: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    TasksDispatched: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
+    TokenCompleted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
+    FanInActivated: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
 }

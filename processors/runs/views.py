@@ -1,4 +1,4 @@
-"""The history of one run as people read it: steps, events and logs, folded from the log."""
+"""The history of one run as people read it: steps, tokens, events, logs, folded from the log."""
 
 from dataclasses import dataclass, field
 
@@ -7,6 +7,8 @@ import msgspec
 from headwater.processors.runs.engine import Engines, engine_of
 from headwater.processors.runs.folding import fold
 from headwater.processors.runs.state import Entry, Run
+from headwater.processors.runs.token_views import TokenView, taken_up
+from headwater.processors.runs.token_views import apply as apply_to_tokens
 from headwater.schemas.history import (
     EntryCompleted,
     EntryRolledBack,
@@ -36,6 +38,7 @@ class RunView:
     engines: Engines
     state: Run | None = None
     events: dict[str, EventView] = field(default_factory=dict)
+    tokens: dict[int, TokenView] = field(default_factory=dict)
     logs: list[tuple[int, LogWritten]] = field(default_factory=list)
     rolled_back_at_ms: dict[str, int] = field(default_factory=dict)
     rollback_failed_at_ms: dict[str, int] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class RunView:
         """Applies a record that counts."""
         self.state = fold(self.engines, self.state, record)
         for event in record.events:
+            apply_to_tokens(self.tokens, event, record.at_ms)
             match event:
                 case EventReceived():
                     self.events[event.event_id] = EventView(
@@ -93,6 +97,7 @@ def runs(engines: Engines, records: list[HistoryAppended]) -> dict[int, RunView]
             view = found[record.run_number] = RunView(engines, before)
             if first.kept is not None:
                 view.events = found[record.run_number - 1].untaken()
+                view.tokens = taken_up(found[record.run_number - 1].tokens)
         if view is not None:
             view.apply(record)
             before = view.state

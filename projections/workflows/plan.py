@@ -28,13 +28,19 @@ from headwater.projections.workflows.rows import (
     StepRow,
 )
 from headwater.schemas.history import (
+    BranchChanged,
     CommandRejected,
+    ContextChanged,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
+    FanInActivated,
+    ForkEnded,
+    ForkOpened,
+    GraphStarted,
     HistoryAppended,
     HostLost,
     InstanceDeleted,
@@ -56,6 +62,15 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
     StepStarted,
+    SubworkflowStarted,
+    TasksDispatched,
+    TaskUnderWay,
+    TokenArrived,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    TokensCreated,
+    TokensTimedOut,
 )
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -368,6 +383,21 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     RollbackStarted: _nothing_more,
     RollbackFailed: _nothing_more,
     HostLost: _nothing_more,
+    GraphStarted: _nothing_more,
+    ForkOpened: _nothing_more,
+    TokensCreated: _nothing_more,
+    TasksDispatched: _nothing_more,
+    TaskUnderWay: _nothing_more,
+    TokenCompleted: _nothing_more,
+    TokenFailed: _nothing_more,
+    ContextChanged: _nothing_more,
+    BranchChanged: _nothing_more,
+    TokenArrived: _nothing_more,
+    FanInActivated: _nothing_more,
+    TokensCancelled: _nothing_more,
+    TokensTimedOut: _nothing_more,
+    ForkEnded: _nothing_more,
+    SubworkflowStarted: _nothing_more,
 }
 
 #: Instances, steps, events and lines of workflows.

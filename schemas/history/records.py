@@ -10,10 +10,11 @@ import msgspec
 
 from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.commands import Command
+from headwater.schemas.history.graph import GraphEvent
 from headwater.schemas.history.notes import CommandRejected, InstanceDeleted, PartitionClaimed
 from headwater.schemas.history.runs import LifeEvent
 
-RunEvent: TypeAlias = LifeEvent | CodeEvent
+RunEvent: TypeAlias = LifeEvent | CodeEvent | GraphEvent
 LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected | InstanceDeleted
 
 #: A record that no command caused.

@@ -25,7 +25,7 @@ import msgspec
 import uvloop
 
 from headwater.processors.replay.commands import Raise
-from headwater.processors.replay.host_messages import FromHost, ToHost
+from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.host_messages import Forget, Requested
 from headwater.schemas.failures import UNSERIALISABLE
 from headwater.schemas.history import Failure
@@ -33,7 +33,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox
 from headwater.streams.code_host.frames import UNSENDABLE, Pipe, frames_of
-from headwater.streams.code_host.host import Host
+from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.house_app import HOUSE_APP, house_workflows
 from headwater.streams.code_host.threads import Threads
 from headwater.streams.replay.forbidden import refuse_in_workflows

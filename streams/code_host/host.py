@@ -7,10 +7,11 @@ the real event loop.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from headwater.processors.graph.host_messages import CallTasks, DropTasks, ToTaskHost
 from headwater.processors.replay.commands import Raise
 from headwater.processors.replay.host_messages import (
     Activate,
@@ -20,14 +21,20 @@ from headwater.processors.replay.host_messages import (
     HandlerAgain,
     HandlerDone,
     Resolved,
-    ToHost,
 )
+from headwater.processors.replay.host_messages import ToHost as ToCodeHost
 from headwater.processors.runs.host_messages import Ask, Drop, Forget, Requested, Started
 from headwater.schemas.failures import WORKFLOW_NOT_FOUND, WORKFLOW_PARAMS_INVALID
 from headwater.schemas.history import Failure
+from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.hosted_run import CallSync, HostedRun, HostServices
+from headwater.streams.code_host.hosted_tasks import BUILT_IN, HostedTasks
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow, read_params
+
+NO_TASKS: Final[Mapping[str, Task]] = {}
+#: What owners send hosts.
+ToHost: TypeAlias = ToCodeHost | ToTaskHost
 
 
 async def in_place(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
@@ -36,7 +43,7 @@ async def in_place(function: Callable[..., Any], *arguments: Any) -> Any:  # noq
 
 
 class Host:
-    """The workflows of one process.
+    """The workflows of one process, and the tasks of graphs.
 
     Shape:  `emit` is called with each message for owners; who sends them gathers them into frames.
     """
@@ -48,12 +55,15 @@ class Host:
         emit: Callable[[FromHost], None],
         now_ms: Callable[[], int],
         call_sync: CallSync = in_place,
+        tasks: Mapping[str, Task] = NO_TASKS,
     ) -> None:
         refuse_in_workflows()
         self._workflows = dict(workflows)
         self._emit = emit
         self._services = HostServices(emit, now_ms, call_sync)
+        self._tasks = {**BUILT_IN, **tasks}
         self._runs: dict[int, HostedRun] = {}
+        self._graphs: dict[int, HostedTasks] = {}
 
     # -- messages of owners
 
@@ -64,6 +74,10 @@ class Host:
         for message in messages:
             if isinstance(message, Activate):
                 self._activate(message)
+            elif isinstance(message, CallTasks):
+                self._call_tasks(message)
+            elif message.activation in self._graphs:
+                self._pass_on_tasks(self._graphs[message.activation], message)
             else:
                 run = self._runs.get(message.activation)
                 if run is not None:
@@ -93,6 +107,25 @@ class Host:
         self._runs[message.activation] = run
         run.activation.proceed()
 
+    def _call_tasks(self, message: CallTasks) -> None:
+        hosted = self._graphs.get(message.activation)
+        if hosted is None:
+            hosted = HostedTasks(self._services, message, self._tasks)
+            self._graphs[message.activation] = hosted
+        hosted.call(message.calls)
+
+    def _pass_on_tasks(self, hosted: HostedTasks, message: ToHost) -> None:
+        match message:
+            case Drop():
+                hosted.drop((message.key,))
+            case DropTasks():
+                hosted.drop(message.keys)
+            case Forget():
+                del self._graphs[message.activation]
+                hosted.close()
+            case _:
+                pass
+
     def _refuse(self, message: Activate, code: str, why: str) -> None:
         self._emit(Requested(message.activation, Raise(Failure(code, why))))
 
@@ -116,14 +149,17 @@ class Host:
             case Forget():
                 del self._runs[message.activation]
                 run.close()
-            case Activate():
+            case Activate() | CallTasks() | DropTasks():
                 pass
 
     def stop(self) -> None:
         """Lets everything go."""
         for run in self._runs.values():
             run.close()
+        for tasks in self._graphs.values():
+            tasks.close()
         self._runs.clear()
+        self._graphs.clear()
 
     # -- attempts
 

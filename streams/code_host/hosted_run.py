@@ -7,7 +7,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -50,12 +50,19 @@ _FAILED: Final = (StepRaised, RollbackRaised, BeginRollback, Raise)
 _OWNERS_POLICY: Final = RetryPolicy(0, 0, "constant")
 
 
+class Holder(Protocol):
+    """Who has attempts under way: the run of an activation."""
+
+    number: int
+    attempts: dict[str, "Attempt"]
+
+
 class Attempt:
     """An attempt that is under way; `attempts` of its run has it as long as it counts."""
 
     __slots__ = ("call", "key", "number", "run", "task")
 
-    def __init__(self, run: "HostedRun", key: str, number: int, call: Call | None = None) -> None:
+    def __init__(self, run: "Holder", key: str, number: int, call: Call | None = None) -> None:
         self.run = run
         self.key = key
         self.number = number
@@ -191,7 +198,7 @@ class HostedRun:
         tx = StepTx() if call.wants_tx else None
         command: StepReturned | StepRaised
         try:
-            value = await self._invoke(call.callback, *(() if tx is None else (tx,)))
+            value = await invoke(self._services, call.callback, *(() if tx is None else (tx,)))
             command = StepReturned(
                 call.reached,
                 number,
@@ -218,26 +225,28 @@ class HostedRun:
         failed: BaseException | None = None
         ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number))
         try:
-            await self._invoke(handler, output)
+            await invoke(self._services, handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps
             failed = error
         if attempt.counts():
             self._end(attempt)
             self.activation.handler_ended(attempt.key, failed)
 
-    async def _invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-        if inspect.iscoroutinefunction(function):
-            return await function(*arguments)
-        try:
-            value = await self._services.call_sync(function, *arguments)
-        except RuntimeError as error:
-            if not _NO_LOOP.search(str(error)):
-                raise
-            # In its thread is none. What needs one, as `lambda: asyncio.gather(...)` does, is
-            # written for it, and blocks nothing.
-            value = function(*arguments)
-        # A lambda that calls an async function gives its coroutine.
-        return await value if inspect.isawaitable(value) else value
+
+async def invoke(services: HostServices, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+    """Calls an author's function, which may be async, where it blocks nobody."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    try:
+        value = await services.call_sync(function, *arguments)
+    except RuntimeError as error:
+        if not _NO_LOOP.search(str(error)):
+            raise
+        # In its thread is none. What needs one, as `lambda: asyncio.gather(...)` does, is
+        # written for it, and blocks nothing.
+        value = function(*arguments)
+    # A lambda that calls an async function gives its coroutine.
+    return await value if inspect.isawaitable(value) else value
 
 
 def _raised(call: Call, number: int, error: BaseException) -> StepRaised:

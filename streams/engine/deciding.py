@@ -49,6 +49,7 @@ class CommandDecider:
             run,
             sent.instance_id,
             command,
+            workflow=sent.workflow,
             sent_at_ms=sent.sent_at_ms,
             now_ms=now_ms,
             seed=self._draw_seed() if creates or isinstance(command, RestartRun) else "",

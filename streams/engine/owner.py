@@ -33,6 +33,7 @@ from headwater.schemas.history import (
     InstanceDeleted,
     LogWritten,
     LoopAdvanced,
+    OfGraph,
     PostsQueued,
     PostsSent,
     RollbackFailed,
@@ -49,6 +50,9 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
     StepStarted,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
     instance_key,
 )
 from headwater.schemas.statuses import RunStatus
@@ -272,18 +276,26 @@ class Owner:
         self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
         return live
 
-    def _follow(self, live: LiveInstance, event: RunEvent, sequence: int) -> None:
+    def _follow(  # noqa: C901, PLR0912, one for each event
+        self, live: LiveInstance, event: RunEvent, sequence: int
+    ) -> None:
         """What an event means for the code and for others, once it is durable."""
         if isinstance(event, StepFailed):
             self._activations.attempt_failed(live, event.key)
+        elif isinstance(event, TokenFailed):
+            self._activations.attempt_failed(live, str(event.token))
         message = live.engine.message_for_host(live.run, event, live.activation or 0, sequence)
         if message is not None:
             self._activations.send(live, message)
         match event:
             case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
                 self._activations.attempts_ended(live, event.key)
+            case TokenCompleted() | TokenFailed():
+                self._activations.attempts_ended(live, str(event.token))
             case EntriesCancelled():
                 self._activations.attempts_ended(live, *event.keys)
+            case TokensCancelled():
+                self._activations.attempts_ended(live, *map(str, event.tokens))
             case PostsQueued():
                 self._staging.effect(Queued(live.key, event.posts))
             case RunResumed():
@@ -309,6 +321,7 @@ class Owner:
                 | HostLost()
                 | RunPaused()
                 | RunStarted()
+                | OfGraph()
             ):
                 pass
 
@@ -463,5 +476,5 @@ class Owner:
                 self._request(live, lost(started, reason), now_ms)
             if number == turn:
                 self._request(live, HostGone(reason), now_ms)
-            elif live.run.status is RunStatus.ACTIVE:
+            if live.engine.is_runnable(live.run, now_ms):
                 self._activations.make_ready(live, Priority.CONTINUE, now_ms)

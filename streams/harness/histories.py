@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from headwater.processors.replay.state import Entry
+from headwater.processors.runs.token_views import TokenView
 from headwater.processors.runs.views import RunView
 from headwater.schemas import history
-from headwater.schemas.answers import Event, Failure, History, LogLine, Step
+from headwater.schemas.answers import Event, Failure, History, LogLine, Step, Token
 from headwater.schemas.history import Json
 from headwater.schemas.statuses import EntryKind
 from headwater.streams.authoring.arguments import aware
@@ -32,6 +33,7 @@ def history_of(view: RunView, workflow: str, instance_id: str, number: int) -> H
         steps=[_step(key, entry, view, run) for key, entry in view.steps()],
         events=list(_events(view, run)),
         logs=list(_logs(view, run)),
+        tokens=[_token(each, run) for each in view.tokens.values()],
     )
 
 
@@ -108,6 +110,32 @@ def _logs(view: RunView, run: _OfRun) -> Iterator[LogLine]:
             is_replay=line.is_replay,
             created_at=aware(at_ms),
         )
+
+
+def _token(token: TokenView, run: _OfRun) -> Token:
+    child = token.child
+    return Token(
+        id=str(token.number),
+        **run,
+        node_ref=token.node,
+        status=token.status,
+        path_id=token.path,
+        parent_token_id=None if token.parent is None else str(token.parent),
+        sibling_group=token.group,
+        branch_index=token.branch,
+        branch_total=token.total,
+        iteration_counts=token.taken,
+        attempts=token.attempts,
+        input=value_of(token.input),
+        result=value_of(token.result),
+        error=error_of(token.failure),
+        next_retry_at=_time(token.retry_at_ms),
+        reason=token.reason,
+        child_workflow_name=child.workflow if child else None,
+        child_instance_id=child.instance_id if child else None,
+        created_at=aware(token.created_at_ms),
+        updated_at=aware(token.updated_at_ms),
+    )
 
 
 def _types(entry: Entry) -> str | list[str] | None:

@@ -16,8 +16,10 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from headwater.processors.graph.builder import GraphWorkflow
+from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.replay.engine import ReplayEngine
-from headwater.processors.replay.host_messages import FromHost, ToHost
+from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
@@ -35,8 +37,9 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.tasks import Task
 from headwater.streams.authoring.values import decode, encode
-from headwater.streams.code_host.host import Host
+from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Queued, command_of
@@ -45,6 +48,7 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import restore
 from headwater.streams.engine.step_database import failed
 from headwater.streams.engine.turns import Flight, Partition
+from headwater.streams.harness.given import Given
 from headwater.streams.harness.memory_database import MemoryDatabase
 from headwater.streams.harness.test_instance import TestInstance, instance_id_of
 from headwater.streams.replay.workflow import Workflow
@@ -86,37 +90,35 @@ class Listed(list[Any]):
 class WorkflowTest:
     """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`.
 
-    Shape:  kinds are workflows without code, by name, whose kinds are those of more engines.
+    Shape:  workflows are code, or definitions of graphs, whose nodes name the tasks; kinds are
+            workflows without code, by name, whose kinds are those of more engines.
     """
 
     __test__ = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, what a world is made of
         self,
-        workflows: Iterable[Workflow],
+        workflows: Iterable[Workflow | GraphWorkflow | Mapping[str, Any]],
         *,
+        tasks: Iterable[Task] = (),
         seed: int = 0,
         start: str | datetime | float = "2026-01-01T00:00:00Z",
         max_steps: int = ENTRIES_MAX,
         engines: Sequence[Engine[Any]] = (),
         kinds: Mapping[str, str] | None = None,
     ) -> None:
-        replay = ReplayEngine(max_steps)
-        self._engines: Engines = {each.kind: each for each in (replay, *engines)}
-        self._workflows: dict[str, Workflow] = {}
-        given: object = workflows
-        if not isinstance(given, Iterable) or isinstance(given, str):
-            raise TypeError(f"expected workflows, as in WorkflowTest([order]), found {given!r:.80}")
-        for each in workflows:
-            if not isinstance(each, Workflow):
-                raise TypeError(f"expected a workflow made by @workflow(...), found {each!r}")
-            each.check()
-            if each.name in self._workflows:
-                raise ValueError(f"expected each name once, found two workflows {each.name!r}")
-            self._workflows[each.name] = each
-        self._kinds = dict.fromkeys(self._workflows, replay.kind) | dict(kinds or {})
+        given = Given.of(workflows, tasks)
+        replay, graphs = ReplayEngine(max_steps), GraphEngine(given.graphs)
+        by_kind: list[Engine[Any]] = [replay, graphs, *engines]
+        self._engines: Engines = {each.kind: each for each in by_kind}
+        self._workflows, self._tasks = given.workflows, given.tasks
+        self._kinds = (
+            dict.fromkeys(given.workflows, replay.kind)
+            | dict.fromkeys(given.graphs, graphs.kind)
+            | dict(kinds or {})
+        )
         self._host_of = {
-            name: _HOUSE if name.startswith(HOUSE_PREFIX) else _APP for name in self._workflows
+            name: _HOUSE if name.startswith(HOUSE_PREFIX) else _APP for name in self._kinds
         }
         self._random = Random(seed)  # noqa: S311, no secrets are made here
         self.now_ms = _when(start)
@@ -330,7 +332,8 @@ class WorkflowTest:
         workflows = {
             name: each for name, each in self._workflows.items() if self._host_of[name] == number
         }
-        return Host(workflows, emit=self._host_sent, now_ms=lambda: self.now_ms)
+        tasks = self._tasks if number == _APP else {}
+        return Host(workflows, emit=self._host_sent, now_ms=lambda: self.now_ms, tasks=tasks)
 
     def _stop(self) -> None:
         for host in self._hosts:

@@ -76,6 +76,7 @@ class CounterEngine:
         instance_id: str,
         command: RunCommand,
         *,
+        workflow: str,
         sent_at_ms: int,
         now_ms: int,
         seed: str,

@@ -2,18 +2,29 @@
 
 from typing import get_args
 
+from headwater.processors.graph import appliers as graph_appliers
 from headwater.processors.replay import appliers, commands, decide
 from headwater.processors.runs.requests import HostGone, Request, StepUnderWay, Wake
 from headwater.projections.workflows import plan
-from headwater.schemas.history import LogEvent, RunCommand, RunEvent, RunStarted
+from headwater.schemas.history import LogEvent, PostsSent, RunCommand, RunStarted
+from headwater.schemas.history.code import CodeEvent
+from headwater.schemas.history.graph import GraphEvent
+from headwater.schemas.history.runs import LifeEvent
 from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 
 
-def test_every_event_of_a_run_has_an_applier():
+def test_every_event_of_a_run_of_code_has_an_applier():
     elsewhere = {RunStarted}
-    assert set(appliers._APPLIERS) | elsewhere == set(get_args(RunEvent))
+    assert set(appliers._APPLIERS) | elsewhere == {*get_args(LifeEvent), *get_args(CodeEvent)}
     assert not elsewhere & set(appliers._APPLIERS)
+
+
+def test_every_event_of_a_run_of_a_graph_has_an_applier():
+    elsewhere = {RunStarted, PostsSent}
+    found = set(graph_appliers._APPLIERS)
+    assert found | elsewhere == {*get_args(LifeEvent), *get_args(GraphEvent)}
+    assert not elsewhere & found
 
 
 def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():

@@ -1,0 +1,399 @@
+"""Applies the events of a graph's run: to live runs, to drafts, and for whoever reads histories."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.graph.state import (
+    GraphRun,
+    LiveBranch,
+    LiveFork,
+    LiveToken,
+    Meeting,
+    meeting_key,
+    place,
+)
+from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.runs import appliers as runs
+from headwater.processors.runs.limits import SYSTEM
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import (
+    BranchChanged,
+    ContextChanged,
+    EventReceived,
+    FanInActivated,
+    ForkEnded,
+    ForkOpened,
+    GraphStarted,
+    HistoryAppended,
+    LogEvent,
+    LogWritten,
+    PostsQueued,
+    PostsSent,
+    RunCompleted,
+    RunErrored,
+    RunEvent,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
+    SubworkflowStarted,
+    TasksDispatched,
+    TaskUnderWay,
+    TokenArrived,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    TokensCreated,
+    TokensTimedOut,
+)
+from headwater.schemas.statuses import RunStatus
+
+_changed: Final = msgspec.structs.replace
+_FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
+
+
+def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
+    """The state of a new run; of the run before it the outbox remains, and what was received."""
+    event, at_ms = record.events[0], record.at_ms
+    assert isinstance(event, RunStarted)  # noqa: S101, the caller saw it
+    run = GraphRun(
+        workflow=record.workflow,
+        instance_id=record.instance_id,
+        run_number=record.run_number,
+        sequence=1,
+        status=RunStatus.ACTIVE,
+        params=event.params,
+        seed=event.seed,
+        parent=event.parent,
+        created_at_ms=before.created_at_ms if before else at_ms,
+        started_at_ms=at_ms,
+        updated_at_ms=at_ms,
+        unsent=before.unsent if before else [],
+        posted=before.posted if before else 0,
+        received=before.received if before else {},
+        kind=event.kind,
+        definition=event.definition,
+        deployment=event.deployment,
+        input=json.loads(event.params),
+    )
+    if before is not None and event.kept is not None:
+        _take_up(run, before)
+    return run
+
+
+def _take_up(run: GraphRun, before: GraphRun) -> None:
+    """Goes on where a run has failed: what was under way then begins anew."""
+    later_ms = run.updated_at_ms - before.updated_at_ms
+    run.document = before.document
+    run.shared, run.results, run.latest = before.shared, before.results, before.latest
+    run.created, run.undispatched = before.created, min(before.tokens, default=before.created)
+    run.forks, run.branches = dict(before.forks), dict(before.branches)
+    run.tokens = {number: _anew(token) for number, token in before.tokens.items()}
+    for key, meeting in before.meetings.items():
+        until_ms = None if meeting.until_ms is None else meeting.until_ms + later_ms
+        run.meetings[key] = _changed(meeting, until_ms=until_ms)
+        if until_ms is not None:
+            run.times[key] = until_ms
+    _pass_over(run)
+
+
+def _anew(token: LiveToken) -> LiveToken:
+    if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
+        return token
+    return _changed(token, status=TokenStatus.PENDING, attempts=0, at_ms=None, child=None)
+
+
+def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
+    """Applies an event other than RunStarted."""
+    if isinstance(event, PostsSent):
+        # It takes no sequence, and may follow the end of a run.
+        runs.apply_posts_sent(run, event)
+        return run
+    if run.ended and not (isinstance(event, LogWritten) and event.category == SYSTEM):
+        raise InvariantViolation(
+            f"expected nothing after the end of run {run.run_number} of "
+            f"{run.workflow}/{run.instance_id}, found {type(event).__name__}"
+        )
+    _APPLIERS[type(event)](run, event)
+    run.sequence += 1
+    run.updated_at_ms = at_ms
+    return run
+
+
+def _token(run: GraphRun, number: int) -> LiveToken:
+    token = run.tokens.get(number)
+    if token is None:
+        raise InvariantViolation(
+            f"expected a token {number} that has not ended in run {run.run_number} of "
+            f"{run.workflow}/{run.instance_id}, found none"
+        )
+    return token
+
+
+# -- branches
+
+
+def _moves(run: GraphRun, token: LiveToken, by: int) -> None:
+    """Counts a token, or a fork that began at it, among what moves in its branch."""
+    key = token.place
+    if key is None or token.fork is None:
+        return
+    branch = run.branches.get(key) or LiveBranch()
+    active = branch.active + by
+    run.branches[key] = _changed(branch, active=active)
+    if (branch.active == 0) is not (active == 0):
+        fork = run.forks[token.fork]
+        run.forks[token.fork] = _changed(fork, live=fork.live + (1 if active else -1))
+
+
+def _end(run: GraphRun, number: int) -> LiveToken:
+    """Takes out a token that has ended."""
+    token = _token(run, number)
+    del run.tokens[number]
+    if token.status in _FLYING:
+        run.in_flight -= 1
+    run.times.pop(str(number), None)
+    if token.status is TokenStatus.WAITING_FOR_SIBLINGS and token.fork is not None:
+        _leave(run, token, token.fork)
+    else:
+        _moves(run, token, -1)
+    _pass_over(run)
+    return token
+
+
+def _leave(run: GraphRun, token: LiveToken, name: str) -> None:
+    """Takes a token from where it waits; the last takes the meeting with it."""
+    fork = run.forks[name]
+    key = meeting_key(name, token.node)
+    waiting = fork.waiting - 1
+    run.forks[name] = _changed(fork, waiting=waiting)
+    meeting = run.meetings.get(key)
+    if meeting is not None and meeting.tokens == 1:
+        del run.meetings[key]
+        run.times.pop(key, None)
+        left = tuple(node for node in fork.meetings if node != token.node)
+        run.forks[name] = _changed(fork, waiting=waiting, meetings=left)
+    elif meeting is not None:
+        run.meetings[key] = _changed(meeting, tokens=meeting.tokens - 1)
+
+
+def _pass_over(run: GraphRun) -> None:
+    """Finds the first token again that may wait for its dispatch."""
+    tokens = run.tokens
+    while run.undispatched < run.created:
+        token = tokens.get(run.undispatched)
+        if token is not None and token.status is TokenStatus.PENDING and token.at_ms is None:
+            return
+        run.undispatched += 1
+
+
+# -- events
+
+
+def _graph_started(run: GraphRun, event: GraphStarted) -> None:
+    run.document = event.document
+
+
+def _fork_opened(run: GraphRun, event: ForkOpened) -> None:
+    origin = run.latest
+    if origin is None or origin.number != event.origin:
+        raise InvariantViolation(
+            f"expected the fork {event.fork} to begin at the token that has just ended, found it "
+            f"to begin at token {event.origin} in {run.workflow}/{run.instance_id}"
+        )
+    run.forks[event.fork] = LiveFork(event.group, event.total, origin)
+    _moves(run, origin, 1)
+
+
+def _fork_ended(run: GraphRun, event: ForkEnded) -> None:
+    fork = run.forks.pop(event.fork)
+    for number in range(fork.total):
+        run.branches.pop(place(event.fork, number), None)
+    _moves(run, fork.origin, -1)
+
+
+def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
+    items = None if event.items is None else json.loads(event.items)
+    taken = {each.ref: each.times for each in event.taken}
+    many = event.count > 1
+    for nth in range(event.count):
+        branch = event.branch + nth
+        token = LiveToken(
+            event.first + nth,
+            event.node,
+            f"{event.path}{branch}" if many else event.path,
+            event.parent,
+            event.transition,
+            event.fork,
+            event.group,
+            branch,
+            event.total,
+            taken,
+        )
+        if items is not None and token.place is not None:
+            item = LiveBranch(item_name=event.item_name, item=items[nth])
+            run.branches[token.place] = item
+        run.tokens[token.number] = token
+        _moves(run, token, 1)
+    run.created = event.first + event.count
+    _pass_over(run)
+
+
+def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
+    runs.move(run, event)
+    for task in event.tasks:
+        token = _token(run, task.token)
+        text = token.input if task.input is None else task.input
+        run.tokens[task.token] = _changed(
+            token, status=TokenStatus.DISPATCHED, input=text, at_ms=None
+        )
+        run.times.pop(str(task.token), None)
+    run.in_flight += len(event.tasks)
+    _pass_over(run)
+
+
+def _task_under_way(run: GraphRun, event: TaskUnderWay) -> None:
+    token = _token(run, event.token)
+    run.tokens[event.token] = _changed(token, status=TokenStatus.EXECUTING)
+
+
+def _token_completed(run: GraphRun, event: TokenCompleted) -> None:
+    runs.move(run, event)
+    run.latest = _end(run, event.token)
+
+
+def _token_failed(run: GraphRun, event: TokenFailed) -> None:
+    if event.retry_at_ms is None:
+        # Its run ends with it, and a retry takes it up again.
+        return
+    token = _token(run, event.token)
+    run.in_flight -= 1
+    run.times[str(event.token)] = event.retry_at_ms
+    run.tokens[event.token] = _changed(
+        token, status=TokenStatus.PENDING, attempts=event.attempt, at_ms=event.retry_at_ms
+    )
+
+
+def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
+    token = _token(run, event.token)
+    run.tokens[event.token] = _changed(
+        token,
+        status=TokenStatus.WAITING_FOR_SUBWORKFLOW,
+        child=event.child,
+        at_ms=event.until_ms,
+    )
+    if event.until_ms is not None:
+        run.times[str(event.token)] = event.until_ms
+    _pass_over(run)
+
+
+def _context_changed(run: GraphRun, event: ContextChanged) -> None:
+    for change in event.changes:
+        section, *names = change.path.split(".")
+        value = json.loads(change.value)
+        if section == "state":
+            run.shared = with_value(run.shared, names, value)
+        else:
+            run.results = with_value(run.results, names, value)
+
+
+def with_value(before: Any, names: list[str], value: Any) -> Any:  # noqa: ANN401, any JSON value
+    """A copy with a value at a path; what lies beside the path is shared."""
+    if not names:
+        return value
+    inside = before if isinstance(before, dict) else {}
+    name, *rest = names
+    return {**inside, name: with_value(inside.get(name), rest, value)}
+
+
+def _branch_changed(run: GraphRun, event: BranchChanged) -> None:
+    key = place(event.fork, event.branch)
+    run.branches[key] = _changed(run.branches[key], output=json.loads(event.output))
+
+
+def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
+    token = _token(run, event.token)
+    name, at = token.fork, token.place
+    if name is None or at is None:
+        raise InvariantViolation(f"expected token {event.token} to be in a fork, found it in none")
+    run.tokens[event.token] = _changed(token, status=TokenStatus.WAITING_FOR_SIBLINGS)
+    _moves(run, token, -1)
+    key, fork, branch = meeting_key(name, token.node), run.forks[name], run.branches[at]
+    meeting = run.meetings.get(key)
+    if meeting is None:
+        meeting = Meeting(token.transition or "", until_ms=event.until_ms)
+        fork = _changed(fork, meetings=(*fork.meetings, token.node))
+        if event.until_ms is not None:
+            run.times[key] = event.until_ms
+    again = token.node in branch.arrived
+    run.meetings[key] = _changed(
+        meeting, tokens=meeting.tokens + 1, branches=meeting.branches + (not again)
+    )
+    run.forks[name] = _changed(fork, waiting=fork.waiting + 1)
+    if not again:
+        run.branches[at] = _changed(branch, arrived=(*branch.arrived, token.node))
+    _pass_over(run)
+
+
+def _fan_in_activated(run: GraphRun, event: FanInActivated) -> None:
+    runs.move(run, event)
+    for number in event.tokens:
+        _end(run, number)
+    fork = run.forks[event.fork]
+    run.forks[event.fork] = _changed(fork, met=(*fork.met, event.node))
+
+
+def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
+    if not event.kept:
+        for number in event.tokens:
+            _end(run, number)
+
+
+def _moved(run: GraphRun, event: RunEvent) -> None:
+    runs.move(run, event)
+
+
+def _run_completed(run: GraphRun, event: RunCompleted) -> None:
+    runs.apply_run_completed(run, event)
+    runs.move(run, event)
+
+
+def _run_errored(run: GraphRun, event: RunErrored) -> None:
+    runs.apply_run_errored(run, event)
+    runs.move(run, event)
+
+
+def _nothing(run: GraphRun, event: RunEvent) -> None:
+    """Is for readers alone."""
+
+
+_APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
+    RunSuspended: _moved,
+    RunPaused: _moved,
+    RunResumed: _moved,
+    RunTerminated: _moved,
+    RunCompleted: _run_completed,
+    RunErrored: _run_errored,
+    EventReceived: runs.apply_event_received,
+    LogWritten: _nothing,
+    PostsQueued: runs.apply_posts_queued,
+    GraphStarted: _graph_started,
+    ForkOpened: _fork_opened,
+    TokensCreated: _tokens_created,
+    TasksDispatched: _tasks_dispatched,
+    TaskUnderWay: _task_under_way,
+    TokenCompleted: _token_completed,
+    TokenFailed: _token_failed,
+    ContextChanged: _context_changed,
+    BranchChanged: _branch_changed,
+    TokenArrived: _token_arrived,
+    FanInActivated: _fan_in_activated,
+    TokensCancelled: _tokens_cancelled,
+    TokensTimedOut: _nothing,
+    ForkEnded: _fork_ended,
+    SubworkflowStarted: _subworkflow_started,
+}

@@ -1,0 +1,89 @@
+"""Which tokens begin their work: tasks for a host, and workflows that a token waits for.
+
+So many attempts of a run are under way at most, however wide it fans out: the others wait for one
+to end. What one decision begins stays so small that its record fits.
+"""
+
+from hashlib import sha256
+from typing import Final
+
+from headwater.processors.expressions import Fault
+from headwater.processors.graph.definition import Node
+from headwater.processors.graph.draft import Draft, text_of
+from headwater.processors.graph.ends import fail
+from headwater.processors.graph.mappings import map_input
+from headwater.processors.graph.state import LiveToken
+from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.runs.outbox import queue
+from headwater.schemas.history import (
+    Child,
+    Failure,
+    Parent,
+    Post,
+    StartRun,
+    SubworkflowStarted,
+    TaskDispatch,
+    TasksDispatched,
+)
+from headwater.schemas.statuses import RunStatus
+
+#: Attempts of one run that are under way at once.
+IN_FLIGHT_MAX: Final = 1_000
+#: Characters of input that one decision dispatches, but for that of a single token.
+_INPUTS_MAX: Final = 1024 * 1024
+#: Characters of an instance's id that its children's ids begin with.
+_PREFIX_MAX: Final = 60
+
+
+def dispatch(draft: Draft) -> None:
+    """Begins what waits for its dispatch, as far as there is room."""
+    run = draft.run
+    if run.status is RunStatus.PAUSED:
+        return
+    tasks: list[TaskDispatch] = []
+    size = 0
+    for number in range(run.undispatched, run.created):
+        if run.in_flight + len(tasks) >= IN_FLIGHT_MAX or size > _INPUTS_MAX:
+            break
+        token = run.tokens.get(number)
+        if token is None or token.status is not TokenStatus.PENDING or token.at_ms is not None:
+            continue
+        text = _input(draft, token)
+        size += len(text)
+        node = draft.graph.node(token.node)
+        if node.subworkflow is None:
+            tasks.append(TaskDispatch(number, token.attempts + 1, text))
+        else:
+            _start(draft, token, node, node.subworkflow, text)
+    if tasks:
+        draft.emit(TasksDispatched(tuple(tasks)))
+
+
+def _input(draft: Draft, token: LiveToken) -> str:
+    found = map_input(draft.graph, token.node, draft.scope(token))
+    if isinstance(found, Fault):
+        fail(draft, Failure("ExpressionError", found.message))
+    return text_of(found)
+
+
+def _start(draft: Draft, token: LiveToken, node: Node, workflow: str, params: str) -> None:
+    run = draft.run
+    child = Child(workflow, child_id(run.instance_id, run.run_number, token.number))
+    me = Parent(run.workflow, run.instance_id, run.run_number, str(token.number))
+    post = Post(0, child.workflow, child.instance_id, StartRun(params, me))
+    until_ms = draft.now_ms + node.timeout_ms if node.timeout_ms else None
+    draft.emit(*queue(run, [post]), SubworkflowStarted(token.number, child, until_ms))
+
+
+def child_id(instance_id: str, run_number: int, token: int) -> str:
+    """The id of the instance that a token starts: the same whenever it is decided."""
+    if len(instance_id) > _PREFIX_MAX:
+        digest = sha256(instance_id.encode()).hexdigest()[:16]
+        instance_id = f"{instance_id[:_PREFIX_MAX]}-{digest}"
+    return f"{instance_id}-{run_number}-{token}"
+
+
+def try_again(draft: Draft, numbers: list[int]) -> None:
+    """Begins the next attempts of tokens whose time has come."""
+    attempts = (TaskDispatch(each, draft.run.tokens[each].attempts + 1) for each in numbers)
+    draft.emit(TasksDispatched(tuple(attempts)))

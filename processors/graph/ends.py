@@ -1,0 +1,67 @@
+"""How runs of graphs end: their tokens with them, and the workflows that tokens wait for."""
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+from headwater.processors.graph.draft import Draft
+from headwater.processors.graph.state import GraphRun
+from headwater.processors.runs.ends import ended_by
+from headwater.schemas.history import (
+    Failure,
+    Parent,
+    Post,
+    RunCompleted,
+    RunErrored,
+    RunTerminated,
+    TerminateRun,
+    TokensCancelled,
+)
+
+
+class Over(Exception):
+    """The run has ended in this draft: nothing more follows."""
+
+
+def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoReturn:
+    """Ends a run with an error.
+
+    Shape:  settled are tokens of which the draft has said already how they ended.
+    """
+    end(draft, RunErrored(failure), "the run has failed", settled)
+    raise Over
+
+
+def end(
+    draft: Draft,
+    ended: RunCompleted | RunErrored | RunTerminated,
+    reason: str,
+    settled: Iterable[int] = (),
+    *,
+    with_children: bool = True,
+) -> None:
+    """Ends a run, and with it its tokens and their children."""
+    run = draft.run
+    gone = set(settled)
+    tokens = tuple(number for number in run.tokens if number not in gone)
+    posts = end_children(run, run.tokens, "its parent has ended") if with_children else []
+    if tokens:
+        kept = isinstance(ended, RunErrored)
+        draft.emit(TokensCancelled(tokens, reason, kept))
+    draft.emit(*ended_by(run, ended, posts))
+
+
+def end_children(run: GraphRun, numbers: Iterable[int], reason: str) -> list[Post]:
+    """Posts that end the children of those of these tokens that wait for one."""
+    found = ((number, run.tokens[number].child) for number in numbers)
+    return [
+        Post(
+            0,
+            child.workflow,
+            child.instance_id,
+            TerminateRun(
+                reason, Parent(run.workflow, run.instance_id, run.run_number, str(number))
+            ),
+        )
+        for number, child in found
+        if child is not None
+    ]

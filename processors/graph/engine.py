@@ -1,0 +1,293 @@
+"""The engine of graphs: a definition says what follows from what, and tasks do the work."""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from headwater.processors.graph import appliers
+from headwater.processors.graph.decide import (
+    DECIDERS,
+    STALE,
+    child_finished,
+    ended,
+    policy_of,
+    resumed,
+    started,
+)
+from headwater.processors.graph.definition import to_dict
+from headwater.processors.graph.draft import Draft, text_of
+from headwater.processors.graph.ends import end_children
+from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskCall
+from headwater.processors.graph.state import KIND, GraphRun, LiveToken
+from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.runs import decide as runs
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.outbox import queue
+from headwater.processors.runs.requests import Reached, Request
+from headwater.processors.runs.state import Entry
+from headwater.schemas.failures import INSTANCE_NOT_ERRORED
+from headwater.schemas.history import (
+    Artifact,
+    Failure,
+    FinishChild,
+    NoteRefusal,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    RetryRun,
+    RunCommand,
+    RunErrored,
+    RunEvent,
+    RunResumed,
+    RunStarted,
+    RunTerminated,
+    SendEvent,
+    StartRun,
+    TasksDispatched,
+    TerminateRun,
+    TokensCancelled,
+)
+from headwater.schemas.statuses import RunStatus
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_DECODE: Final = msgspec.msgpack.Decoder(GraphRun).decode
+_FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
+
+
+class GraphEngine:
+    """Implements `processors.runs.engine.Engine`, which says what the methods mean.
+
+    Shape:  graphs are what new runs are made from, by their workflows' names. A run stays on the
+            definition that it began with, which it holds.
+    """
+
+    kind: Final = KIND
+    #: A change of GraphRun, Run or their parts is a new one.
+    format: Final = 1
+
+    def __init__(self, graphs: Mapping[str, Graph]) -> None:
+        self._graphs = dict(graphs)
+        self._documents = {name: text_of(to_dict(each.definition)) for name, each in graphs.items()}
+        self._known = {each.digest: each for each in graphs.values()}
+
+    def _graph(self, run: GraphRun) -> Graph:
+        digest = run.definition.digest if run.definition else ""
+        found = self._known.get(digest)
+        if found is None:
+            found = self._known[digest] = graph_of(json.loads(run.document))
+        return found
+
+    def _draft(self, run: GraphRun, now_ms: int) -> Draft:
+        return Draft(run, self._graph(run), now_ms)
+
+    # -- deciding
+
+    def decide_command(  # noqa: PLR0913, the port's
+        self,
+        run: GraphRun | None,
+        instance_id: str,
+        command: RunCommand,
+        *,
+        workflow: str,
+        sent_at_ms: int,
+        now_ms: int,
+        seed: str,
+    ) -> Decision:
+        """Decides a command."""
+        who = (workflow, instance_id)
+        if isinstance(command, StartRun):
+            begun = runs.start(run, instance_id, command, seed, KIND)
+            return self._begun(run, begun, who, now_ms)
+        if run is not None:
+            return self._decide_of(run, command, sent_at_ms, now_ms, seed)
+        if isinstance(command, SendEvent) and command.start is not None:
+            begun = runs.signal(instance_id, command, command.start, sent_at_ms, seed, KIND)
+            return self._begun(None, begun, who, now_ms)
+        return runs.not_found(instance_id)
+
+    def _begun(
+        self, before: GraphRun | None, begun: Decision, who: tuple[str, str], now_ms: int
+    ) -> Decision:
+        """A run from the beginning, on the newest definition of its workflow."""
+        if isinstance(begun, Rejection):
+            return begun
+        first, *others = begun
+        assert isinstance(first, RunStarted)  # noqa: S101, that is how a run begins
+        graph = self._graphs.get(who[0])
+        if graph is None and before is not None:
+            graph, document = self._graph(before), before.document
+        elif graph is not None:
+            document = self._documents[who[0]]
+        else:
+            return runs.not_found(who[1])
+        made_from = Artifact(graph.definition.name, "", graph.digest)
+        first = msgspec.structs.replace(first, definition=made_from)
+        beginning = [first, *_ended_children(before), *others]
+        return started(before, graph, document, beginning, who, now_ms)
+
+    def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
+        self, run: GraphRun, command: RunCommand, sent_at_ms: int, now_ms: int, seed: str
+    ) -> Decision:
+        match command:
+            case SendEvent():
+                received = runs.send_event(run, command, sent_at_ms)
+                return received if isinstance(received, Rejection) else [received]
+            case PauseRun():
+                return runs.pause(run, command)
+            case ResumeRun():
+                decided = runs.resume(run, command)
+                if isinstance(decided, Rejection):
+                    return decided
+                return resumed(self._draft(run, now_ms), RunResumed())
+            case TerminateRun():
+                refused = runs.terminate(run, command)
+                if refused:
+                    return refused
+                what = RunTerminated(command.reason)
+                return ended(self._draft(run, now_ms), what, "the run was ended")
+            case RestartRun():
+                who = (run.workflow, run.instance_id)
+                return self._begun(run, runs.restart(run, command, seed), who, now_ms)
+            case RetryRun():
+                return self._retried(run, now_ms)
+            case FinishChild():
+                if run.ended:
+                    return STALE
+                return child_finished(self._draft(run, now_ms), command, sent_at_ms)
+            case NoteRefusal():
+                return runs.note_refusal(run, command)
+            case StartRun():
+                return STALE
+
+    def _retried(self, run: GraphRun, now_ms: int) -> Decision:
+        """A new run that goes on where the one before has failed, on the same definition."""
+        if run.status is not RunStatus.ERRORED:
+            return Rejection(
+                INSTANCE_NOT_ERRORED,
+                f"expected an errored instance to retry, found {run.instance_id} {run.status}; "
+                "restart runs it again from the beginning",
+            )
+        made_from = (run.definition, run.deployment)
+        first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *made_from)
+        who = (run.workflow, run.instance_id)
+        return started(run, self._graph(run), run.document, [first], who, now_ms)
+
+    def decide(self, run: GraphRun, request: Request, now_ms: int) -> Decision:
+        """Decides what a task has come to, and what is due."""
+        decider = DECIDERS.get(type(request))
+        if run.ended or decider is None:
+            return STALE
+        return decider(self._draft(run, now_ms), request)
+
+    def give_up(
+        self, run: GraphRun, failure: Failure, *, with_children: bool = True
+    ) -> list[RunEvent]:
+        """Ends a run, its tokens, and their children."""
+        draft = self._draft(run, run.updated_at_ms)
+        return ended(draft, RunErrored(failure), "the run has failed", with_children=with_children)
+
+    # -- applying
+
+    begin = staticmethod(appliers.begin)
+    apply = staticmethod(appliers.apply)
+
+    # -- what follows
+
+    def message_for_host(
+        self, run: GraphRun, event: RunEvent, activation: int, sequence: int
+    ) -> HostMessage | None:
+        """Attempts that begin, and those that are no longer wanted."""
+        match event:
+            case TasksDispatched():
+                tokens = [run.tokens[each.token] for each in event.tasks]
+                return self._calls(run, tokens, activation)
+            case TokensCancelled():
+                return DropTasks(activation, tuple(map(str, event.tokens)))
+            case _:
+                return None
+
+    def _calls(self, run: GraphRun, tokens: list[LiveToken], activation: int) -> CallTasks:
+        graph = self._graph(run)
+        calls = tuple(_call(graph, token, run.updated_at_ms) for token in tokens)
+        return CallTasks(activation, run.workflow, run.instance_id, run.run_number, calls)
+
+    def activate(self, run: GraphRun, activation: int) -> HostMessage | None:
+        """Has the attempts begun that are under way; None without any."""
+        tokens = [token for token in run.tokens.values() if token.status in _FLYING]
+        return self._calls(run, tokens, activation) if tokens else None
+
+    @staticmethod
+    def is_runnable(run: GraphRun, now_ms: int) -> bool:
+        """Whether attempts are under way."""
+        return run.status is RunStatus.ACTIVE
+
+    @staticmethod
+    def attempts_due(run: GraphRun, activation: int, now_ms: int) -> Mapping[str, HostMessage]:
+        """None: each attempt begins by an event."""
+        return {}
+
+    @staticmethod
+    def next_wake_ms(run: GraphRun, after_ms: int = 0) -> int | None:
+        """When a task is tried again, or what waits has waited too long."""
+        if run.ended or not run.times:
+            return None
+        times = (_moves_at_ms(run, key, at_ms) for key, at_ms in run.times.items())
+        return min((at_ms for at_ms in times if at_ms > after_ms), default=None)
+
+    @staticmethod
+    def attempt_awaited(run: GraphRun, key: str) -> int | None:
+        """The number of the attempt that is under way."""
+        token = run.tokens.get(int(key)) if key.isdecimal() else None
+        return None if token is None or token.status not in _FLYING else token.attempts + 1
+
+    # -- the state at rest
+
+    @staticmethod
+    def encode(run: GraphRun) -> bytes:
+        """The state as msgpack."""
+        return _ENCODE(run)
+
+    @staticmethod
+    def decode(state: bytes) -> GraphRun:
+        """The state from msgpack."""
+        return _DECODE(state)
+
+    @staticmethod
+    def drop_finished(run: GraphRun) -> None:
+        """A retry needs all that is left, a restart the definition alone."""
+        run.mailbox.clear()
+        if run.status is not RunStatus.ERRORED:
+            for left in (run.tokens, run.forks, run.branches, run.meetings, run.times):
+                left.clear()
+            run.latest = None
+            run.shared, run.results = {}, {}
+
+    @staticmethod
+    def steps(run: GraphRun) -> list[tuple[str, Entry]]:
+        """None: what people see of a graph are its tokens."""
+        return []
+
+
+def _moves_at_ms(run: GraphRun, key: str, at_ms: int) -> int:
+    """A retry is due at its time; what others may end, when that is over."""
+    token = run.tokens.get(int(key)) if key.isdecimal() else None
+    return at_ms if token is not None and token.child is None else at_ms + 1
+
+
+def _call(graph: Graph, token: LiveToken, at_ms: int) -> TaskCall:
+    node, policy = graph.node(token.node), policy_of(graph, token)
+    reached = Reached(
+        str(token.number), token.node, token.number, at_ms, policy.limit + 1, node.timeout_ms or 0
+    )
+    return TaskCall(node.task or "", reached, token.attempts + 1, token.input or "null", policy)
+
+
+def _ended_children(before: GraphRun | None) -> list[RunEvent]:
+    """The end of the children of a run that another one follows, while it was under way."""
+    if before is None or before.ended:
+        return []
+    return queue(before, end_children(before, before.tokens, "its parent was restarted"))

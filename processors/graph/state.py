@@ -1,0 +1,121 @@
+"""The state of a graph's run: the tokens that have not ended, where branches stand, the context.
+
+A token that has ended is no longer held, nor is a fork: what remains of them is in the context,
+and in the history. Counters say how many branches of a fork can still arrive, so that an arrival
+costs the same however many siblings it has.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.runs.state import Run
+from headwater.schemas.history import Child, Json
+
+#: The kind of runs that are decided here.
+KIND: Final = "graph"
+
+
+class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A token that has not ended.
+
+    Shape:  `node` to `taken` are as in `tokens.Token`; `transition` is the one it came by;
+            `attempts` have failed; `at_ms` is when its task is tried again, or its child has taken
+            too long.
+    """
+
+    number: int
+    node: str
+    path: str
+    parent: int | None
+    transition: str | None
+    fork: str | None
+    group: str | None
+    branch: int
+    total: int
+    taken: dict[str, int]
+    status: TokenStatus = TokenStatus.PENDING
+    attempts: int = 0
+    input: Json | None = None
+    at_ms: int | None = None
+    child: Child | None = None
+
+    @property
+    def place(self) -> str | None:
+        """The branch that it is in."""
+        return None if self.fork is None else place(self.fork, self.branch)
+
+
+class LiveFork(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A fork that has tokens.
+
+    Shape:  origin is the token that it began at; `live` counts branches that can still arrive
+            somewhere, `waiting` tokens that wait where branches meet; `meetings` are the nodes
+            where some do, `met` those where branches have met.
+    """
+
+    group: str | None
+    total: int
+    origin: LiveToken
+    live: int = 0
+    waiting: int = 0
+    meetings: tuple[str, ...] = ()
+    met: tuple[str, ...] = ()
+
+
+class LiveBranch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A branch of a fork.
+
+    Shape:  `active` counts its tokens that move, and the forks within it; `arrived` are the nodes
+            where it waits, `item_name` and `item` what expressions see.
+    """
+
+    active: int = 0
+    arrived: tuple[str, ...] = ()
+    output: dict[str, Any] = {}
+    item_name: str | None = None
+    item: Any = None
+
+
+class Meeting(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Tokens of a fork that wait at a node: of so many branches, the first came by `transition`."""
+
+    transition: str
+    tokens: int = 0
+    branches: int = 0
+    until_ms: int | None = None
+
+
+class GraphRun(Run, kw_only=True, dict=True):
+    """A run of a graph.
+
+    Shape:  document is its definition, JSON text. `created` and `undispatched` are token numbers:
+            of the next, and of the first that may wait for its dispatch. `in_flight` counts
+            attempts under way. Branches are by their place, meetings by fork and node; `times` is
+            when time moves what waits; latest is the token that has completed last.
+    """
+
+    document: Json = "{}"
+    input: Any = None
+    shared: dict[str, Any] = msgspec.field(default_factory=dict)
+    results: dict[str, Any] = msgspec.field(default_factory=dict)
+    created: int = 0
+    undispatched: int = 0
+    in_flight: int = 0
+    tokens: dict[int, LiveToken] = msgspec.field(default_factory=dict)
+    forks: dict[str, LiveFork] = msgspec.field(default_factory=dict)
+    branches: dict[str, LiveBranch] = msgspec.field(default_factory=dict)
+    meetings: dict[str, Meeting] = msgspec.field(default_factory=dict)
+    times: dict[str, int] = msgspec.field(default_factory=dict)
+    latest: LiveToken | None = None
+
+
+def place(fork: str, branch: int) -> str:
+    """The key of a branch."""
+    return f"{fork}/{branch}"
+
+
+def meeting_key(fork: str, node: str) -> str:
+    """The key of a meeting point; names of nodes have no slash."""
+    return f"{fork}/{node}"

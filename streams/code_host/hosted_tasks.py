@@ -1,0 +1,104 @@
+"""The tasks of a graph's run in a host. No code of a workflow runs for them."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from headwater.processors.graph.host_messages import CallTasks, TaskCall
+from headwater.processors.replay.errors import NonRetryableError, UnserialisableError
+from headwater.processors.runs.host_messages import Requested
+from headwater.processors.runs.requests import StepRaised, StepReturned
+from headwater.schemas.history import Failure
+from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
+from headwater.streams.authoring.failures import failure_of, traceback_of
+from headwater.streams.authoring.tasks import Task, task
+from headwater.streams.authoring.values import encode
+from headwater.streams.code_host.hosted_run import Attempt, HostServices, invoke
+from headwater.streams.replay.host_port import Call
+
+log = logging.getLogger(__name__)
+
+
+@task("noop")
+async def _noop(_: Any) -> dict[str, Any]:  # noqa: ANN401, it takes anything
+    return {}
+
+
+#: Tasks that every app has.
+BUILT_IN: Final[dict[str, Task]] = {_noop.name: _noop}
+
+
+class HostedTasks:
+    """The attempts of a run's tasks."""
+
+    def __init__(self, services: HostServices, begin: CallTasks, tasks: Mapping[str, Task]) -> None:
+        self._services = services
+        self._instance = f"{begin.workflow}/{begin.instance_id}"
+        self._tasks = tasks
+        self.number = begin.activation
+        self.attempts: dict[str, Attempt] = {}
+
+    def call(self, calls: Iterable[TaskCall]) -> None:
+        """Begins attempts."""
+        services = self._services
+        for each in calls:
+            called = self._tasks.get(each.task)
+            key = each.reached.key
+            if called is None:
+                self._send(_unknown(each, self._tasks))
+            elif key not in self.attempts:
+                call = Call(each.reached, called, each.policy, wants_tx=False, rollback=False)
+                attempt = self.attempts[key] = Attempt(self, key, each.attempt, call)
+                attempt.task = services.loop.create_task(self._run(attempt, each, called))
+                services.fresh.append(attempt)
+                services.busy += 1
+
+    async def _run(self, attempt: Attempt, call: TaskCall, called: Task) -> None:
+        ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number))
+        ended: StepReturned | StepRaised
+        try:
+            value = await invoke(self._services, called.function, json.loads(call.input))
+            text = encode(value, f'the result of task "{call.task}"')
+            ended = StepReturned(call.reached, call.attempt, call.policy, text)
+        except BaseException as error:  # noqa: BLE001, whatever a task raises is its failure
+            if not attempt.counts():
+                return
+            final = isinstance(error, NonRetryableError | UnserialisableError)
+            failure = failure_of(error)
+            ended = StepRaised(
+                call.reached, call.attempt, failure, call.policy, retryable=not final
+            )
+        if attempt.counts():
+            self._end(attempt)
+            self._send(ended)
+
+    def _send(self, ended: StepReturned | StepRaised) -> None:
+        if isinstance(ended, StepRaised):
+            failure = ended.failure
+            trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
+            at = (ended.step.name, ended.step.key, ended.attempt)
+            what = "%s: node %s, token %s, attempt %d failed: %s"
+            log.warning(what, self._instance, *at, trace.rstrip())
+        self._services.emit(Requested(self.number, ended))
+
+    def _end(self, attempt: Attempt) -> None:
+        del self.attempts[attempt.key]
+        self._services.busy -= 1
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """Cancels attempts that are no longer wanted."""
+        for attempt in [self.attempts[key] for key in keys if key in self.attempts]:
+            attempt.task.cancel()
+            self._end(attempt)
+
+    def close(self) -> None:
+        """Lets all attempts go."""
+        self.drop(tuple(self.attempts))
+
+
+def _unknown(call: TaskCall, tasks: Mapping[str, Task]) -> StepRaised:
+    known = ", ".join(sorted(tasks))
+    message = f"expected one of the tasks of this app ({known}), found {call.task}"
+    failure = Failure("TaskNotFoundError", message)
+    return StepRaised(call.reached, call.attempt, failure, call.policy, retryable=False)
