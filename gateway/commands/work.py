@@ -28,6 +28,7 @@ from headwater.schemas.errors import PartUnavailable
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.skips import pass_over_skipped
+from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
@@ -49,8 +50,8 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool 
     """Runs the workflows of `settings.apps`, and what starts them, until SIGTERM or SIGINT.
 
     Shape:  with `ticked` code runs only when somebody posts to `settings.tick_url`.
-    Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log
-            of.
+    Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log,
+            and with 78 when another worker has taken its name.
     """
     rules = rules_of(settings)
     # The gateway alone needs them, and code of authors runs in children of this process.
@@ -66,6 +67,9 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool 
         raise AppWrong(error.message) from error
     except (click.ClickException, PartUnavailable):
         raise
+    except MemberFenced as error:
+        log.critical("the worker ends: %s", error)
+        raise click.exceptions.Exit(os.EX_CONFIG) from error
     except Exception as error:
         log.critical("the worker ends, to start again from what is durable", exc_info=True)
         raise click.exceptions.Exit(os.EX_SOFTWARE) from error

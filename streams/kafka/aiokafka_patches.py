@@ -29,6 +29,8 @@ from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 
+from headwater.streams.kafka.static_members import mend_static_members
+
 #: Why the last attempt to connect to a broker failed, by its host and port.
 _FAILED: Final[dict[tuple[str, int], str]] = {}
 
@@ -55,6 +57,7 @@ def mend() -> None:
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
     OAuthAuthenticator.step = _step  # type: ignore[method-assign]
     Fetcher.close = _close  # type: ignore[method-assign]
+    mend_static_members()
 
 
 async def _bootstrap(self: AIOKafkaClient) -> None:

@@ -28,6 +28,7 @@ from headwater.streams.kafka.offsets import Offsets
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_store import Identity, StateStore
 from headwater.streams.kafka.state_stores import StateStores
+from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.pipeline._faust import (
     SESSION_TIMEOUT_S,
     App,
@@ -56,6 +57,8 @@ _TICK_S: Final = 1.0
 _PULSE_S: Final = 1.0
 #: EX_SOFTWARE of sysexits.h: the supervisor starts the worker again.
 EXIT_CRASHED: Final = 70
+#: EX_CONFIG of sysexits.h: another worker has its name, so starting it again ends that one.
+EXIT_FENCED: Final = 78
 _GC_THRESHOLD: Final = 50_000
 #: How long Kafka keeps tombstones: a store that is older may lack what they deleted.
 _TOMBSTONES_KEPT_MS: Final = 24 * 60 * 60 * 1_000
@@ -144,10 +147,10 @@ async def _partitions(cluster: Cluster) -> int:
     return counts[WEBHOOKS]
 
 
-def _die() -> NoReturn:
+def _die(code: int = EXIT_CRASHED) -> NoReturn:
     """Ends the process at once, from any thread."""
     logging.shutdown()
-    os._exit(EXIT_CRASHED)
+    os._exit(code)
 
 
 def _pulse(app: App, lease: Lease, watchdog: Watchdog) -> NoReturn:
@@ -169,7 +172,11 @@ def _pulse(app: App, lease: Lease, watchdog: Watchdog) -> NoReturn:
             dump()
             _die()
         # Faust does not notice, and calls no timer before the first assignment.
-        if (failure := consumer_failure(app)) is not None:
+        failure = consumer_failure(app)
+        if isinstance(failure, MemberFenced):
+            log.critical("the worker ends: %s", failure)
+            _die(EXIT_FENCED)
+        if failure is not None:
             log.critical("the worker ends, to join its group anew: %r", failure)
             _die()
         time.sleep(_PULSE_S)
@@ -271,7 +278,9 @@ def run_worker(  # noqa: PLR0913 (all that it joins)
     member: str | None = None,
     clock: Callable[[], int] = now_ms,
 ) -> None:
-    """Runs the pipeline worker until SIGTERM or SIGINT; exits the process, with 70 after a crash.
+    """Runs the pipeline worker until SIGTERM or SIGINT; exits the process.
+
+    With 70 after a crash, and with 78 when another worker has taken its name.
 
     Shape:  rules say which deliveries start and signal workflows; member is a name that the worker
             keeps over restarts, no two workers the same. joined returns once this process knows the

@@ -34,6 +34,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.kafka.state_stores import StoreLocked
+from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.workflows.log import WorkflowLog
 
 log = logging.getLogger(__name__)
@@ -140,12 +141,17 @@ class Ownership:
     # -- commands
 
     async def run(self) -> None:
-        """Fetches commands until it is cancelled."""
+        """Fetches commands until it is cancelled.
+
+        Errors: MemberFenced.
+        """
         while True:
             try:
                 fetched = await self._consumer.getmany(
                     timeout_ms=_POLL_MS, max_records=_COMMANDS_MAX
                 )
+            except MemberFenced:
+                raise
             except (KafkaError, OSError) as error:
                 log.warning("commands cannot be read: %r", error)
                 await asyncio.sleep(_RETRY_S)

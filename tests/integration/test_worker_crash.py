@@ -1,13 +1,18 @@
 """The pipeline worker is crash-only, also when it is Faust that fails: its exit code says so."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 
-from headwater.streams.pipeline.worker import EXIT_CRASHED
+from headwater.streams.clock import monotonic
+from headwater.streams.pipeline.worker import EXIT_CRASHED, EXIT_FENCED
 
 PATIENCE_S = 60
 
@@ -27,8 +32,10 @@ async def joined(): pass
 logging.basicConfig(level="CRITICAL")
 {failing}
 worker.run_worker(
-    cluster=Cluster(sys.argv[1]), app_id="crash", placement=Placement(installed_providers(), "hw_"),
+    cluster=Cluster(sys.argv[1]), app_id=sys.argv[3],
+    placement=Placement(installed_providers(), "hw_"),
     park_for_ms=1_000, stores=StateStores(Path(sys.argv[2]), 1 << 24, lambda: 0), joined=joined,
+    member="one-name",
 )
 """
 SEEKING = """
@@ -52,18 +59,57 @@ GroupCoordinator.ensure_active_group = fails
 def test_a_failure_of_faust_ends_the_worker_as_a_crash(
     topics: str, tmp_path: Path, failing: str, said: str
 ):
-    worker = subprocess.run(
-        [sys.executable, "-c", WORKER.format(failing=failing), topics, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    worker = started(failing, topics, tmp_path)
+    _, errors = worker.communicate(timeout=PATIENCE_S)
     assert not [*tmp_path.glob("*-data")], (
         "Faust makes a folder for tables, of which there are none"
     )
-    assert worker.returncode == EXIT_CRASHED, worker.stderr
-    assert said in worker.stderr
-    assert "the worker ends, to " in worker.stderr
+    assert worker.returncode == EXIT_CRASHED, errors
+    assert said in errors
+    assert "the worker ends, to " in errors
+
+
+def started(
+    failing: str, topics: str, directory: Path, group: str = "crash"
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER.format(failing=failing), topics, str(directory), group],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+async def members(topics: str, group: str) -> list[str]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=topics)
+    await admin.start()
+    try:
+        (answer,) = await admin.describe_consumer_groups([group])
+    except GroupCoordinatorNotAvailableError:  # the first group of all
+        return []
+    finally:
+        await admin.close()
+    ((*_, found, _),) = answer.groups
+    return [member for member, *_ in found]
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    deadline = monotonic() + PATIENCE_S
+    while not done():
+        assert monotonic() < deadline
+
+
+def test_of_two_workers_with_one_name_the_older_one_ends_and_says_why(topics: str, tmp_path: Path):
+    older = started("", topics, tmp_path, "fenced")
+    wait_for(lambda: asyncio.run(members(topics, "fenced")))
+    newer = started("", topics, tmp_path, "fenced")
+    try:
+        _, errors = older.communicate(timeout=PATIENCE_S)
+        assert older.returncode == EXIT_FENCED, errors
+        assert "another process joined under this name" in errors
+        assert newer.poll() is None
+    finally:
+        newer.kill()
+        newer.communicate()
+        older.kill()
