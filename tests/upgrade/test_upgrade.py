@@ -318,7 +318,7 @@ async def put_newer(house: Mixed, instance: str) -> None:
     keys = {
         "webhooks": b"a" * 32,
         "workflow-commands": instance_key("paced", instance).encode(),
-        "workflow-history": None,
+        "workflow-history": b"the next release",
         "daily-summary": b'["user_97","garmin","2026-06-03"]',
     }
     appender = Appender(cluster=Cluster(house.bootstrap), client_id="upgrade-test")
