@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import secrets
@@ -21,6 +22,8 @@ from headwater.gateway.commands.state import stores_of
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings, environment
 from headwater.gateway.sources import secret_variables
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.graph import graph_of
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
@@ -82,7 +85,12 @@ async def _work(
     name = f"{socket.gethostname()}-{os.getpid()}"
     cluster = cluster_of(settings)
 
+    graphs = GraphEngine()
+
     async def joined() -> None:
+        # The hosts have loaded the apps by now, and nothing is owned yet.
+        for document in (await worker.declared()).graphs.values():
+            graphs.deploy(graph_of(json.loads(document)))
         await check_topics(cluster)
         await pass_over_skipped(cluster)
         await membership.joined()
@@ -96,7 +104,10 @@ async def _work(
         worker = WorkflowWorker(
             cluster=cluster,
             apps=settings.apps,
-            engines={ReplayEngine.kind: ReplayEngine(settings.max_steps)},
+            engines={
+                ReplayEngine.kind: ReplayEngine(settings.max_steps),
+                GraphEngine.kind: graphs,
+            },
             clock=clock,
             draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
             name=name,

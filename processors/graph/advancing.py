@@ -95,6 +95,10 @@ def _finish(draft: Draft) -> None:
             case FailWorkflow():
                 fail(draft, Failure(decision.name, decision.error))
             case CompleteWorkflow():
+                schema = draft.graph.output_schema
+                wrong = None if schema is None else schema.fault(decision.output, "output")
+                if wrong:
+                    fail(draft, Failure("OutputInvalidError", wrong))
                 end(draft, RunCompleted(text_of(decision.output)), "the run is complete")
             case _:
                 pass
@@ -124,6 +128,10 @@ def _carry_out(
                 pass
     if changes:
         draft.emit(ContextChanged(tuple(changes)))
+        schema = draft.graph.context_schema
+        wrong = None if schema is None else schema.fault(draft.run.shared, "state")
+        if wrong:
+            fail(draft, Failure("ContextInvalidError", wrong))
     return created
 
 

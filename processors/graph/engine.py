@@ -1,7 +1,7 @@
 """The engine of graphs: a definition says what follows from what, and tasks do the work."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -26,14 +26,16 @@ from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.failures import INSTANCE_NOT_ERRORED
+from headwater.schemas.failures import INSTANCE_NOT_ERRORED, WORKFLOW_PARAMS_INVALID
 from headwater.schemas.history import (
     Artifact,
     Failure,
     FinishChild,
+    Json,
     NoteRefusal,
     PauseRun,
     RestartRun,
@@ -61,7 +63,7 @@ _FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 class GraphEngine:
     """Implements `processors.runs.engine.Engine`, which says what the methods mean.
 
-    Shape:  graphs are what new runs are made from, by their workflows' names. A run stays on the
+    Shape:  graphs are what new runs are made from, by their names. A run stays on the
             definition that it began with, which it holds.
     """
 
@@ -69,10 +71,18 @@ class GraphEngine:
     #: A change of GraphRun, Run or their parts is a new one.
     format: Final = 1
 
-    def __init__(self, graphs: Mapping[str, Graph]) -> None:
-        self._graphs = dict(graphs)
-        self._documents = {name: text_of(to_dict(each.definition)) for name, each in graphs.items()}
-        self._known = {each.digest: each for each in graphs.values()}
+    def __init__(self, graphs: Iterable[Graph] = ()) -> None:
+        self._graphs: dict[str, Graph] = {}
+        self._documents: dict[str, Json] = {}
+        self._known: dict[str, Graph] = {}
+        for each in graphs:
+            self.deploy(each)
+
+    def deploy(self, graph: Graph) -> None:
+        """Makes new runs of its name from a definition, from now on."""
+        name = graph.definition.name
+        self._graphs[name] = self._known[graph.digest] = graph
+        self._documents[name] = text_of(to_dict(graph.definition))
 
     def _graph(self, run: GraphRun) -> Graph:
         digest = run.definition.digest if run.definition else ""
@@ -124,6 +134,10 @@ class GraphEngine:
             document = self._documents[who[0]]
         else:
             return runs.not_found(who[1])
+        schema = graph.input_schema
+        wrong = None if schema is None else schema.fault(json.loads(first.params), "input")
+        if wrong:
+            return Rejection(WORKFLOW_PARAMS_INVALID, bounded(wrong))
         made_from = Artifact(graph.definition.name, "", graph.digest)
         first = msgspec.structs.replace(first, definition=made_from)
         beginning = [first, *_ended_children(before), *others]

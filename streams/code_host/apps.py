@@ -6,6 +6,7 @@ namespace, and those schedules that it declares without giving them a name; or
 """
 
 import importlib
+import json
 import re
 import sys
 import traceback
@@ -16,14 +17,20 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from headwater.processors.graph.builder import GraphWorkflow
+from headwater.processors.graph.definition import DefinitionInvalid
+from headwater.processors.graph.state import KIND as GRAPH
 from headwater.processors.replay.decide import KIND
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.code_host.schedules import MODULE_LIST, Declared, Schedule
 from headwater.streams.replay.workflow import Workflow
 
 #: What an app consists of.
-_Part: TypeAlias = Workflow | Schedule
+_Part: TypeAlias = Workflow | GraphWorkflow | Task | Schedule
+#: What instances are of.
+_Runs: TypeAlias = Workflow | GraphWorkflow
 
 _SPEC: Final = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::([^\W\d]\w*))?")
 
@@ -38,27 +45,34 @@ class AppNotLoaded(HeadwaterError):
 class Declarations(msgspec.Struct, frozen=True):
     """What an app declares; with an error, nothing."""
 
+    #: The names of its workflows, graphs or not.
     workflows: tuple[str, ...] = ()
     schedules: tuple[Declared, ...] = ()
     error: str = ""
+    #: The definitions of those that are graphs, JSON text, by their names.
+    graphs: dict[str, str] = {}
 
     @property
     def kinds(self) -> dict[str, str]:
         """The kinds of the runs of its workflows, by their names."""
-        return dict.fromkeys(self.workflows, KIND)
+        return dict.fromkeys(self.workflows, KIND) | dict.fromkeys(self.graphs, GRAPH)
 
 
 class App(NamedTuple):
-    """An app that was loaded: its workflows by name, and its schedules."""
+    """An app that was loaded: what it declares, by name."""
 
     workflows: dict[str, Workflow]
     schedules: tuple[Schedule, ...] = ()
+    graphs: Mapping[str, GraphWorkflow] = {}
+    tasks: Mapping[str, Task] = {}
 
     @property
     def declared(self) -> Declarations:
         """What it declares."""
         schedules = tuple(each.declared for each in self.schedules)
-        return Declarations(tuple(sorted(self.workflows)), schedules)
+        names = tuple(sorted((*self.workflows, *self.graphs)))
+        graphs = {name: json.dumps(each.to_dict()) for name, each in self.graphs.items()}
+        return Declarations(names, schedules, graphs=graphs)
 
 
 def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
@@ -73,6 +87,7 @@ def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
     return Declarations(
         tuple(sorted(name for found in names.values() for name in found)),
         tuple(schedule for each in apps.values() for schedule in each.schedules),
+        graphs={name: text for each in apps.values() for name, text in each.graphs.items()},
     )
 
 
@@ -102,14 +117,30 @@ def load_app(spec: str) -> App:
     module_name, attribute = found.groups()
     module = _import(module_name)
     parts = _parts(module, module_name, attribute)
-    workflows = _by_name(spec, [each for each in parts if isinstance(each, Workflow)])
-    for each in workflows.values():
-        try:
-            each.check()
-        except TypeError as fault:
-            raise AppNotLoaded(f"{fault} ({_place(each)})") from None
+    runs = _by_name(spec, [each for each in parts if isinstance(each, _Runs)])
+    for each in runs.values():
+        _check(each)
     schedules = [each for each in parts if isinstance(each, Schedule)]
-    return App(workflows, _schedules(spec, schedules, workflows))
+    tasks: dict[str, Task] = {}
+    for task in [each for each in parts if isinstance(each, Task)]:
+        if tasks.setdefault(task.name, task) is not task:
+            raise AppNotLoaded(f"expected each name once in {spec}, found two tasks {task.name!r}")
+    return App(
+        {name: each for name, each in runs.items() if isinstance(each, Workflow)},
+        _schedules(spec, schedules, runs),
+        {name: each for name, each in runs.items() if isinstance(each, GraphWorkflow)},
+        tasks,
+    )
+
+
+def _check(workflow: _Runs) -> None:
+    try:
+        if isinstance(workflow, Workflow):
+            workflow.check()
+        else:
+            workflow.graph()
+    except (TypeError, DefinitionInvalid) as fault:
+        raise AppNotLoaded(f"{fault} ({_place(workflow)})") from None
 
 
 def _import(name: str) -> ModuleType:
@@ -153,7 +184,7 @@ def _parts(module: ModuleType, name: str, attribute: str | None) -> list[_Part]:
     if not hasattr(module, attribute):
         raise AppNotLoaded(f"expected {name} to have {attribute}, found no such name in it")
     match getattr(module, attribute):
-        case Workflow() as workflow:
+        case Workflow() | GraphWorkflow() as workflow:
             return [workflow]
         case ModuleType() as inner:
             return _declared(inner)
@@ -186,8 +217,8 @@ def _only(name: str, attribute: str, values: Iterable[object]) -> list[_Part]:
     return parts
 
 
-def _by_name(spec: str, workflows: list[Workflow]) -> dict[str, Workflow]:
-    found: dict[str, Workflow] = {}
+def _by_name(spec: str, workflows: list[_Runs]) -> dict[str, _Runs]:
+    found: dict[str, _Runs] = {}
     for each in workflows:
         other = found.setdefault(each.name, each)
         if other is not each:
@@ -209,7 +240,7 @@ def _by_name(spec: str, workflows: list[Workflow]) -> dict[str, Workflow]:
 
 
 def _schedules(
-    spec: str, schedules: list[Schedule], workflows: Mapping[str, Workflow]
+    spec: str, schedules: list[Schedule], workflows: Mapping[str, object]
 ) -> tuple[Schedule, ...]:
     found: dict[str, Schedule] = {}
     for each in schedules:
@@ -229,5 +260,7 @@ def _schedules(
     return tuple(found.values())
 
 
-def _place(workflow: Workflow) -> str:
+def _place(workflow: _Runs) -> str:
+    if isinstance(workflow, GraphWorkflow):
+        return f"the graph {workflow.name}"
     return f"{workflow.__module__}.{workflow.__name__}"

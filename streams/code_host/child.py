@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn, TypeAlias
 
 import msgspec
@@ -37,7 +37,6 @@ from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.house_app import HOUSE_APP, house_workflows
 from headwater.streams.code_host.threads import Threads
 from headwater.streams.replay.forbidden import refuse_in_workflows
-from headwater.streams.replay.workflow import Workflow
 from headwater.streams.scheduling import run_as_batch
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class Child:
         self,
         connection: socket.socket,
         box: BlackBox,
-        workflows: Mapping[str, Workflow],
+        app: App,
         beat_s: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -77,7 +76,13 @@ class Child:
         self.left = asyncio.Event()
         self._life = asyncio.current_task()
         threads = Threads(lambda: _die(EXIT_NO_THREADS))
-        self._host = Host(workflows, emit=self._emit, now_ms=now_ms, call_sync=threads.call)
+        self._host = Host(
+            app.workflows,
+            emit=self._emit,
+            now_ms=now_ms,
+            call_sync=threads.call,
+            tasks=app.tasks,
+        )
         self._pipe = Pipe(connection, received=self._receive, ended=self._end, waits=True)
         self._beat()
 
@@ -207,9 +212,7 @@ def _schedules_alone(schedules: Sequence[str]) -> App:
     return App(house_workflows(schedules))
 
 
-def _load(
-    connection: socket.socket, spec: str, schedules: Sequence[str], house: House
-) -> dict[str, Workflow]:
+def _load(connection: socket.socket, spec: str, schedules: Sequence[str], house: House) -> App:
     """Loads the app, and sends what it declares."""
     try:
         app = house(schedules) if spec == HOUSE_APP else load_app(spec)
@@ -218,15 +221,13 @@ def _load(
         app, declared = App({}), Declarations(error=error.message)
     for frame in frames_of([declared]):
         connection.sendall(frame)
-    if not app.workflows:
+    if not declared.workflows:
         _die(EXIT_BROKEN)
-    return app.workflows
+    return app
 
 
-async def _live(
-    connection: socket.socket, box: BlackBox, workflows: Mapping[str, Workflow], beat_s: float
-) -> None:
-    await Child(connection, box, workflows, beat_s).left.wait()
+async def _live(connection: socket.socket, box: BlackBox, app: App, beat_s: float) -> None:
+    await Child(connection, box, app, beat_s).left.wait()
 
 
 def main(house: House = _schedules_alone) -> NoReturn:
@@ -243,12 +244,12 @@ def main(house: House = _schedules_alone) -> NoReturn:
     # Before the app is imported, which may give names of its own to what is refused.
     refuse_in_workflows()
     connection = socket.socket(fileno=int(pipe))
-    workflows = _load(connection, app, schedules, house)
+    loaded = _load(connection, app, schedules, house)
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    life = loop.create_task(_live(connection, box, workflows, float(beat_s)))
+    life = loop.create_task(_live(connection, box, loaded, float(beat_s)))
     life.add_done_callback(lambda _: loop.stop())
     while not life.done():
         # Not until complete: a task that raises SystemExit would leave it with the loop half run.

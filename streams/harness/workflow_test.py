@@ -108,7 +108,7 @@ class WorkflowTest:
         kinds: Mapping[str, str] | None = None,
     ) -> None:
         given = Given.of(workflows, tasks)
-        replay, graphs = ReplayEngine(max_steps), GraphEngine(given.graphs)
+        replay, graphs = ReplayEngine(max_steps), GraphEngine(given.graphs.values())
         by_kind: list[Engine[Any]] = [replay, graphs, *engines]
         self._engines: Engines = {each.kind: each for each in by_kind}
         self._workflows, self._tasks = given.workflows, given.tasks

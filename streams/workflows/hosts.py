@@ -56,7 +56,9 @@ class Hosts:
             self._all.append(house)
             await house.start()
             everything = side_by_side({**apps, HOUSE_APP: house.declared})
-            self.declared = Declarations(declared.workflows, everything.schedules)
+            self.declared = Declarations(
+                declared.workflows, everything.schedules, graphs=declared.graphs
+            )
         except BaseException:
             await self.stop()
             raise

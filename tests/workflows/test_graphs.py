@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from headwater import Step, WorkflowEvent, WorkflowTest, task, workflow
+from headwater import Step, WorkflowEvent, WorkflowParamsInvalidError, WorkflowTest, task, workflow
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.graph import graph_of
+from headwater.processors.graph.state import GraphRun
 from headwater.streams.harness.test_instance import TestInstance as Instance
 from tests.workflows.graphing import edge, fan, graph, node, outcome, play, statuses
 
@@ -347,6 +350,38 @@ def test_a_retry_keeps_what_was_done():
     assert (calls.count(1), calls.count(bad)) == (1, 2)
 
 
+NUMBERS = {
+    "type": "object",
+    "properties": {"all": {"type": "array", "items": {"type": "integer", "maximum": 9}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [("contextSchema", "ContextInvalidError"), ("outputSchema", "OutputInvalidError")],
+)
+def test_what_breaks_a_schema_fails_the_run_and_names_the_path(schema: str, name: str):
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        status, _, error = await outcome(instance)
+        assert (status, error and error[0]) == ("errored", name)
+        assert "all" in str(error)
+
+    play({**fan(), schema: NUMBERS}, scenario, {"items": [1, 9]})
+
+
+def test_an_input_that_breaks_its_schema_is_refused():
+    wanted = {"type": "object", "properties": {"items": {"type": "array"}}, "required": ["items"]}
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        with pytest.raises(WorkflowParamsInvalidError, match="items"):
+            await test.create("g", id="other", params={"items": "none"})
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"all": [2]}, None)
+
+    play({**fan(), "inputSchema": wanted}, scenario, {"items": [1]})
+
+
 @task("total")
 async def total(given: dict[str, Any]) -> dict[str, Any]:
     return {"total": sum(given["all"])}
@@ -442,3 +477,20 @@ def test_a_fan_out_of_two_thousand_meets():
         assert output == {"all": [2 * each for each in range(2_000)]}
 
     play(fan(), scenario, {"items": list(range(2_000))})
+
+
+def test_a_state_at_rest_is_the_state():
+    definition = fan()
+    definition["nodes"][1] |= {"retries": {"limit": 1, "delay": "1 hour"}}
+    engine = GraphEngine([graph_of(definition)])
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        run = test.views("g", instance.id)[0].state
+        assert isinstance(run, GraphRun)
+        assert len(run.tokens) == 2
+        assert run.meetings
+        assert run.times
+        assert engine.decode(engine.encode(run)) == run
+
+    play(definition, scenario, {"items": [1, {"n": 2, "fails": 1}]})

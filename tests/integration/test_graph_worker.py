@@ -1,0 +1,73 @@
+"""A graph that is deployed with an app runs on Kafka, whoever dies on the way."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from headwater.processors.graph.engine import GraphEngine
+from headwater.schemas.history import StartRun
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.worker import WorkflowWorker
+from tests.apps.graphs import doubles
+from tests.e2e.workflow_house import Sender
+from tests.fakes.engines import ENGINES
+
+ITEMS = 40
+
+
+def a_worker(topics: str) -> WorkflowWorker:
+    return WorkflowWorker(
+        cluster=Cluster(topics),
+        apps=["tests.apps.graphs", "tests.e2e.workflow_app"],
+        engines={**ENGINES, GraphEngine.kind: GraphEngine([doubles.graph()])},
+        clock=now_ms,
+        draw_seed=lambda: "seed",
+        name="tests",
+    )
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not happened():  # noqa: ASYNC110, what happens is in files
+            await asyncio.sleep(0.05)
+
+
+def test_a_graph_survives_its_host_and_its_worker(topics: str, tmp_path: Path):
+    seen, total = tmp_path / "seen", tmp_path / "seen.total"
+    client = WorkflowClient(
+        cluster=Cluster(topics),
+        client_id="tests",
+        timeout_s=20,
+        clock=now_ms,
+        new_id=lambda: os.urandom(8).hex(),
+    )
+
+    async def scenario() -> None:
+        working = asyncio.create_task(a_worker(topics).run())
+        await client.start()
+        try:
+            await Sender(client).ready()
+            params = {"items": list(range(ITEMS)), "file": str(seen)}
+            reply = await client.send("doubles", "d-1", StartRun(json.dumps(params)))
+            assert not reply.code
+            await until(seen.exists)
+            os.kill(int(seen.read_text().split()[0]), signal.SIGKILL)
+            before = seen.stat().st_size
+            await until(lambda: seen.stat().st_size > before)
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            assert not total.exists()
+            working = asyncio.create_task(a_worker(topics).run())
+            await until(total.exists)
+        finally:
+            await client.stop()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert total.read_text() == str(2 * sum(range(ITEMS)))
