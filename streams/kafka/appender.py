@@ -232,10 +232,17 @@ class Appender:
 async def _break_off(producer: AIOKafkaProducer) -> None:
     """Fails what a producer has yet to send, and disconnects it: its `stop` waits for nothing else.
 
-    aiokafka has no name for that; left to itself, the producer would outlive its event loop.
+    aiokafka has no name for that; left to itself, the producer would outlive its event loop. In
+    this order: what is under way is put back before it fails.
     """
-    producer._message_accumulator.fail_all(KafkaTimeoutError("the producer was stopped"))  # noqa: SLF001
+    sender, batches = producer._sender.sender_task, producer._message_accumulator  # noqa: SLF001
+    sender.cancel()
     await producer.client.close()
+    await asyncio.wait([sender], timeout=_STOP_S)
+    # A batch that was sent before removes itself from there when it fails, put back or not.
+    waiting = (batch for each in batches._batches.values() for batch in each)  # noqa: SLF001
+    batches._pending_batches.update(batch for batch in waiting if batch.retry_count)  # noqa: SLF001
+    batches.fail_all(KafkaTimeoutError("the producer was stopped"))
 
 
 def _waited_for(sent: Sequence[Sent]) -> str:

@@ -186,7 +186,9 @@ def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broke
     asyncio.run(whole())
 
 
-def test_stopping_while_kafka_stalls_ends(broker: Broker):
+def test_stopping_while_kafka_stalls_ends_and_leaves_nothing_behind(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+):
     async def whole() -> None:
         log = webhook_log(broker, 60)
         await log.start()
@@ -201,10 +203,10 @@ def test_stopping_while_kafka_stalls_ends(broker: Broker):
                 await log.stop()
             answers = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(answer, BrokerUnavailable) for answer in answers)
-        # The producer ends in the background, once it can.
-        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+            assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(whole())
+    assert not [each for each in caplog.records if each.name == "asyncio"]
 
 
 def test_a_transaction_ends_in_time_while_kafka_stalls_and_what_it_held_is_published_once(
