@@ -35,7 +35,6 @@ create table terra_connections (
 
 create index terra_connections_of_user on terra_connections (user_id);
 create index terra_connections_changed on terra_connections (changed_in);
-create index terra_connections_active on terra_connections (md5(terra_user_id)) where active;
 
 comment on table terra_connections is 'A user''s link to a wearable account. Topic connections.';
 comment on column terra_connections.id is 'Id of the row, made from terra_user_id.';
@@ -50,6 +49,7 @@ comment on column terra_connections.deactivated_at is 'When active became false:
 comment on column terra_connections.column_sources is 'Which delivery set each column that is set: {"deliveries": [{event_id, position, sent_at, version of the normalizer unless 1}], "columns": {column: index into deliveries}}. Read it with value_source(column_sources, ''column'').';
 comment on column terra_connections.changed_in is 'The transaction that last wrote the row; reading what changed goes by it.';
 comment on column terra_connections.updated_at is 'When the projector last wrote the row.';
+create index terra_connections_active on terra_connections (md5(terra_user_id)) where active;
 create table daily_summary (
     user_id text not null check (user_id <> ''),
     source text not null,

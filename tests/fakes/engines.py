@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.runs import folding, views
 from headwater.processors.runs.engine import Engines
@@ -9,7 +10,12 @@ from tests.fakes.counter import CounterEngine
 
 REPLAY = ReplayEngine()
 #: Histories that tests write name no kind.
-ENGINES: Engines = {ReplayEngine.kind: REPLAY, CounterEngine.kind: CounterEngine(), "": REPLAY}
+ENGINES: Engines = {
+    ReplayEngine.kind: REPLAY,
+    GraphEngine.kind: GraphEngine(),
+    CounterEngine.kind: CounterEngine(),
+    "": REPLAY,
+}
 
 fold = partial(folding.fold, ENGINES)
 runs = partial(views.runs, ENGINES)

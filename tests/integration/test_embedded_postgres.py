@@ -74,10 +74,10 @@ def test_an_open_connection_does_not_hold_up_a_stop(server: EmbeddedPostgres, sa
         connection.close()
 
 
-def test_it_listens_on_loopback_alone_and_commits_durably(postgres: str):
+def test_it_listens_on_loopback_alone_and_commits_durably(server: EmbeddedPostgres):
     settings = dict(
         run(
-            postgres,
+            server.start(),
             "SELECT name, setting FROM pg_settings WHERE name IN "
             "('listen_addresses', 'synchronous_commit', 'fsync', 'jit', 'server_encoding')",
         )

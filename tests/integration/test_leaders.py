@@ -66,12 +66,19 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 
 async def leaders(cluster: Cluster, topic: str) -> dict[int, int]:
-    """The node that leads each partition."""
+    """The node that leads each partition, once each has one."""
     admin = AIOKafkaAdminClient(**cluster.options())
     await admin.start()
-    (described,) = await admin.describe_topics([topic])
-    await admin.close()
-    return {each["partition"]: each["leader"] for each in described["partitions"]}
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                (described,) = await admin.describe_topics([topic])
+                led = {each["partition"]: each["leader"] for each in described["partitions"]}
+                if led and min(led.values()) >= 0:
+                    return led
+                await asyncio.sleep(0.1)
+    finally:
+        await admin.close()
 
 
 def test_partitions_that_have_a_leader_go_on_while_others_have_none(

@@ -106,7 +106,7 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
     async def take_over(number: int, replied: int) -> Partition:
         attempts.append(number)
         if number == 0:
-            engine_of(ENGINES, "graph")
+            engine_of(ENGINES, "chart")
         return cast("Partition", SimpleNamespace(number=number, replied=replied, owner=Idle()))
 
     async def scenario() -> None:
@@ -116,7 +116,7 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
         running = asyncio.create_task(subject.run())
         try:
             async with asyncio.timeout(20):
-                while "of kind 'graph'" not in caplog.text:  # noqa: ASYNC110, a log has no event
+                while "of kind 'chart'" not in caplog.text:  # noqa: ASYNC110, a log has no event
                     await asyncio.sleep(0.05)
                 while len(driver.partitions) < len(set(attempts)) - 1:
                     wake_up.clear()
@@ -129,7 +129,7 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
 
     asyncio.run(scenario())
     assert "partition 0 cannot be taken over: expected runs of one of the kinds" in caplog.text
-    assert "found one of kind 'graph', which a newer release started" in caplog.text
+    assert "found one of kind 'chart', which a newer release started" in caplog.text
 
 
 class Idle:
