@@ -115,6 +115,8 @@ def test_a_worker_that_is_cut_off_for_longer_than_its_session_hides_nothing(hous
     house.check()
 
 
+# A minute, nearly all of it waiting; that reads keep their limits is in test_frozen_postgres.
+@pytest.mark.soak
 def test_a_postgres_that_does_not_answer_costs_time_alone(house: Networked):
     with under_load(house, 4):
         leave_half_open(house.to_postgres, 5)
