@@ -279,8 +279,8 @@ def test_nothing_outlives_a_supervisor_killed_with_kill_9(run: Callable[..., Hou
     house.until("second is ready")
     pids = [house.pid("first"), house.pid("second")]
     house.process.kill()
-    for pid in pids:
-        wait_until(lambda pid=pid: is_gone(pid))
+    wait_until(lambda: all(map(is_gone, pids)))
+    assert house.process.wait() == -signal.SIGKILL
 
 
 #: Ends only when the other one has been told to end, too.

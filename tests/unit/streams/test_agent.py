@@ -268,6 +268,7 @@ def test_a_rebalance_during_a_tick_ends_nobody():
 
         log.while_asked = [rebalance]
         await agent.tick()
+        assert not log.while_asked, "the rebalance came during the tick"
 
     asyncio.run(scene())
 

@@ -250,7 +250,8 @@ def test_a_failure_is_noticed_although_nothing_more_is_added():
         world.producer.waiting[0].set_exception(BrokerUnavailable("expected an acknowledgement"))
         await world.until(lambda: world.producer.connects == 2 and world.commit.ready)
 
-    run(scenario)
+    world = run(scenario)
+    assert world.settled == [("only", False)]
 
 
 def test_stopping_while_the_broker_stalls_ends_and_fails_everything_that_is_left():
