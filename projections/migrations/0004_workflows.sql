@@ -25,6 +25,7 @@ create table workflow_instance (
     completed_at timestamptz,
     retention_until timestamptz,
     partition integer not null,
+    run_offset bigint not null,
     "offset" bigint not null,
     primary key (workflow_name, instance_id)
 -- Written anew with every batch that tells of it: room on the page leaves the indexes alone.
@@ -60,6 +61,7 @@ comment on column workflow_instance.completed_at is 'When the current run ended,
 comment on column workflow_instance.retention_until is 'Null: kept for ever.';
 comment on column workflow_instance.partition is
     'Position of the last record that was applied: partition of workflow-history.';
+comment on column workflow_instance.run_offset is 'Offset of the record that began the current run.';
 comment on column workflow_instance."offset" is 'Position: offset.';
 
 create table workflow_run (
@@ -80,6 +82,7 @@ create table workflow_run (
     started_at timestamptz not null,
     completed_at timestamptz,
     partition integer not null,
+    run_offset bigint not null,
     "offset" bigint not null,
     primary key (workflow_name, instance_id, run_number)
 );
@@ -104,6 +107,7 @@ comment on column workflow_run.started_at is 'When it began.';
 comment on column workflow_run.completed_at is 'When it ended; null if it was restarted before.';
 comment on column workflow_run.partition is
     'Position of its last record: partition of workflow-history.';
+comment on column workflow_run.run_offset is 'Offset of the record that began it.';
 comment on column workflow_run."offset" is 'Position: offset.';
 
 create table workflow_step (

@@ -6,20 +6,22 @@ with started as materialized (
         output text, error_name text, error_message text, error_detail text,
         parent_workflow_name text, parent_instance_id text, parent_run_number integer,
         parent_step_key text, started_at_ms double precision, completed_at_ms double precision,
-        updated_at_ms double precision, partition integer, "offset" bigint, retries boolean
+        updated_at_ms double precision, partition integer, run_offset bigint, "offset" bigint,
+        retries boolean
     )
 ),
 superseded as (
     insert into workflow_run (
         workflow_name, instance_id, run_number, status, params, output, error_name, error_message,
         error_detail, parent_workflow_name, parent_instance_id, parent_run_number, parent_step_key,
-        updated_at, started_at, completed_at, partition, "offset"
+        updated_at, started_at, completed_at, partition, run_offset,
+        "offset"
     )
     select
         i.workflow_name, i.instance_id, i.run_number, i.status, i.params, i.output, i.error_name,
         i.error_message, i.error_detail, i.parent_workflow_name, i.parent_instance_id,
         i.parent_run_number, i.parent_step_key, i.updated_at, i.started_at, i.completed_at,
-        i.partition, i."offset"
+        i.partition, i.run_offset, i."offset"
     from started r
     join workflow_instance i
       on i.workflow_name = r.workflow_name and i.instance_id = r.instance_id
@@ -29,7 +31,8 @@ superseded as (
 insert into workflow_instance (
     workflow_name, instance_id, run_number, status, params, output, error_name, error_message,
     error_detail, parent_workflow_name, parent_instance_id, parent_run_number, parent_step_key,
-    created_at, updated_at, started_at, completed_at, partition, "offset"
+    created_at, updated_at, started_at, completed_at, partition, run_offset,
+    "offset"
 )
 select
     r.workflow_name, r.instance_id, r.run_number, r.status, r.params::json, r.output::json,
@@ -44,7 +47,7 @@ select
         ) end,
         to_timestamp(r.started_at_ms / 1000)
     ),
-    to_timestamp(r.completed_at_ms / 1000), r.partition, r."offset"
+    to_timestamp(r.completed_at_ms / 1000), r.partition, r.run_offset, r."offset"
 from started r
 on conflict (workflow_name, instance_id) do update set
     run_number = excluded.run_number,
@@ -62,4 +65,5 @@ on conflict (workflow_name, instance_id) do update set
     started_at = excluded.started_at,
     completed_at = excluded.completed_at,
     partition = excluded.partition,
+    run_offset = excluded.run_offset,
     "offset" = excluded."offset"

@@ -1,7 +1,8 @@
 -- What changed in an instance's current run behind an offset, in the order of the log. A page ends with
 -- a record: "through" is the last whose changes all fit, or the first, if that alone changes more.
 with instance as materialized (
-    select run_number, partition, "offset" as latest, lpad(partition::text, 5, '0') || '-' as lines
+    select run_number, run_offset, partition, "offset" as latest,
+           lpad(partition::text, 5, '0') || '-' as lines
     from workflow_instance
     where workflow_name = %(workflow_name)s and instance_id = %(instance_id)s
 ),
@@ -120,7 +121,7 @@ instances as (
           and "offset" <= (select through from page)
     ) i
 )
-select p.run_number, p.through, p.through < p.latest as more, c."offset", c.rank,
+select p.run_number, p.run_offset, p.through, p.through < p.latest as more, c."offset", c.rank,
        c.row::text as row
 from page p
 left join (

@@ -82,12 +82,14 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """What changed in an instance's current run, by offsets.
 
     Shape:  rows of one record are steps, events, lines, the instance's status. The next changes are
-            those after `offset`; where there is `more`, some are there already. Another run_number
-            than before is another run, and the rows are all of it. Steps that a loop has forgotten
-            are not among them; its `trimmed_before` grows.
+            those after `offset`; where there is `more`, some are there already. Another run_offset
+            than before, that of the record that began the run, is another run, and the rows are
+            all of it; its number is the same, if the instance was deleted between. Steps that a
+            loop has forgotten are not among them; its `trimmed_before` grows.
     """
 
     run_number: int
+    run_offset: int
     rows: tuple[Changed, ...]
     offset: int
     more: bool

@@ -150,6 +150,7 @@ def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> 
         started_at_ms=context.at_ms,
         updated_at_ms=context.at_ms,
         partition=context.partition,
+        run_offset=context.offset,
         offset=context.offset,
         retries=event.kept is not None,
     )

@@ -193,6 +193,7 @@ class Workflows:
         first = found[0]
         return Changes(
             run_number=first["run_number"],
+            run_offset=first["run_offset"],
             rows=tuple(_changed(row) for row in found if row["row"] is not None),
             offset=first["through"],
             more=first["more"],

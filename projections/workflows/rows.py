@@ -101,6 +101,7 @@ class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
     parent_run_number: int | None = None
     parent_step_key: str | None = None
     started_at_ms: int
+    run_offset: int
 
     def belong(self, parent: Parent | None) -> None:
         """Names the parent."""

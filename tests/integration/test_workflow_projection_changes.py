@@ -59,7 +59,7 @@ class Follower:
         self.workflows = workflows
         self.instance_id = instance_id
         self.offset = -1
-        self.run_number = -1
+        self.run_number, self.run_offset = -1, -1
         self.status: StatusOfRun | None = None
         self.steps: dict[str, Step] = {}
         self.events: dict[str, Event] = {}
@@ -70,15 +70,21 @@ class Follower:
         """Asks once; tells whether there is more."""
         found = await self.workflows.changes("order", self.instance_id, self.offset, limit=limit)
         if found is None:
+            self.forget()
             return False
         self.check(found, limit)
-        if found.run_number != self.run_number:
-            self.run_number = found.run_number
-            self.steps, self.events, self.lines = {}, {}, {}
+        if found.run_offset != self.run_offset:
+            self.forget()
+            self.run_number, self.run_offset = found.run_number, found.run_offset
         for changed in found.rows:
             self.take(changed)
         self.offset = found.offset
         return found.more
+
+    def forget(self) -> None:
+        """The instance was deleted, or another run has begun."""
+        self.status = None
+        self.steps, self.events, self.lines = {}, {}, {}
 
     def check(self, found: Changes, limit: int) -> None:
         offsets = [each.offset for each in found.rows]

@@ -107,6 +107,7 @@ def test_a_run_that_begins_is_a_row():
         "forced": True,
         "params": '{"sku":  1}',
         "started_at_ms": AT_MS,
+        "run_offset": POSITION["offset"],
         "updated_at_ms": AT_MS,
         **POSITION,
         "parent_workflow_name": "order",

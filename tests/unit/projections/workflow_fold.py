@@ -152,6 +152,7 @@ class Telling:
             "started_at": before["started_at"] if before and event.kept is not None else self.at,
             "completed_at": None,
             "retention_until": None,
+            "run_offset": self.offset,
         }
         if event.kept is not None:
             self.take_over(event.kept, [each.key for each in event.reopened])
