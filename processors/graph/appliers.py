@@ -17,29 +17,18 @@ from headwater.processors.graph.state import (
 )
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import appliers as runs
-from headwater.processors.runs.limits import SYSTEM
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     BranchChanged,
     ContextChanged,
-    EventReceived,
     FanInActivated,
     ForkEnded,
     ForkOpened,
     GraphStarted,
     HistoryAppended,
     LogEvent,
-    LogWritten,
-    PostsQueued,
     PostsSent,
-    RunCompleted,
-    RunErrored,
     RunEvent,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    RunTerminated,
     SubworkflowStarted,
     TasksDispatched,
     TaskUnderWay,
@@ -50,36 +39,15 @@ from headwater.schemas.history import (
     TokensCreated,
     TokensTimedOut,
 )
-from headwater.schemas.statuses import RunStatus
 
 _changed: Final = msgspec.structs.replace
 _FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 
 
 def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
-    """The state of a new run; of the run before it the outbox remains, and what was received."""
-    event, at_ms = record.events[0], record.at_ms
-    assert isinstance(event, RunStarted)  # noqa: S101, the caller saw it
-    run = GraphRun(
-        workflow=record.workflow,
-        instance_id=record.instance_id,
-        run_number=record.run_number,
-        sequence=1,
-        status=RunStatus.ACTIVE,
-        params=event.params,
-        seed=event.seed,
-        parent=event.parent,
-        created_at_ms=before.created_at_ms if before else at_ms,
-        started_at_ms=at_ms,
-        updated_at_ms=at_ms,
-        unsent=before.unsent if before else [],
-        posted=before.posted if before else 0,
-        received=before.received if before else {},
-        kind=event.kind,
-        definition=event.definition,
-        deployment=event.deployment,
-        input=json.loads(event.params),
-    )
+    """The state of a new run."""
+    run, event = runs.begin(GraphRun, before, record)
+    run.input = json.loads(event.params)
     if before is not None and event.kept is not None:
         _take_up(run, before)
     return run
@@ -110,14 +78,9 @@ def _anew(token: LiveToken) -> LiveToken:
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
     """Applies an event other than RunStarted."""
     if isinstance(event, PostsSent):
-        # It takes no sequence, and may follow the end of a run.
-        runs.apply_posts_sent(run, event)
+        runs.posts_sent(run, event)
         return run
-    if run.ended and not (isinstance(event, LogWritten) and event.category == SYSTEM):
-        raise InvariantViolation(
-            f"expected nothing after the end of run {run.run_number} of "
-            f"{run.workflow}/{run.instance_id}, found {type(event).__name__}"
-        )
+    runs.expect_open(run, event)
     _APPLIERS[type(event)](run, event)
     run.sequence += 1
     run.updated_at_ms = at_ms
@@ -353,34 +316,12 @@ def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:
             _end(run, number)
 
 
-def _moved(run: GraphRun, event: RunEvent) -> None:
-    runs.move(run, event)
-
-
-def _run_completed(run: GraphRun, event: RunCompleted) -> None:
-    runs.apply_run_completed(run, event)
-    runs.move(run, event)
-
-
-def _run_errored(run: GraphRun, event: RunErrored) -> None:
-    runs.apply_run_errored(run, event)
-    runs.move(run, event)
-
-
 def _nothing(run: GraphRun, event: RunEvent) -> None:
     """Is for readers alone."""
 
 
 _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
-    RunSuspended: _moved,
-    RunPaused: _moved,
-    RunResumed: _moved,
-    RunTerminated: _moved,
-    RunCompleted: _run_completed,
-    RunErrored: _run_errored,
-    EventReceived: runs.apply_event_received,
-    LogWritten: _nothing,
-    PostsQueued: runs.apply_posts_queued,
+    **runs.APPLIERS,
     GraphStarted: _graph_started,
     ForkOpened: _fork_opened,
     TokensCreated: _tokens_created,

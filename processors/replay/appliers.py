@@ -21,63 +21,29 @@ from headwater.schemas.history import (
     EntryErrored,
     EntryOpened,
     EntryRolledBack,
-    EventReceived,
     HistoryAppended,
     HostLost,
     LogEvent,
     LogWritten,
     LoopAdvanced,
-    PostsQueued,
     PostsSent,
     Reopened,
     RollbackFailed,
     RollbackStarted,
-    RunCompleted,
-    RunErrored,
-    RunEvent,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-    RunSuspended,
-    RunTerminated,
     StepCompleted,
     StepFailed,
     StepsRetried,
     StepStarted,
 )
-from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
+from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 
 #: Kinds that wait for something outside the code; the others wait for what is beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
 
 
 def begin(before: CodeRun | None, record: HistoryAppended) -> CodeRun:
-    """The state of a new run; of the run before it the outbox remains, and what was received.
-
-    If the new run retries that one, what it keeps remains too, and the time that the code sees.
-    """
-    event, at_ms = record.events[0], record.at_ms
-    assert isinstance(event, RunStarted)  # noqa: S101, the caller saw it
-    retries = before is not None and event.kept is not None
-    run = CodeRun(
-        workflow=record.workflow,
-        instance_id=record.instance_id,
-        run_number=record.run_number,
-        sequence=1,
-        status=RunStatus.ACTIVE,
-        params=event.params,
-        seed=event.seed,
-        parent=event.parent,
-        created_at_ms=before.created_at_ms if before else at_ms,
-        started_at_ms=before.started_at_ms if before and retries else at_ms,
-        updated_at_ms=at_ms,
-        unsent=before.unsent if before else [],
-        posted=before.posted if before else 0,
-        received=before.received if before else {},
-        kind=event.kind,
-        definition=event.definition,
-        deployment=event.deployment,
-    )
+    """The state of a new run; of one that it retries, it takes over what it keeps."""
+    run, event = runs.begin(CodeRun, before, record)
     if before is not None and event.kept is not None:
         _take_over(run, before, event.kept, event.reopened)
     return run
@@ -136,23 +102,17 @@ def _open_again(entry: Entry, reopened: Reopened, at_ms: int) -> Entry:
 def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
     """Applies an event other than RunStarted."""
     if isinstance(event, PostsSent):
-        # It takes no sequence, and may follow the end of a run.
-        _posts_sent(run, event, at_ms)
+        runs.posts_sent(run, event)
         return run
-    if run.ended and not _is_note(event):
-        raise InvariantViolation(
-            f"expected nothing after the end of run {run.run_number} of "
-            f"{run.workflow}/{run.instance_id}, found {type(event).__name__}"
-        )
-    _APPLIERS[type(event)](run, event, at_ms)
+    runs.expect_open(run, event)
+    own = _APPLIERS.get(type(event))
+    if own is not None:
+        own(run, event, at_ms)
+    else:
+        runs.APPLIERS[type(event)](run, event)
     run.sequence += 1
     run.updated_at_ms = at_ms
     return run
-
-
-def _is_note(event: LogEvent) -> bool:
-    """Whether it is a line of the engine's, such as of what the run had sent and others refused."""
-    return isinstance(event, LogWritten) and event.category == SYSTEM
 
 
 def _meet(run: CodeRun, key: str, event: object, status: EntryStatus) -> None:
@@ -333,32 +293,6 @@ def _host_lost(run: CodeRun, event: HostLost, _: int) -> None:
     run.back_at_ms = event.retry_at_ms
 
 
-def _moved(run: CodeRun, event: RunEvent, _: int) -> None:
-    runs.move(run, event)
-
-
-def _run_completed(run: CodeRun, event: RunCompleted, _: int) -> None:
-    runs.apply_run_completed(run, event)
-    runs.move(run, event)
-
-
-def _run_errored(run: CodeRun, event: RunErrored, _: int) -> None:
-    runs.apply_run_errored(run, event)
-    runs.move(run, event)
-
-
-def _event_received(run: CodeRun, event: EventReceived, _: int) -> None:
-    runs.apply_event_received(run, event)
-
-
-def _posts_queued(run: CodeRun, event: PostsQueued, _: int) -> None:
-    runs.apply_posts_queued(run, event)
-
-
-def _posts_sent(run: CodeRun, event: PostsSent, _: int) -> None:
-    runs.apply_posts_sent(run, event)
-
-
 def _seen(run: CodeRun) -> None:
     """Takes note that the code has to see this event."""
     run.resolved = run.sequence
@@ -373,16 +307,7 @@ def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
 
 
 _APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {
-    RunSuspended: _moved,
-    RunPaused: _moved,
-    RunResumed: _moved,
-    RunTerminated: _moved,
-    RunCompleted: _run_completed,
-    RunErrored: _run_errored,
-    EventReceived: _event_received,
     LogWritten: _log_written,
-    PostsQueued: _posts_queued,
-    PostsSent: _posts_sent,
     StepStarted: _step_started,
     StepCompleted: _step_completed,
     StepFailed: _step_failed,

@@ -1,19 +1,79 @@
 """Applies the events of a run's life to its state.
 
-Each applier changes the state in place; the status moves by the table in `transitions.py`.
+Each applier changes the state in place; the status moves by the table in `transitions.py`. What
+engines add to a run's life they apply themselves.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from headwater.processors.runs.limits import SYSTEM
 from headwater.processors.runs.state import Received, Run
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     EventReceived,
+    HistoryAppended,
+    LogEvent,
+    LogWritten,
     PostsQueued,
     PostsSent,
     RunCompleted,
     RunErrored,
     RunEvent,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    RunTerminated,
 )
+from headwater.schemas.statuses import RunStatus
+
+R = TypeVar("R", bound=Run)
+
+
+def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R, RunStarted]:
+    """The state of a new run, and the event that began it.
+
+    Shape:  of the run before it the outbox remains, and what was received; a run that retries it
+            has begun when it did.
+    """
+    event, at_ms = record.events[0], record.at_ms
+    assert isinstance(event, RunStarted)  # noqa: S101, the caller saw it
+    retries = event.kept is not None
+    run = state(
+        workflow=record.workflow,
+        instance_id=record.instance_id,
+        run_number=record.run_number,
+        sequence=1,
+        status=RunStatus.ACTIVE,
+        params=event.params,
+        seed=event.seed,
+        parent=event.parent,
+        created_at_ms=before.created_at_ms if before else at_ms,
+        started_at_ms=before.started_at_ms if before and retries else at_ms,
+        updated_at_ms=at_ms,
+        unsent=before.unsent if before else [],
+        posted=before.posted if before else 0,
+        received=before.received if before else {},
+        kind=event.kind,
+        definition=event.definition,
+        deployment=event.deployment,
+    )
+    return run, event
+
+
+def expect_open(run: Run, event: LogEvent) -> None:
+    """Expects that the run has not ended.
+
+    Shape:  lines of the engine's may follow, such as of what it had sent and others refused.
+    Errors: InvariantViolation.
+    """
+    if run.ended and not (isinstance(event, LogWritten) and event.category == SYSTEM):
+        raise InvariantViolation(
+            f"expected nothing after the end of run {run.run_number} of "
+            f"{run.workflow}/{run.instance_id}, found {type(event).__name__}"
+        )
 
 
 def move(run: Run, event: RunEvent) -> None:
@@ -32,7 +92,7 @@ def move(run: Run, event: RunEvent) -> None:
     run.status = status
 
 
-def apply_event_received(run: Run, event: EventReceived) -> None:
+def _received(run: Run, event: EventReceived) -> None:
     """Puts the event into the mailbox."""
     run.mailbox.append(Received(event.event_id, event.type, event.payload, event.sent_at_ms))
     sender, _, number = event.event_id.rpartition("#")
@@ -40,22 +100,40 @@ def apply_event_received(run: Run, event: EventReceived) -> None:
         run.received[sender] = int(number)
 
 
-def apply_posts_queued(run: Run, event: PostsQueued) -> None:
+def _posts_queued(run: Run, event: PostsQueued) -> None:
     """Puts the posts into the outbox."""
     run.unsent.extend(event.posts)
     run.posted = event.posts[-1].number + 1
 
 
-def apply_posts_sent(run: Run, event: PostsSent) -> None:
-    """Takes what is acknowledged out of the outbox."""
+def posts_sent(run: Run, event: PostsSent) -> None:
+    """Takes what is acknowledged out of the outbox: no move, and it may follow the end of a run."""
     run.unsent = [post for post in run.unsent if post.number > event.through]
 
 
-def apply_run_completed(run: Run, event: RunCompleted) -> None:
-    """Keeps the output."""
+def _completed(run: Run, event: RunCompleted) -> None:
     run.output = event.output
+    move(run, event)
 
 
-def apply_run_errored(run: Run, event: RunErrored) -> None:
-    """Keeps the error."""
+def _errored(run: Run, event: RunErrored) -> None:
     run.failure = event.failure
+    move(run, event)
+
+
+def _nothing(run: Run, event: LogWritten) -> None:
+    """A line is for readers alone."""
+
+
+#: The events of a run's life, but for RunStarted and PostsSent.
+APPLIERS: Final[Mapping[type, Callable[[Any, Any], None]]] = {
+    RunSuspended: move,
+    RunPaused: move,
+    RunResumed: move,
+    RunTerminated: move,
+    RunCompleted: _completed,
+    RunErrored: _errored,
+    EventReceived: _received,
+    PostsQueued: _posts_queued,
+    LogWritten: _nothing,
+}

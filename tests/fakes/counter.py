@@ -11,15 +11,8 @@ from typing import Final
 
 import msgspec
 
+from headwater.processors.runs import appliers
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.appliers import (
-    apply_event_received,
-    apply_posts_queued,
-    apply_posts_sent,
-    apply_run_completed,
-    apply_run_errored,
-    move,
-)
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.ends import ended_by
 from headwater.processors.runs.host_messages import HostMessage
@@ -34,7 +27,6 @@ from headwater.schemas.history import (
     LogWritten,
     NoteRefusal,
     PauseRun,
-    PostsQueued,
     PostsSent,
     RestartRun,
     ResumeRun,
@@ -43,14 +35,12 @@ from headwater.schemas.history import (
     RunCompleted,
     RunErrored,
     RunEvent,
-    RunStarted,
     RunSuspended,
     RunTerminated,
     SendEvent,
     StartRun,
     TerminateRun,
 )
-from headwater.schemas.statuses import RunStatus
 
 _STALE: Final = Rejection("STALE", "what this is about is over")
 
@@ -135,50 +125,23 @@ class CounterEngine:
 
     @staticmethod
     def begin(before: Counter | None, record: HistoryAppended) -> Counter:
-        event, at_ms = record.events[0], record.at_ms
-        assert isinstance(event, RunStarted)
+        run, event = appliers.begin(Counter, before, record)
         within_ms = json.loads(event.params).get("within_ms")
-        return Counter(
-            workflow=record.workflow,
-            instance_id=record.instance_id,
-            run_number=record.run_number,
-            sequence=1,
-            status=RunStatus.ACTIVE,
-            params=event.params,
-            seed=event.seed,
-            parent=event.parent,
-            created_at_ms=before.created_at_ms if before else at_ms,
-            started_at_ms=at_ms,
-            updated_at_ms=at_ms,
-            unsent=before.unsent if before else [],
-            posted=before.posted if before else 0,
-            received=before.received if before else {},
-            kind=event.kind,
-            ends_at_ms=None if within_ms is None else at_ms + within_ms,
-        )
+        run.ends_at_ms = None if within_ms is None else record.at_ms + within_ms
+        return run
 
     @staticmethod
     def apply(run: Counter, event: LogEvent, at_ms: int) -> None:
         match event:
             case PostsSent():
-                apply_posts_sent(run, event)
+                appliers.posts_sent(run, event)
                 return
             case EventReceived():
-                apply_event_received(run, event)
+                appliers.APPLIERS[EventReceived](run, event)
                 run.mailbox.clear()
                 run.total += int(event.payload)
-            case PostsQueued():
-                apply_posts_queued(run, event)
-            case LogWritten():
-                pass
-            case RunCompleted():
-                apply_run_completed(run, event)
-                move(run, event)
-            case RunErrored():
-                apply_run_errored(run, event)
-                move(run, event)
             case _:
-                move(run, event)
+                appliers.APPLIERS[type(event)](run, event)
         run.sequence += 1
         run.updated_at_ms = at_ms
 

@@ -4,6 +4,7 @@ from typing import get_args
 
 from headwater.processors.graph import appliers as graph_appliers
 from headwater.processors.replay import appliers, commands, decide
+from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.requests import HostGone, Request, StepUnderWay, Wake
 from headwater.projections.workflows import plan
 from headwater.schemas.history import LogEvent, PostsSent, RunCommand, RunStarted
@@ -14,17 +15,25 @@ from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 
 
+#: What begins a run, and what is known of its posts, are no moves.
+ELSEWHERE = {RunStarted, PostsSent}
+
+
+def test_every_event_of_a_runs_life_has_an_applier():
+    assert {*runs.APPLIERS, *ELSEWHERE} == {*get_args(LifeEvent)}
+    assert not ELSEWHERE & set(runs.APPLIERS)
+
+
 def test_every_event_of_a_run_of_code_has_an_applier():
-    elsewhere = {RunStarted}
-    assert set(appliers._APPLIERS) | elsewhere == {*get_args(LifeEvent), *get_args(CodeEvent)}
-    assert not elsewhere & set(appliers._APPLIERS)
+    own = set(appliers._APPLIERS)
+    assert own | set(runs.APPLIERS) | ELSEWHERE == {*get_args(LifeEvent), *get_args(CodeEvent)}
+    assert not ELSEWHERE & own
 
 
 def test_every_event_of_a_run_of_a_graph_has_an_applier():
-    elsewhere = {RunStarted, PostsSent}
     found = set(graph_appliers._APPLIERS)
-    assert found | elsewhere == {*get_args(LifeEvent), *get_args(GraphEvent)}
-    assert not elsewhere & found
+    assert found | ELSEWHERE == {*get_args(LifeEvent), *get_args(GraphEvent)}
+    assert not ELSEWHERE & found
 
 
 def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
