@@ -14,7 +14,6 @@ from headwater.schemas.history.runs import LifeEvent
 from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 
-
 #: What begins a run, and what is known of its posts, are no moves.
 ELSEWHERE = {RunStarted, PostsSent}
 
