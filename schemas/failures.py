@@ -37,12 +37,17 @@ INVALID_EVENT_PAYLOAD: Final = "INVALID_EVENT_PAYLOAD"
 INVALID_EVENT_TYPE: Final = "INVALID_EVENT_TYPE"
 INVALID_INSTANCE_ID: Final = "INVALID_INSTANCE_ID"
 MAILBOX_FULL: Final = "MAILBOX_FULL"
+NODE_NOT_FOUND: Final = "NODE_NOT_FOUND"
+NOT_A_GRAPH: Final = "NOT_A_GRAPH"
 NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
 #: Also the name of the failure that ends a run of which no record can hold the next events.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
+SEQUENCE_NOT_FOUND: Final = "SEQUENCE_NOT_FOUND"
 STALE: Final = "STALE"
 STEP_NOT_FOUND: Final = "STEP_NOT_FOUND"
+TOKEN_NOT_FOUND: Final = "TOKEN_NOT_FOUND"
+TRANSITION_NOT_FOUND: Final = "TRANSITION_NOT_FOUND"
 WORKFLOW_NOT_FOUND: Final = "WORKFLOW_NOT_FOUND"
 WORKFLOW_PARAMS_INVALID: Final = "WORKFLOW_PARAMS_INVALID"
 
@@ -186,6 +191,12 @@ REFUSALS: Final = {
         Refusal(WORKFLOW_NOT_FOUND, 404, "No such workflow", WorkflowNotFoundError),
         Refusal(INSTANCE_NOT_FOUND, 404, "No such instance", InstanceNotFoundError),
         Refusal(STEP_NOT_FOUND, 404, "No such step", StepNotFoundError, field="fromStep"),
+        Refusal(NODE_NOT_FOUND, 404, "The graph has no such node", field="node"),
+        Refusal(SEQUENCE_NOT_FOUND, 404, "The run has no such event", field="at"),
+        Refusal(TOKEN_NOT_FOUND, 404, "No such token lives", field="token"),
+        Refusal(TRANSITION_NOT_FOUND, 404, "The token cannot come by such a transition",
+                field="transition"),
+        Refusal(NOT_A_GRAPH, 409, "The run is not of a graph"),
         Refusal(INSTANCE_EXISTS, 409, "An instance of this id exists", InstanceExistsError),
         Refusal(INSTANCE_TERMINAL, 409, "The instance has ended", InstanceTerminalError),
         Refusal(INSTANCE_NOT_ERRORED, 409, "The instance has not errored",

@@ -18,16 +18,19 @@ from headwater.processors.graph.decisions import (
     SetContext,
     TokenParams,
 )
+from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.dispatching import dispatch
 from headwater.processors.graph.draft import Draft, planned, text_of
 from headwater.processors.graph.ends import end, end_children, fail
 from headwater.processors.graph.lifecycle import decide_start
 from headwater.processors.graph.mappings import map_output
-from headwater.processors.graph.routing import decide_routing
+from headwater.processors.graph.routing import decide_routing, onward
 from headwater.processors.graph.scope import Scope
 from headwater.processors.graph.state import LiveToken, meeting_key
 from headwater.processors.graph.synchronization import (
+    LATE,
     decide_branch_end,
+    decide_late_arrival,
     decide_synchronization,
     timeout_at_ms,
 )
@@ -53,22 +56,31 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import RunStatus
 
 _WAITS: Final = TokenStatus.WAITING_FOR_SIBLINGS
+#: Whom a token meets that passes a meeting point of others.
+_NOBODY: Final = Counts(total=0, completed=0, terminal=0)
 
 
 def begin(draft: Draft) -> None:
     """Creates the first token of a run."""
-    _create(draft, _carry_out(draft, None, decide_start(draft.graph, draft.run.input).decisions))
+    started = draft.hear(decide_start(draft.graph, draft.run.input))
+    _create(draft, _carry_out(draft, None, started))
 
 
 def complete(draft: Draft, token: LiveToken, result: Json) -> None:
     """Takes the result of a token, and creates those that follow."""
-    graph, seen = draft.graph, planned(token)
     draft.emit(TokenCompleted(token.number, token.attempts + 1, result))
-    outputs = map_output(graph, seen, draft.scope(token), json.loads(result))
-    _carry_out(draft, token, outputs.decisions)
-    routed = decide_routing(graph, seen, draft.scope(token), draft.fork_of)
-    created = _create(draft, _carry_out(draft, token, routed.decisions), token)
-    for decision in routed.decisions:
+    outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
+    _carry_out(draft, token, draft.hear(outputs))
+    route(draft, token)
+
+
+def route(draft: Draft, token: LiveToken) -> None:
+    """Creates what follows a token that has completed."""
+    routed = draft.hear(
+        decide_routing(draft.graph, planned(token), draft.scope(token), draft.fork_of)
+    )
+    created = _create(draft, _carry_out(draft, token, routed), token)
+    for decision in routed:
         if isinstance(decision, ActivateFanIn):
             _join_nobody(draft, token, decision)
     for each in created:
@@ -77,6 +89,24 @@ def complete(draft: Draft, token: LiveToken, result: Json) -> None:
     # A fork that has just begun may be over already: all its branches have met.
     for name in dict.fromkeys(each.fork for each in created):
         settle(draft, name)
+
+
+def come_by(draft: Draft, token: LiveToken, transition: Transition) -> None:
+    """Completes a token and has it come by a transition, whatever conditions say.
+
+    Shape:  one that waits where the transition leads is counted there once more.
+    """
+    if token.status is _WAITS and token.fork is not None:
+        counts = _counts(draft, token.fork, token.node)
+        decided = decide_synchronization(transition, planned(token), counts)
+        _meet(draft, token.fork, token.node, draft.hear(decided))
+        return
+    draft.emit(TokenCompleted(token.number, token.attempts + 1, "null"))
+    created = _create(draft, [onward(transition, planned(token), draft.fork_of)], token)
+    for each in created:
+        _arrive(draft, each)
+        settle(draft, each.fork)
+    settle(draft, token.fork)
 
 
 def go_on(draft: Draft) -> None:
@@ -90,7 +120,7 @@ def go_on(draft: Draft) -> None:
 
 
 def _finish(draft: Draft) -> None:
-    for decision in decide_completion(draft.graph, Scope(draft.context())).decisions:
+    for decision in draft.hear(decide_completion(draft.graph, Scope(draft.context()))):
         match decision:
             case FailWorkflow():
                 fail(draft, Failure(decision.name, decision.error))
@@ -197,20 +227,23 @@ def _created(first: int, wanted: Sequence[TokenParams]) -> TokensCreated:
 
 def _arrive(draft: Draft, token: LiveToken) -> None:
     """Has a token wait where its branch meets others, or go on with them."""
-    if token.transition is None or token.fork is None or token.number not in draft.run.tokens:
+    if token.transition is None or token.number not in draft.run.tokens:
         return
     transition = draft.graph.transition(token.transition)
     joins = transition.synchronization
-    if joins is None or draft.run.forks[token.fork].group != joins.sibling_group:
+    if joins is None:
+        return
+    if token.fork is None or token.group != joins.sibling_group:
+        draft.hear(decide_synchronization(transition, planned(token), _NOBODY))
         return
     if token.node in draft.run.forks[token.fork].met:
-        # The others have met without it.
-        draft.emit(TokensCancelled((token.number,), "arrived after its siblings had met"))
+        draft.hear(decide_late_arrival(transition, planned(token)))
+        draft.emit(TokensCancelled((token.number,), LATE))
         return
     draft.emit(TokenArrived(token.number, timeout_at_ms(transition, draft.now_ms)))
     counts = _counts(draft, token.fork, token.node)
     decided = decide_synchronization(transition, planned(token), counts)
-    _meet(draft, token.fork, token.node, decided.decisions)
+    _meet(draft, token.fork, token.node, draft.hear(decided))
 
 
 def _meet(draft: Draft, fork: str, node: str, decisions: Iterable[Decision]) -> None:
@@ -237,14 +270,16 @@ def activate(draft: Draft, name: str, node: str) -> None:
     under_way = _under_way(draft, name) if fork.live else []
     transition = graph.transition(run.meetings[meeting_key(name, node)].transition)
     outer = None if fork.origin.place is None else run.branches[fork.origin.place].output
-    decisions = decide_continuation(
-        graph,
-        transition,
-        draft.fork_of(name),
-        [_arrival(draft, each) for each in waiting],
-        in_flight=[str(each.number) for each in under_way],
-        enclosing_output=outer,
-    ).decisions
+    decisions = draft.hear(
+        decide_continuation(
+            graph,
+            transition,
+            draft.fork_of(name),
+            [_arrival(draft, each) for each in waiting],
+            in_flight=[str(each.number) for each in under_way],
+            enclosing_output=outer,
+        )
+    )
     for decision in decisions:
         match decision:
             case CompleteTokens():
@@ -272,14 +307,16 @@ def _join_nobody(draft: Draft, token: LiveToken, activation: ActivateFanIn) -> N
     graph = draft.graph
     fork = Fork(id=activation.fork or "", group=None, total=0, origin=planned(token))
     outer = None if token.place is None else draft.branch_of(token).output
-    decisions = decide_continuation(
-        graph,
-        graph.transition(activation.transition_ref),
-        fork,
-        [],
-        enclosing_output=outer,
-        came_by=activation.came_by,
-    ).decisions
+    decisions = draft.hear(
+        decide_continuation(
+            graph,
+            graph.transition(activation.transition_ref),
+            fork,
+            [],
+            enclosing_output=outer,
+            came_by=activation.came_by,
+        )
+    )
     _create(draft, _carry_out(draft, token, decisions), token)
 
 
@@ -345,5 +382,5 @@ def settle(draft: Draft, name: str | None) -> None:
             # Who it is does not matter, and to look for one would cost as much as all of them.
             one = (Token(id="", node_ref=node, fork=name),)
             counts = _counts(draft, name, node)
-            _meet(draft, name, node, decide_branch_end(transition, one, counts).decisions)
+            _meet(draft, name, node, draft.hear(decide_branch_end(transition, one, counts)))
         name = _close(draft, name)

@@ -72,7 +72,8 @@ def decide_continuation(  # noqa: PLR0913, three of them have no other way to sa
         return failed(f"{merged.message} ({where})", "MergeError", events)
     decisions.extend(_set(merged, fork, enclosing_output))
     decisions.append(CreateToken(params=_continuation(transition, fork, arrivals, came_by)))
-    return Planned(tuple(decisions), events)
+    in_branch = enclosing_output is not None
+    return Planned(tuple(decisions), events + tuple(_field_set(each, in_branch) for each in merged))
 
 
 def _merged(
@@ -125,6 +126,12 @@ def _set(
     if changed and own is not None:
         decisions.append(ApplyBranchOutput(token_id=fork.origin.id, output=own))
     return decisions
+
+
+def _field_set(merged: SetContext, in_branch: bool) -> Trace:
+    section, _ = section_of(merged.path)
+    payload = {"path": merged.path, "branch": section == "output" and in_branch}
+    return Trace("operation.context.field_set", payload=payload)
 
 
 def _continuation(

@@ -166,7 +166,7 @@ def _wake(draft: Draft, asked: Wake) -> Decision:
     def waking(draft: Draft) -> None:
         for _, key in late:
             if key in draft.run.meetings:
-                _meeting_timed_out(draft, key)
+                meeting_timed_out(draft, key)
             elif key.isdecimal() and int(key) in draft.run.tokens:
                 _child_timed_out(draft, draft.run.tokens[int(key)])
         left = [number for number in again if number in draft.run.tokens]
@@ -182,11 +182,11 @@ def _ends(run: GraphRun, key: str) -> bool:
     return token is None or token.child is not None
 
 
-def _meeting_timed_out(draft: Draft, key: str) -> None:
+def meeting_timed_out(draft: Draft, key: str) -> None:
     fork, _, node = key.rpartition("/")
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)
-    for decision in decide_timeout(transition, [planned(each) for each in waiting]).decisions:
+    for decision in draft.hear(decide_timeout(transition, [planned(each) for each in waiting])):
         match decision:
             case ActivateFanIn():
                 activate(draft, fork, node)

@@ -161,6 +161,12 @@ TIMEOUT_ERROR: Final = "SynchronizationTimeoutError"
 UNREACHABLE_ERROR: Final = "SynchronizationUnreachableError"
 
 
+def as_dict(found: msgspec.Struct) -> dict[str, Any]:
+    """A decision or a trace as a plain dictionary, with nothing left out."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
+    return plain
+
+
 class Trace(msgspec.Struct, frozen=True):
     """How a decision came about, for those who ask."""
 

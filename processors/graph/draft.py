@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from typing_extensions import override
 
 from headwater.processors.graph.appliers import apply
+from headwater.processors.graph.decisions import Decision, Planned
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.scope import Branch, Context, Scope
 from headwater.processors.graph.state import GraphRun, LiveBranch, LiveToken, place
@@ -73,6 +74,8 @@ class Draft:
         self.graph = graph
         self.now_ms = now_ms
         self.events: list[RunEvent] = []
+        #: What planners answered, each with the number of events that were decided before.
+        self.plans: list[tuple[int, Planned]] = []
         self._context = context_of(run)
         draft: Any = copy.copy(run)
         for name in ("tokens", "forks", "branches", "meetings", "times"):
@@ -85,6 +88,11 @@ class Draft:
         for event in events:
             apply(self.run, event, self.now_ms)
             self.events.append(event)
+
+    def hear(self, planned: Planned) -> tuple[Decision, ...]:
+        """Keeps what a planner answers, for who looks at how it came about; gives its decisions."""
+        self.plans.append((len(self.events), planned))
+        return planned.decisions
 
     # -- what expressions see
 

@@ -8,13 +8,11 @@ nothing left out; a batch is made of them by `batch`, which these do not do.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from headwater.processors.expressions import Fault
 from headwater.processors.graph import completion, routing, synchronization
 from headwater.processors.graph import merge as merging
 from headwater.processors.graph.decisions import Planned as Decided
-from headwater.processors.graph.decisions import failed
+from headwater.processors.graph.decisions import as_dict, failed
 from headwater.processors.graph.definition import Definition, Merge, Node, Transition, read_part
 from headwater.processors.graph.graph import Graph, ready_mapping
 from headwater.processors.graph.scope import Branch, Context, Scope
@@ -136,13 +134,9 @@ def _context(found: Plain) -> Context:
 
 def _plain(planned: Decided, run_id: str | None = None) -> Planned:
     about = {} if run_id is None else {"run_id": run_id}
-    decisions = [_dictionary(each) for each in planned.decisions]
+    decisions = [as_dict(each) for each in planned.decisions]
     for decision in decisions:
         if decision["type"] in _OF_THE_RUN:
             decision.get("params", decision).update(about)
-    return Planned(decisions, [_dictionary(each) | about for each in planned.events])
+    return Planned(decisions, [as_dict(each) | about for each in planned.events])
 
-
-def _dictionary(found: msgspec.Struct) -> dict[str, Any]:
-    dictionary: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
-    return dictionary

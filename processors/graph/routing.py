@@ -23,6 +23,7 @@ from headwater.processors.graph.decisions import (
     Trace,
     failed,
 )
+from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.graph import Graph, Route, Tiers
 from headwater.processors.graph.scope import Scope
 from headwater.processors.graph.synchronization import fan_in_path
@@ -133,7 +134,7 @@ def _created(
     for each in spawns:
         fork = _fork_id(token, each.route)
         if fork is None:
-            yield CreateToken(params=_onward(each.route, token, fork_of))
+            yield CreateToken(params=onward(each.route.transition, token, fork_of))
             continue
         if totals[fork] == 0:
             # One for the fork, not for each of its transitions.
@@ -145,17 +146,15 @@ def _created(
         begun[fork] += each.branches
 
 
-def _counted(token: Token, found: Route) -> dict[str, int]:
-    ref = found.transition.ref
+def _counted(token: Token, ref: str) -> dict[str, int]:
     return {**token.iteration_counts, ref: token.iteration_counts.get(ref, 0) + 1}
 
 
-def _onward(found: Route, token: Token, fork_of: ForkOf) -> TokenParams:
+def onward(transition: Transition, token: Token, fork_of: ForkOf) -> TokenParams:
     """The one token of a transition that does not fork: it stays in its branch.
 
     At the meeting point of a fork further out it stands for the branch of that fork.
     """
-    transition = found.transition
     params = TokenParams(
         node_ref=transition.to_node_ref,
         parent_token_id=token.id,
@@ -163,7 +162,7 @@ def _onward(found: Route, token: Token, fork_of: ForkOf) -> TokenParams:
         sibling_group=token.sibling_group,
         branch_index=token.branch_index,
         branch_total=token.branch_total,
-        iteration_counts=_counted(token, found),
+        iteration_counts=_counted(token, transition.ref),
         fork=token.fork,
         transition_ref=transition.ref,
     )
@@ -187,7 +186,7 @@ def _branches(
     spawn: _Spawn, token: Token, fork: str, first: int, total: int
 ) -> Iterator[CreateToken]:
     transition = spawn.route.transition
-    counts = _counted(token, spawn.route)
+    counts = _counted(token, transition.ref)
     item_var = transition.foreach.item_var if transition.foreach else None
     for offset in range(spawn.branches):
         index = first + offset

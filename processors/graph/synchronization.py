@@ -12,12 +12,13 @@ of them has, nor in which order they come.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from headwater.processors.graph.decisions import (
     TIMEOUT_ERROR,
     UNREACHABLE_ERROR,
     ActivateFanIn,
+    CancelTokens,
     Decision,
     FailWorkflow,
     MarkForDispatch,
@@ -29,6 +30,9 @@ from headwater.processors.graph.decisions import (
 from headwater.processors.graph.definition import Synchronization, Transition
 from headwater.processors.graph.tokens import Counts, Token, TokenStatus
 from headwater.processors.graph.validation import quorum
+
+#: Why a token is cancelled that comes to a meeting point which has gone on.
+LATE: Final = "arrived after its siblings had met"
 
 
 def fan_in_path(transition: Transition) -> str:
@@ -56,6 +60,12 @@ def decide_synchronization(
     if failure:
         return Planned((failure,), (checked,))
     return Planned((MarkWaiting(token_id=token.id),), (checked,))
+
+
+def decide_late_arrival(transition: Transition, token: Token) -> Planned:
+    """Decides what becomes of a token whose siblings have gone on without it."""
+    late = CancelTokens(token_ids=(token.id,), reason=LATE)
+    return Planned((late,), (_trace("late_arrival", token, transition),))
 
 
 def decide_branch_end(transition: Transition, waiting: Sequence[Token], counts: Counts) -> Planned:
@@ -155,4 +165,4 @@ def _trace(what: str, token: Token, transition: Transition, counts: Counts | Non
             "failed": counts.failed,
             "terminal": counts.terminal,
         }
-    return Trace(f"decision.sync.{what}", token.id, token.node_ref, payload)
+    return Trace(f"decision.sync.{what}", token.id or None, token.node_ref, payload)

@@ -37,6 +37,7 @@ class TokenView(msgspec.Struct, kw_only=True, gc=False):
     status: str
     path: str
     parent: int | None
+    fork: str | None
     group: str | None
     branch: int
     total: int
@@ -134,6 +135,7 @@ def _create(tokens: Tokens, event: TokensCreated, at_ms: int) -> None:
             status="pending",
             path=event.path if event.count == 1 else f"{event.path}{branch}",
             parent=event.parent,
+            fork=event.fork,
             group=event.group,
             branch=branch,
             total=event.total,
