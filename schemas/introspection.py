@@ -90,7 +90,6 @@ class Simulated(AsOf, frozen=True, kw_only=True):
     """
 
     token: LiveToken
-    fires: list[Fired]
     decisions: list[Plain]
     trace: list[Plain]
     would_be: RunStatus
@@ -100,7 +99,9 @@ class Simulated(AsOf, frozen=True, kw_only=True):
 
 
 class SimulatedRouting(Simulated, frozen=True, kw_only=True):
-    """What would follow if a token completed."""
+    """What would follow if a token completed; `fires` are the transitions that it would take."""
+
+    fires: list[Fired]
 
 
 class BranchCounts(Answer, frozen=True, kw_only=True):

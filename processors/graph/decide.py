@@ -183,6 +183,7 @@ def _ends(run: GraphRun, key: str) -> bool:
 
 
 def meeting_timed_out(draft: Draft, key: str) -> None:
+    """Decides for those who have waited too long at a meeting point."""
     fork, _, node = key.rpartition("/")
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)

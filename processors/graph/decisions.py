@@ -3,6 +3,7 @@
 Decisions have the names of the plain dictionaries that tools get: `CreateToken` is `CREATE_TOKEN`.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -163,8 +164,15 @@ UNREACHABLE_ERROR: Final = "SynchronizationUnreachableError"
 
 def as_dict(found: msgspec.Struct) -> dict[str, Any]:
     """A decision or a trace as a plain dictionary, with nothing left out."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
+    # Values of authors may have text that msgspec's JSON refuses, and the library's does not.
+    plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(found, enc_hook=_as_builtin)))
     return plain
+
+
+def _as_builtin(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(type(value))
 
 
 class Trace(msgspec.Struct, frozen=True):

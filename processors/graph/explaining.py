@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headwater.processors.graph.definition import Synchronization
 from headwater.processors.graph.introspection import shown_failure, waits_for
@@ -191,13 +191,13 @@ def _missing(
 
 def _head(past: Past, counts: Mapping[str, int]) -> str:
     run = past.run
-    who = f"{past.workflow}/{past.instance_id}, run {past.run_number}"
-    when = f"at sequence {past.sequence}, {_time(moment(past.at_ms))}"
+    who = f"{past.workflow}/{past.instance_id} (run {past.run_number})"
+    when = f"as of sequence {past.sequence} ({_time(moment(past.at_ms))})"
     if run.ended:
         why = f": {run.failure.name}: {run.failure.message}" if run.failure else ""
-        return f"{who} has ended ({when}): {run.status}{why}."
+        return f"{who} has ended, {when}: {run.status}{why}."
     total = sum(counts.values())
-    return f"{who} is {run.status} ({when}), with {_counted(total, 'token')} under way."
+    return f"{who} is {run.status} with {_counted(total, 'token')}, {when}."
 
 
 def _others(past: Past) -> Iterator[str]:
@@ -279,6 +279,5 @@ def _have(number: int) -> str:
     return "has" if number == 1 else "have"
 
 
-def _time(when: datetime | Any) -> str:
-    text: str = when.isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+def _time(when: datetime) -> str:
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -305,4 +305,3 @@ def _joining(draft: Draft) -> tuple[str, BranchCounts | None]:
             counted = {name: payload[name] for name in names if name in payload}
             return decided["type"], BranchCounts(**counted) if counted else None
     return "MARK_FOR_DISPATCH", None
-

@@ -139,4 +139,3 @@ def _plain(planned: Decided, run_id: str | None = None) -> Planned:
         if decision["type"] in _OF_THE_RUN:
             decision.get("params", decision).update(about)
     return Planned(decisions, [as_dict(each) | about for each in planned.events])
-

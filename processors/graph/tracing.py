@@ -10,8 +10,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from headwater.processors.graph.advancing import begin, complete, go_on
 from headwater.processors.graph.decide import meeting_timed_out
 from headwater.processors.graph.decisions import Trace, as_dict
@@ -129,7 +127,8 @@ class Tracing:
                 trace_left_out=max(0, len(told) - SHOWN_MAX),
             )
         )
-        self._bytes += len(msgspec.json.encode(self._decided[-1]))
+        shown = self._decided[-1]
+        self._bytes += len(json.dumps([shown.decisions, shown.trace]))
         return count
 
     def page(self) -> TracePage:

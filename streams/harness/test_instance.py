@@ -1,9 +1,11 @@
 """Instances under test: what is done to them, and how they are looked at."""
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
+from headwater.processors.graph.past import Past
 from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
 from headwater.processors.runs.views import RunView
 from headwater.schemas.answers import History, StatusOfRun
@@ -15,13 +17,18 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import (
     Command,
+    HistoryAppended,
     ReplySent,
     RetryRun,
     SendEvent,
 )
+from headwater.streams.authoring.looking import LookedInto, Question
 from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode
 from headwater.streams.harness.histories import error_of, history_of, value_of
+from headwater.streams.harness.looking import answered
+
+A = TypeVar("A")
 
 
 class World(Protocol):
@@ -30,6 +37,9 @@ class World(Protocol):
     def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
         """The runs of an instance, folded from the log."""
 
+    def records(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
+        """The records of an instance."""
+
     async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
         """Sends a command and gives its outcome."""
 
@@ -37,7 +47,7 @@ class World(Protocol):
         """An id drawn from the seed."""
 
 
-class TestInstance(Steered[None]):
+class TestInstance(Steered[None], LookedInto):
     """An instance under test."""
 
     __test__ = False
@@ -76,6 +86,14 @@ class TestInstance(Steered[None]):
     @override
     async def steer(self, verb: Verb) -> None:
         await self._send(verb.command)
+
+    @override
+    async def ask(self, question: Question[A]) -> A:
+        records = self._world.records(self.workflow_name, self.id)
+        number = max(each.run_number for each in records)
+        past = Past(self.workflow_name, self.id, number)
+        found: A = answered(past, records, question)
+        return found
 
     async def retry(self, from_step: str | None = None) -> None:
         """Begins a new run that keeps what was done before the step that failed, or before another.

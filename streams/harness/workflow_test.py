@@ -199,11 +199,18 @@ class WorkflowTest:
 
     def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
         """The runs of an instance, folded from the log."""
+        return runs(self._engines, list(self.records(workflow, instance_id)))
+
+    def records(self, workflow: str, instance_id: str) -> Sequence[HistoryAppended]:
+        """The records of an instance.
+
+        Errors: InstanceNotFoundError.
+        """
         records = self._records.get(instance_key(workflow, instance_id))
         if records is None:
             message = f"expected an instance {instance_id} of {workflow}, found none"
             raise InstanceNotFoundError(message)
-        return runs(self._engines, records)
+        return records
 
     # -- time
 

@@ -1,0 +1,151 @@
+"""What is said to follow is what follows, and what was decided is decided again: random graphs."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.explaining import explain
+from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.introspection import introspect_tokens, simulate_routing
+from headwater.processors.graph.past import Past
+from headwater.processors.graph.state import GraphRun, LiveToken
+from headwater.processors.graph.tokens import TokenStatus
+from headwater.processors.graph.tracing import Tracing
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.folding import fold
+from headwater.processors.runs.requests import Reached, RetryPolicy, StepReturned
+from headwater.schemas.history import (
+    NO_CAUSE,
+    HistoryAppended,
+    RunEvent,
+    StartRun,
+    TokensCreated,
+)
+from tests.property.test_graph_planners import INPUT, STRATEGIES, graphs
+
+NAMES = ("node_ref", "transition_ref", "fork", "path_id", "branch_index")
+FLYING = {TokenStatus.DISPATCHED, TokenStatus.EXECUTING}
+ENGINE = GraphEngine()
+
+
+class Played:
+    """A run, driven by the engine itself, with its history."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.engine = GraphEngine([graph])
+        self.records: list[HistoryAppended] = []
+        self.run: GraphRun | None = None
+        begun = self.engine.decide_command(
+            None,
+            "i",
+            StartRun(msgspec.json.encode(INPUT).decode()),
+            workflow="g",
+            sent_at_ms=0,
+            now_ms=0,
+            seed="s",
+        )
+        self.append(begun)
+
+    def append(self, decided: list[RunEvent] | Rejection) -> list[RunEvent]:
+        assert not isinstance(decided, Rejection)
+        record = HistoryAppended(
+            workflow="g",
+            instance_id="i",
+            run_number=0,
+            sequence=0 if self.run is None else self.run.sequence,
+            epoch=0,
+            cause=NO_CAUSE,
+            at_ms=len(self.records),
+            events=tuple(decided),
+        )
+        self.records.append(record)
+        self.run = fold({"graph": self.engine}, self.run, record)
+        return decided
+
+    def flying(self) -> list[LiveToken]:
+        run = self.run
+        if run is None or run.ended:
+            return []
+        return [each for each in run.tokens.values() if each.status in FLYING]
+
+    def complete(self, token: LiveToken, output: str) -> list[RunEvent]:
+        assert self.run is not None
+        reached = Reached(str(token.number), token.node, token.number, 0, 1, 0)
+        asked = StepReturned(reached, token.attempts + 1, RetryPolicy(0, 0, "constant"), output)
+        return self.append(self.engine.decide(self.run, asked, len(self.records)))
+
+    def past(self, until: int | None = None) -> Past:
+        past = Past("g", "i", 0, until)
+        for record in self.records:
+            past.apply(record)
+        assert past.refused() is None
+        return past
+
+
+def created(events: list[RunEvent]) -> list[tuple[Any, ...]]:
+    """The tokens that events create, each by itself."""
+    return [
+        (
+            each.node,
+            each.transition,
+            each.fork,
+            each.path if each.count == 1 else f"{each.path}{each.branch + nth}",
+            each.branch + nth,
+        )
+        for each in events
+        if isinstance(each, TokensCreated)
+        for nth in range(each.count)
+    ]
+
+
+def play(graph: Graph, data: st.DataObject) -> Played:
+    """Plays a run to its end; before each completion, what is said to follow is kept to."""
+    played = Played(graph)
+    left = iter(range(200))
+    while (flying := played.flying()) and next(left, None) is not None:
+        token = data.draw(st.sampled_from(flying))
+        output = f'{{"at":"{token.path}:{token.node}"}}'
+        past = played.past()
+        before = ENGINE.encode(past.run)
+        said = simulate_routing(past, token=str(token.number), output=output)
+        assert not isinstance(said, Rejection)
+        assert before == ENGINE.encode(past.run)
+        found = [
+            tuple(each["params"][name] for name in NAMES)
+            for each in said.decisions
+            if each["type"] == "CREATE_TOKEN"
+        ]
+        assert found == created(played.complete(token, output))
+        run = played.run
+        assert run is not None
+        assert (said.would_be, said.error is None) == (run.status, run.failure is None)
+        assert sum(each.tokens for each in said.fires) <= len(found)
+    return played
+
+
+@settings(max_examples=30)
+@given(graph=graphs(STRATEGIES), data=st.data())
+def test_what_would_follow_is_what_the_engine_then_decides(graph: Graph, data: st.DataObject):
+    played = play(graph, data)
+    tracing = Tracing(Past("g", "i", 0), limit=10_000)
+    for record in played.records:
+        tracing.apply(record)
+    assert all(each.same for each in tracing.page().decided)
+
+
+@settings(max_examples=30)
+@given(graph=graphs(STRATEGIES), data=st.data())
+def test_any_state_of_the_past_is_explained(graph: Graph, data: st.DataObject):
+    played = play(graph, data)
+    until = data.draw(st.integers(0, played.past().sequence))
+    past = played.past(until)
+    explained = explain(past)
+    assert past.sequence == until
+    assert sum(explained.waiting_for.values()) == introspect_tokens(past).total
+    for join in explained.joins:
+        assert join.arrived_count + join.missing_count == join.total
+        assert sum(join.missing_by.values()) == join.missing_count
+        assert len(join.arrived) == join.arrived_count
