@@ -235,6 +235,8 @@ class Token(Answer, frozen=True, kw_only=True):
     instance_id: str
     run_number: int
     node_ref: str
+    task: str | None
+    subworkflow: str | None
     status: str
     path_id: str
     parent_token_id: str | None
@@ -247,11 +249,13 @@ class Token(Answer, frozen=True, kw_only=True):
     result: Annotated[Any, _means("What its task gave.")]
     error: Failure | None
     next_retry_at: datetime | None
-    reason: str | None
+    wake_at: Annotated[datetime | None, _means("When its wait ends at the latest; it stays.")]
+    reason: Annotated[str | None, _means("Why it was cancelled.")]
     child_workflow_name: str | None
     child_instance_id: str | None
     created_at: datetime
     updated_at: datetime
+    completed_at: datetime | None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -179,7 +179,7 @@ def _create(
         if head.fork is not None and head.fork not in run.forks and origin is not None:
             opened = ForkOpened(head.fork, head.sibling_group, head.branch_total, origin.number)
             draft.emit(opened)
-        draft.emit(_created(run.created, wanted[start:at]))
+        draft.emit(_created(draft, wanted[start:at]))
         start = at
     return [run.tokens[number] for number in range(first, run.created)]
 
@@ -200,13 +200,14 @@ def _prefix(params: TokenParams) -> str | None:
     return params.path_id[: -len(number)] if params.path_id.endswith(f".{number}") else None
 
 
-def _created(first: int, wanted: Sequence[TokenParams]) -> TokensCreated:
+def _created(draft: Draft, wanted: Sequence[TokenParams]) -> TokensCreated:
     head = wanted[0]
+    node = draft.graph.node(head.node_ref)
     with_items = head.item_var is not None
     items: list[Any] | None = [each.item for each in wanted] if with_items else None
     path = head.path_id if len(wanted) == 1 else _prefix(head)
     return TokensCreated(
-        first,
+        draft.run.created,
         len(wanted),
         head.node_ref,
         None if head.parent_token_id is None else int(head.parent_token_id),
@@ -219,6 +220,8 @@ def _created(first: int, wanted: Sequence[TokenParams]) -> TokensCreated:
         tuple(TimesTaken(ref, times) for ref, times in head.iteration_counts.items()),
         head.item_var,
         None if items is None else text_of(items),
+        node.task,
+        node.subworkflow,
     )
 
 
@@ -240,7 +243,10 @@ def _arrive(draft: Draft, token: LiveToken) -> None:
         draft.hear(decide_late_arrival(transition, planned(token)))
         draft.emit(TokensCancelled((token.number,), LATE))
         return
-    draft.emit(TokenArrived(token.number, timeout_at_ms(transition, draft.now_ms)))
+    meeting = draft.run.meetings.get(meeting_key(token.fork, token.node))
+    # The time of all of them is counted from the first arrival.
+    until_ms = timeout_at_ms(transition, draft.now_ms) if meeting is None else meeting.until_ms
+    draft.emit(TokenArrived(token.number, until_ms))
     counts = _counts(draft, token.fork, token.node)
     decided = decide_synchronization(transition, planned(token), counts)
     _meet(draft, token.fork, token.node, draft.hear(decided))

@@ -23,17 +23,21 @@ from headwater.schemas.history import (
 )
 
 _WAITS: Final = "waiting_for_siblings"
+#: A token in one of these goes nowhere any more.
+_ENDED: Final = frozenset({"completed", "failed", "timed_out", "cancelled"})
 
 
 class TokenView(msgspec.Struct, kw_only=True, gc=False):
     """A token, whether it has ended or not.
 
     Shape:  `again` is its status in a retry of its run, which takes it up again; None for one that
-            had ended before.
+            had ended before. `wake_at_ms` is when its wait ends at the latest; it stays.
     """
 
     number: int
     node: str
+    task: str | None
+    subworkflow: str | None
     status: str
     path: str
     parent: int | None
@@ -49,6 +53,8 @@ class TokenView(msgspec.Struct, kw_only=True, gc=False):
     result: Json | None = None
     failure: Failure | None = None
     retry_at_ms: int | None = None
+    wake_at_ms: int | None = None
+    completed_at_ms: int | None = None
     reason: str | None = None
     child: Child | None = None
     again: str | None = None
@@ -58,16 +64,29 @@ class TokenView(msgspec.Struct, kw_only=True, gc=False):
 Tokens: TypeAlias = dict[int, TokenView]
 
 
-def taken_up(tokens: Tokens) -> Tokens:
+def taken_up(tokens: Tokens, at_ms: int) -> Tokens:
     """The tokens of a run as a retry of it begins with them."""
-    found = {}
-    for number, token in tokens.items():
-        found[number] = msgspec.structs.replace(token)
-        if token.again is not None:
-            found[number] = msgspec.structs.replace(
-                token, status=token.again, attempts=0, failure=None, reason=None, again=None
-            )
-    return found
+    return {number: _taken_up(token, at_ms) for number, token in tokens.items()}
+
+
+def _taken_up(token: TokenView, at_ms: int) -> TokenView:
+    if token.again is None:
+        return msgspec.structs.replace(token)
+    # Who waits for siblings has as much time left as when the run ended.
+    still_ms = token.wake_at_ms if token.again == _WAITS else None
+    return msgspec.structs.replace(
+        token,
+        status=token.again,
+        updated_at_ms=at_ms,
+        completed_at_ms=None,
+        attempts=0,
+        failure=None,
+        retry_at_ms=None,
+        wake_at_ms=None if still_ms is None else still_ms + at_ms - token.updated_at_ms,
+        reason=None,
+        child=None,
+        again=None,
+    )
 
 
 def apply(tokens: Tokens, event: LogEvent, at_ms: int) -> None:
@@ -79,47 +98,50 @@ def apply(tokens: Tokens, event: LogEvent, at_ms: int) -> None:
 
 def _dispatched(tokens: Tokens, event: TasksDispatched, at_ms: int) -> None:
     for task in event.tasks:
-        token = _set(tokens, task.token, at_ms, status="dispatched", retry_at_ms=None)
+        token = _set(tokens, task.token, at_ms, "dispatched")
         token.attempts = task.attempt
         token.input = token.input if task.input is None else task.input
 
 
 def _under_way(tokens: Tokens, event: TaskUnderWay, at_ms: int) -> None:
-    _set(tokens, event.token, at_ms, status="executing")
+    _set(tokens, event.token, at_ms, "executing")
 
 
 def _completed(tokens: Tokens, event: TokenCompleted, at_ms: int) -> None:
-    _set(tokens, event.token, at_ms, status="completed", result=event.result, failure=None)
+    _set(tokens, event.token, at_ms, "completed", result=event.result, failure=None)
 
 
 def _arrived(tokens: Tokens, event: TokenArrived, at_ms: int) -> None:
-    _set(tokens, event.token, at_ms, status=_WAITS)
+    _set(tokens, event.token, at_ms, _WAITS).wake_at_ms = event.until_ms
 
 
 def _waits_for_child(tokens: Tokens, event: SubworkflowStarted, at_ms: int) -> None:
-    _set(tokens, event.token, at_ms, status="waiting_for_subworkflow", child=event.child)
+    token = _set(tokens, event.token, at_ms, "waiting_for_subworkflow")
+    token.child, token.wake_at_ms = event.child, event.until_ms
 
 
 def _met(tokens: Tokens, event: FanInActivated, at_ms: int) -> None:
     for number in event.tokens:
-        _set(tokens, number, at_ms, status="completed")
+        _set(tokens, number, at_ms, "completed")
 
 
 def _cancelled(tokens: Tokens, event: TokensCancelled, at_ms: int) -> None:
     for number in event.tokens:
         waited = tokens[number].status == _WAITS
         again = (_WAITS if waited else "pending") if event.kept else None
-        _set(tokens, number, at_ms, status="cancelled", reason=event.reason, again=again)
+        _set(tokens, number, at_ms, "cancelled", reason=event.reason, again=again)
 
 
 def _timed_out(tokens: Tokens, event: TokensTimedOut, at_ms: int) -> None:
     for number in event.tokens:
-        _set(tokens, number, at_ms, status="timed_out", again=_WAITS)
+        _set(tokens, number, at_ms, "timed_out", again=_WAITS)
 
 
-def _set(tokens: Tokens, number: int, at_ms: int, **fields: Any) -> TokenView:  # noqa: ANN401
+def _set(tokens: Tokens, number: int, at_ms: int, status: str, **fields: Any) -> TokenView:  # noqa: ANN401
+    """Gives a token a status, and what goes with it; none of its attempts waits for its time."""
     token = tokens[number]
-    token.updated_at_ms = at_ms
+    token.status, token.updated_at_ms, token.retry_at_ms = status, at_ms, None
+    token.completed_at_ms = at_ms if status in _ENDED else None
     for name, value in fields.items():
         setattr(token, name, value)
     return token
@@ -132,6 +154,8 @@ def _create(tokens: Tokens, event: TokensCreated, at_ms: int) -> None:
         tokens[number] = TokenView(
             number=number,
             node=event.node,
+            task=event.task,
+            subworkflow=event.subworkflow,
             status="pending",
             path=event.path if event.count == 1 else f"{event.path}{branch}",
             parent=event.parent,
@@ -146,12 +170,12 @@ def _create(tokens: Tokens, event: TokensCreated, at_ms: int) -> None:
 
 
 def _fail(tokens: Tokens, event: TokenFailed, at_ms: int) -> None:
-    token = _set(tokens, event.token, at_ms, failure=event.failure, retry_at_ms=event.retry_at_ms)
     if event.retry_at_ms is not None:
-        token.status = "pending"
+        token = _set(tokens, event.token, at_ms, "pending", failure=event.failure)
+        token.retry_at_ms = event.retry_at_ms
         return
-    token.status = "timed_out" if event.timed_out else "failed"
-    token.again = "pending"
+    status = "timed_out" if event.timed_out else "failed"
+    _set(tokens, event.token, at_ms, status, failure=event.failure, again="pending")
 
 
 _APPLIERS: Final[dict[type, Callable[[Tokens, Any, int], None]]] = {

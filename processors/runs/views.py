@@ -97,7 +97,7 @@ def runs(engines: Engines, records: list[HistoryAppended]) -> dict[int, RunView]
             view = found[record.run_number] = RunView(engines, before)
             if first.kept is not None:
                 view.events = found[record.run_number - 1].untaken()
-                view.tokens = taken_up(found[record.run_number - 1].tokens)
+                view.tokens = taken_up(found[record.run_number - 1].tokens, record.at_ms)
         if view is not None:
             view.apply(record)
             before = view.state

@@ -192,6 +192,91 @@ comment on column workflow_step.trimmed_before is
 comment on column workflow_step."offset" is
     'Offset, in the instance''s partition of workflow-history, of the last record that changed the row.';
 
+create table workflow_token (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    run_number integer,
+    id bigint,
+    node_ref text not null,
+    task text,
+    subworkflow text,
+    status text not null
+        check (status in (
+            'pending', 'dispatched', 'executing', 'waiting_for_siblings',
+            'waiting_for_subworkflow', 'completed', 'failed', 'timed_out', 'cancelled'
+        )),
+    path_id text not null,
+    parent_token_id bigint,
+    sibling_group text,
+    branch_index integer not null,
+    branch_total integer not null,
+    iteration_counts json not null,
+    attempts integer not null,
+    input json,
+    result json,
+    error_name text,
+    error_message text,
+    error_detail json,
+    next_retry_at timestamptz,
+    wake_at timestamptz,
+    reason text,
+    retry_status text,
+    child_workflow_name text,
+    child_instance_id text,
+    created_at timestamptz not null,
+    updated_at timestamptz not null,
+    completed_at timestamptz,
+    "offset" bigint not null,
+    primary key (workflow_name, instance_id, run_number, id)
+);
+
+-- Few are in it at a time: what a run stands at is found at once, however many tokens it had.
+create index workflow_token_unfinished
+    on workflow_token (workflow_name, instance_id, run_number, id)
+    where completed_at is null;
+create index workflow_token_changed
+    on workflow_token (workflow_name, instance_id, run_number, "offset");
+
+comment on table workflow_token is
+    'Tokens of graph workflows: each is at a node, and says how that stands. Topic workflow-history.';
+comment on column workflow_token.workflow_name is 'The workflow.';
+comment on column workflow_token.instance_id is 'The instance.';
+comment on column workflow_token.run_number is 'The run.';
+comment on column workflow_token.id is 'Number within the run, in the order of creation.';
+comment on column workflow_token.node_ref is 'The node that it is at.';
+comment on column workflow_token.task is 'The task of that node.';
+comment on column workflow_token.subworkflow is
+    'The workflow that the node starts, if it has no task.';
+comment on column workflow_token.status is
+    'pending, dispatched, executing, waiting_for_siblings, waiting_for_subworkflow, completed, failed, timed_out or cancelled.';
+comment on column workflow_token.path_id is
+    'Its path: longer by .node.branch wherever a fork began on the way.';
+comment on column workflow_token.parent_token_id is 'The token that it came from.';
+comment on column workflow_token.sibling_group is 'The group of the innermost fork that it is in.';
+comment on column workflow_token.branch_index is 'Which branch of that fork it is in; the first is 0.';
+comment on column workflow_token.branch_total is 'How many branches that fork has.';
+comment on column workflow_token.iteration_counts is
+    'How often which transitions were taken on the way: an object of counts by ref.';
+comment on column workflow_token.attempts is 'The number of its latest attempt; 0 before the first.';
+comment on column workflow_token.input is 'What its task was given, text as it came.';
+comment on column workflow_token.result is 'What its task or workflow gave, text as it came.';
+comment on column workflow_token.error_name is 'Name of its latest attempt''s error.';
+comment on column workflow_token.error_message is 'Its message; a NUL in it became U+FFFD.';
+comment on column workflow_token.error_detail is 'What else the error carries.';
+comment on column workflow_token.next_retry_at is 'When the next attempt begins, while it waits.';
+comment on column workflow_token.wake_at is
+    'When its wait for siblings or a workflow ends at the latest; it stays when that has ended.';
+comment on column workflow_token.reason is 'Why it was cancelled.';
+comment on column workflow_token.retry_status is
+    'Its status in a retry of its run, which takes it up again; null for one that had ended before.';
+comment on column workflow_token.child_workflow_name is 'Workflow of the child that it started.';
+comment on column workflow_token.child_instance_id is 'The child that it started.';
+comment on column workflow_token.created_at is 'When it was created.';
+comment on column workflow_token.updated_at is 'When it last changed.';
+comment on column workflow_token.completed_at is 'When it ended, however.';
+comment on column workflow_token."offset" is
+    'Offset, in the instance''s partition of workflow-history, of the last record that changed the row.';
+
 create table workflow_event (
     workflow_name text collate "C",
     instance_id text collate "C",

@@ -207,6 +207,8 @@ UPSERTS: Final[dict[str, bytes]] = {
     "workflow_step": statement("upsert_workflow_steps"),
     "workflow_step_changes": statement("change_workflow_steps"),
     "workflow_step_trims": statement("trim_workflow_steps"),
+    "workflow_token": statement("insert_workflow_tokens"),
+    "workflow_token_changes": statement("change_workflow_tokens"),
     "workflow_event": statement("upsert_workflow_events"),
     "workflow_deliveries": statement("deliver_workflow_events"),
     "workflow_log": statement("insert_workflow_logs"),
@@ -217,6 +219,7 @@ OF_INSTANCES: Final = (
     "workflow_instance",
     "workflow_run",
     "workflow_step",
+    "workflow_token",
     "workflow_event",
     "workflow_log",
 )

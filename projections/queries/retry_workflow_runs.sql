@@ -1,5 +1,7 @@
 -- A retry takes over entries of the run before it, as they are: those that it reopens without their ends,
 -- and the events that nobody has taken. Numbers below 0 keep their order before all that is to come.
+-- A retry of a graph takes over all tokens; those that its run has ended with go on, and who waited for
+-- siblings has as much time left as when that run ended.
 with retried as materialized (
     select * from json_to_recordset(%(rows)s::json) as r (
         workflow_name text, instance_id text, run_number integer, kept text[], reopened text[],
@@ -45,6 +47,41 @@ steps as (
      and s.run_number = n.run_number - 1
      and s.step_key = n.step_key
     window run as (partition by s.workflow_name, s.instance_id)
+    on conflict do nothing
+),
+tokens as (
+    insert into workflow_token (
+        workflow_name, instance_id, run_number, id, node_ref, task, subworkflow, status, path_id,
+        parent_token_id, sibling_group, branch_index, branch_total, iteration_counts, attempts,
+        input, result, error_name, error_message, error_detail, next_retry_at, wake_at, reason,
+        retry_status, child_workflow_name, child_instance_id, created_at, updated_at,
+        completed_at, "offset"
+    )
+    select
+        t.workflow_name, t.instance_id, r.run_number, t.id, t.node_ref, t.task, t.subworkflow,
+        coalesce(t.retry_status, t.status), t.path_id, t.parent_token_id, t.sibling_group,
+        t.branch_index, t.branch_total, t.iteration_counts,
+        case when t.retry_status is null then t.attempts else 0 end, t.input, t.result,
+        case when t.retry_status is null then t.error_name end,
+        case when t.retry_status is null then t.error_message end,
+        case when t.retry_status is null then t.error_detail end,
+        case when t.retry_status is null then t.next_retry_at end,
+        case
+            when t.retry_status is null then t.wake_at
+            when t.retry_status = 'waiting_for_siblings'
+                then t.wake_at + (to_timestamp(r.started_at_ms / 1000) - t.updated_at)
+        end,
+        case when t.retry_status is null then t.reason end, null,
+        case when t.retry_status is null then t.child_workflow_name end,
+        case when t.retry_status is null then t.child_instance_id end, t.created_at,
+        case when t.retry_status is null then t.updated_at
+             else to_timestamp(r.started_at_ms / 1000) end,
+        case when t.retry_status is null then t.completed_at end, r."offset"
+    from retried r
+    join workflow_token t
+      on t.workflow_name = r.workflow_name
+     and t.instance_id = r.instance_id
+     and t.run_number = r.run_number - 1
     on conflict do nothing
 )
 insert into workflow_event (

@@ -9,12 +9,12 @@ before.
 
 An instance that is deleted has no patches from before; what Postgres has of it goes first.
 
-A retry copies rows as they are then. So the changes of an instance's steps and events
+A retry copies rows as they are then. So the changes of an instance's steps, tokens and events
 before a retry and after it are two stages, and all of the first are written before those of the
 second. A batch has one more stage than the retries of the instance that has the most.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -36,6 +36,7 @@ from headwater.projections.workflows.rows import (
     StepRow,
     Trim,
 )
+from headwater.projections.workflows.token_rows import TokenChange, TokenRow
 
 __all__ = ["EventContext", "Patches"]
 
@@ -43,6 +44,7 @@ _Key: TypeAlias = tuple[str, str]
 _Run: TypeAlias = tuple[str, str, int]
 _Instance: TypeAlias = InstanceRow | InstanceChange
 _Step: TypeAlias = StepRow | StepChange
+_Token: TypeAlias = TokenRow | TokenChange
 
 
 class EventContext(msgspec.Struct, gc=False):
@@ -68,21 +70,23 @@ class EventContext(msgspec.Struct, gc=False):
 
 
 class _Stage:
-    """What changes of steps and events between two retries."""
+    """What changes of steps, tokens and events between two retries."""
 
     def __init__(self) -> None:
         self.retries: list[Retry] = []
         self.steps: dict[_Run, dict[str, _Step]] = {}
         #: The furthest of each loop: Postgres has only what was there before the stage.
         self.trims: dict[tuple[_Run, str], Trim] = {}
+        self.tokens: dict[_Run, dict[int, _Token]] = {}
         self.events: dict[tuple[_Run, str], EventRow | Delivery] = {}
 
     def drop(self, workflow_name: str, instance_id: str) -> None:
         """Drops what changes of an instance."""
         deleted = (workflow_name, instance_id)
         self.retries = [r for r in self.retries if (r.workflow_name, r.instance_id) != deleted]
-        for run in [run for run in self.steps if run[:2] == deleted]:
-            del self.steps[run]
+        for of_runs in (self.steps, self.tokens):
+            for run in [run for run in of_runs if run[:2] == deleted]:
+                del of_runs[run]
         for place in [place for place in self.trims if place[0][:2] == deleted]:
             del self.trims[place]
         for event in [event for event in self.events if event[0][:2] == deleted]:
@@ -91,11 +95,15 @@ class _Stage:
     def works(self) -> Iterator[Work]:
         """The statements, in the order to run them."""
         steps = [step for of_run in self.steps.values() for step in of_run.values()]
+        tokens = [token for of_run in self.tokens.values() for token in of_run.values()]
         events = list(self.events.values())
         yield from _works("workflow_retries", self.retries)
         yield from _works("workflow_step_trims", list(self.trims.values()))
         yield from _works("workflow_step", [s for s in steps if isinstance(s, StepRow)])
         yield from _works("workflow_step_changes", [s for s in steps if isinstance(s, StepChange)])
+        yield from _works("workflow_token", [t for t in tokens if isinstance(t, TokenRow)])
+        changed = [t for t in tokens if isinstance(t, TokenChange)]
+        yield from _works("workflow_token_changes", changed)
         yield from _works("workflow_event", [e for e in events if isinstance(e, EventRow)])
         yield from _works("workflow_deliveries", [e for e in events if isinstance(e, Delivery)])
 
@@ -213,6 +221,29 @@ class Patches:
         furthest = stage.trims.get((context.run, step_key))
         if furthest is None or furthest.trim_before < before:
             stage.trims[context.run, step_key] = trim
+
+    # --- tokens -------------------------------------------------------------------------------
+
+    def put_token(self, context: EventContext, row: TokenRow) -> None:
+        """A token was created."""
+        self._stage(context).tokens.setdefault(context.run, {})[row.id] = row
+
+    def tokens(self, context: EventContext, numbers: Iterable[int]) -> Iterator[_Token]:
+        """Tokens, to be changed."""
+        tokens = self._stage(context).tokens.setdefault(context.run, {})
+        for number in numbers:
+            found = tokens.get(number)
+            if found is None:
+                found = tokens[number] = TokenChange(
+                    workflow_name=context.workflow_name,
+                    instance_id=context.instance_id,
+                    run_number=context.run_number,
+                    id=number,
+                    updated_at_ms=context.at_ms,
+                    offset=context.offset,
+                )
+            found.offset = context.offset
+            yield found
 
     # --- events and lines ---------------------------------------------------------------------
 

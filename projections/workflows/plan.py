@@ -27,6 +27,7 @@ from headwater.projections.workflows.rows import (
     Retry,
     StepRow,
 )
+from headwater.projections.workflows.token_plan import TOKEN_PLANNERS
 from headwater.schemas.history import (
     BranchChanged,
     CommandRejected,
@@ -37,7 +38,6 @@ from headwater.schemas.history import (
     EntryOpened,
     EntryRolledBack,
     EventReceived,
-    FanInActivated,
     ForkEnded,
     ForkOpened,
     GraphStarted,
@@ -62,15 +62,6 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
     StepStarted,
-    SubworkflowStarted,
-    TasksDispatched,
-    TaskUnderWay,
-    TokenArrived,
-    TokenCompleted,
-    TokenFailed,
-    TokensCancelled,
-    TokensCreated,
-    TokensTimedOut,
 )
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -386,19 +377,10 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     HostLost: _nothing_more,
     GraphStarted: _nothing_more,
     ForkOpened: _nothing_more,
-    TokensCreated: _nothing_more,
-    TasksDispatched: _nothing_more,
-    TaskUnderWay: _nothing_more,
-    TokenCompleted: _nothing_more,
-    TokenFailed: _nothing_more,
     ContextChanged: _nothing_more,
     BranchChanged: _nothing_more,
-    TokenArrived: _nothing_more,
-    FanInActivated: _nothing_more,
-    TokensCancelled: _nothing_more,
-    TokensTimedOut: _nothing_more,
     ForkEnded: _nothing_more,
-    SubworkflowStarted: _nothing_more,
+    **TOKEN_PLANNERS,
 }
 
 #: Instances, steps, events and lines of workflows.

@@ -30,6 +30,7 @@ __all__ = [
     "StepChange",
     "StepRow",
     "Trim",
+    "parts_of",
 ]
 
 #: The status that an event leads to, whatever the status before; None where that one matters.
@@ -39,10 +40,13 @@ _LEADS_TO: Final[dict[type, RunStatus | None]] = {
 }
 
 #: Fields that hold JSON text of authors: to be kept as it is, or refused.
-AUTHORS_JSON: Final = frozenset({"params", "output", "result", "payload", "data", "error_detail"})
+AUTHORS_JSON: Final = frozenset(
+    {"params", "output", "input", "result", "payload", "data", "error_detail"}
+)
 
 
-def _parts(failure: Failure | None) -> tuple[str | None, str | None, Json | None]:
+def parts_of(failure: Failure | None) -> tuple[str | None, str | None, Json | None]:
+    """Name, message and detail of an error; all of them None without one."""
     return (
         (None, None, None) if failure is None else (failure.name, failure.message, failure.detail)
     )
@@ -84,7 +88,7 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     def end(self, output: Json | None, failure: Failure | None, at_ms: int) -> None:
         """Ends the run."""
         self.output = output
-        self.error_name, self.error_message, self.error_detail = _parts(failure)
+        self.error_name, self.error_message, self.error_detail = parts_of(failure)
         self.completed_at_ms = at_ms
 
 
@@ -154,7 +158,7 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     def fail(self, failure: Failure | None) -> None:
         """Sets or takes away the error."""
-        self.error_name, self.error_message, self.error_detail = _parts(failure)
+        self.error_name, self.error_message, self.error_detail = parts_of(failure)
 
     def become(self, status: EntryStatus, at_ms: int) -> None:
         """Gives the step a status, beside the result or error that it has."""

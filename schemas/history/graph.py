@@ -91,6 +91,10 @@ class TokensCreated(OfGraph, frozen=True):
     item_name: str | None = None
     #: The items of these branches, a list as JSON text.
     items: Json | None = None
+    #: The task of the node.
+    task: str | None = None
+    #: The workflow that the node starts, if it has no task.
+    subworkflow: str | None = None
 
 
 class TasksDispatched(OfGraph, frozen=True):

@@ -118,6 +118,8 @@ def _token(token: TokenView, run: _OfRun) -> Token:
         id=str(token.number),
         **run,
         node_ref=token.node,
+        task=token.task,
+        subworkflow=token.subworkflow,
         status=token.status,
         path_id=token.path,
         parent_token_id=None if token.parent is None else str(token.parent),
@@ -130,11 +132,13 @@ def _token(token: TokenView, run: _OfRun) -> Token:
         result=value_of(token.result),
         error=error_of(token.failure),
         next_retry_at=_time(token.retry_at_ms),
+        wake_at=_time(token.wake_at_ms),
         reason=token.reason,
         child_workflow_name=child.workflow if child else None,
         child_instance_id=child.instance_id if child else None,
         created_at=aware(token.created_at_ms),
         updated_at=aware(token.updated_at_ms),
+        completed_at=_time(token.completed_at_ms),
     )
 
 

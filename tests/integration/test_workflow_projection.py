@@ -5,10 +5,11 @@ The reference is `tests.unit.projections.workflow_fold`, which knows nothing of 
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,6 +31,7 @@ from headwater.schemas.history import (
     EntryRolledBack,
     EventReceived,
     Failure,
+    FanInActivated,
     HostLost,
     InstanceDeleted,
     LogEvent,
@@ -49,6 +51,17 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
     StepStarted,
+    SubworkflowStarted,
+    TaskDispatch,
+    TasksDispatched,
+    TaskUnderWay,
+    TimesTaken,
+    TokenArrived,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    TokensCreated,
+    TokensTimedOut,
 )
 from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -60,6 +73,7 @@ TABLES = {
     "workflow_instance": ("workflow_name", "instance_id"),
     "workflow_run": ("workflow_name", "instance_id", "run_number"),
     "workflow_step": ("workflow_name", "instance_id", "run_number", "step_key"),
+    "workflow_token": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_event": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_log": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_owner": ("partition",),
@@ -155,6 +169,16 @@ EVENT_IDS = st.sampled_from(["e1", "e2", "e3"])
 TYPES = st.lists(st.sampled_from(["paid", "line"]), max_size=2).map(tuple)
 CHILDREN = st.none() | st.builds(Child, TEXTS, TEXTS)
 
+TOKENS = st.integers(0, 3)
+SOME_TOKENS = st.lists(TOKENS, max_size=3, unique=True).map(tuple)
+CREATED = st.builds(
+    TokensCreated,
+    *(st.just(0), st.integers(1, 3), TEXTS, st.none() | TOKENS, TEXTS, TEXTS, TEXTS),
+    *(st.none() | TEXTS, NUMBERS, NUMBERS),
+    st.lists(st.builds(TimesTaken, TEXTS, NUMBERS), max_size=2).map(tuple),
+    task=st.none() | TEXTS,
+    subworkflow=st.none() | TEXTS,
+)
 EVENTS = st.one_of(
     st.builds(StepCompleted, KEYS, TEXTS, NUMBERS, MOMENTS, NUMBERS, NUMBERS, NUMBERS, VALUES),
     st.builds(StepStarted, KEYS, TEXTS, NUMBERS, MOMENTS, st.just(1), NUMBERS, NUMBERS),
@@ -198,6 +222,28 @@ EVENTS = st.one_of(
     st.just(HostLost("killed", 1)),
     st.just(CommandRejected("STALE", "over")),
 )
+TOKEN_EVENTS = st.one_of(
+    CREATED,
+    st.builds(
+        TasksDispatched,
+        st.lists(
+            st.builds(TaskDispatch, TOKENS, NUMBERS, st.none() | VALUES),
+            unique_by=lambda task: task.token,
+            max_size=3,
+        ).map(tuple),
+    ),
+    st.builds(TaskUnderWay, TOKENS, NUMBERS),
+    st.builds(TokenCompleted, TOKENS, NUMBERS, VALUES),
+    st.builds(TokenFailed, TOKENS, NUMBERS, FAILURES, st.none() | MOMENTS, st.booleans()),
+    st.builds(TokenArrived, TOKENS, st.none() | MOMENTS),
+    st.builds(FanInActivated, TEXTS, TEXTS, SOME_TOKENS),
+    st.builds(TokensCancelled, SOME_TOKENS, TEXTS, st.booleans()),
+    st.builds(TokensTimedOut, SOME_TOKENS),
+    st.builds(SubworkflowStarted, TOKENS, st.builds(Child, TEXTS, TEXTS), st.none() | MOMENTS),
+    st.just(RunSuspended()),
+    st.builds(RunErrored, FAILURES),
+    st.just(CommandRejected("STALE", "over")),
+)
 PARTITION_OF = {"x": 0, "z": 1}
 INSTANCES = st.sampled_from(sorted(PARTITION_OF))
 STARTS = st.builds(
@@ -210,20 +256,35 @@ RETRIES = st.builds(
     ),
     *(VALUES, st.lists(KEYS, unique=True, max_size=8), st.integers(0, 2)),
 )
-BATCHES = st.lists(EVENTS, min_size=1, max_size=4).map(tuple)
-#: Runs begin, go on, get records late; owners change, and old ones write after their time.
-MOVES = st.one_of(
-    st.tuples(st.just("start"), INSTANCES, st.tuples(STARTS)),
-    st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES)),
-    st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES, EVENTS)),
-    st.tuples(st.just("write"), INSTANCES, BATCHES),
-    st.tuples(st.just("write"), INSTANCES, BATCHES),
-    st.tuples(st.just("write"), INSTANCES, BATCHES),
-    st.tuples(st.just("late"), INSTANCES, BATCHES),
-    st.tuples(st.just("void"), INSTANCES, BATCHES),
-    st.tuples(st.just("delete"), INSTANCES, st.just((InstanceDeleted(),))),
-    st.tuples(st.just("claim"), INSTANCES, st.lists(TEXTS, max_size=2).map(tuple)),
-)
+
+
+def moves_of(events: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    """Runs begin, go on, get records late; owners change, and old ones write after their time."""
+    batches = st.lists(events, min_size=1, max_size=4).map(tuple)
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("start"), INSTANCES, st.tuples(STARTS)),
+            st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES)),
+            st.tuples(st.just("start"), INSTANCES, st.tuples(RETRIES, events)),
+            *[st.tuples(st.just("write"), INSTANCES, batches)] * 3,
+            st.tuples(st.just("late"), INSTANCES, batches),
+            st.tuples(st.just("void"), INSTANCES, batches),
+            st.tuples(st.just("delete"), INSTANCES, st.just((InstanceDeleted(),))),
+            st.tuples(st.just("claim"), INSTANCES, st.lists(TEXTS, max_size=2).map(tuple)),
+        ),
+        max_size=40,
+    )
+
+
+def numbered(event: LogEvent, created: Counter[tuple[str, int]], run: tuple[str, int]) -> LogEvent:
+    """The event; tokens that it creates have the next numbers of the run."""
+    if isinstance(event, RunStarted):
+        created[run] = created[run[0], run[1] - 1] if event.kept is not None else 0
+    if not isinstance(event, TokensCreated):
+        return event
+    first = created[run]
+    created[run] += event.count
+    return msgspec.structs.replace(event, first=first)
 
 
 def retried(event: LogEvent, failed: set[str]) -> LogEvent:
@@ -261,8 +322,9 @@ def possible(
     return tuple(kept), status
 
 
-def written(moves: list[Any]) -> Log:  # noqa: C901, one case for each move
+def written(moves: list[Any]) -> Log:  # noqa: C901, PLR0915, one case for each move
     log = Log([[], []])
+    created: Counter[tuple[str, int]] = Counter()
     epochs = {number: [log.claim(number)] for number in range(2)}
     runs = dict.fromkeys(PARTITION_OF, -1)
     statuses: dict[tuple[str, int], RunStatus] = {}
@@ -270,6 +332,7 @@ def written(moves: list[Any]) -> Log:  # noqa: C901, one case for each move
 
     def write(instance: str, events: tuple[LogEvent, ...], run: int) -> None:
         before = statuses.get((instance, run), RunStatus.ACTIVE)
+        events = tuple(numbered(each, created, (instance, run)) for each in events)
         kept, statuses[instance, run] = possible(events, before, failed[instance, run])
         if kept:
             log.write(instance, *kept, run_number=run, partition=PARTITION_OF[instance])
@@ -306,10 +369,10 @@ def empty(dsn: str) -> None:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    moves=st.lists(MOVES, max_size=40),
+    moves=moves_of(EVENTS) | moves_of(TOKEN_EVENTS),
     cuts=st.lists(
         st.tuples(st.integers(0, 1), st.integers(1, 9), st.integers(0, 9), st.booleans()),
         max_size=12,

@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     EntryRolledBack,
     EventReceived,
     Failure,
+    FanInActivated,
     HistoryAppended,
     InstanceDeleted,
     LogWritten,
@@ -36,8 +37,11 @@ from headwater.schemas.history import (
     StepFailed,
     StepsRetried,
     StepStarted,
+    TasksDispatched,
+    TokenCompleted,
 )
 from headwater.schemas.statuses import EntryKind
+from tests.unit.projections import token_fold
 
 Row = dict[str, Any]
 Key = tuple[object, ...]
@@ -57,6 +61,7 @@ class Fold:
                 "workflow_instance",
                 "workflow_run",
                 "workflow_step",
+                "workflow_token",
                 "workflow_event",
                 "workflow_log",
                 "workflow_owner",
@@ -92,7 +97,7 @@ class Fold:
                 sequence += not isinstance(event, PostsSent)
 
     def _forget(self, instance: tuple[str, str]) -> None:
-        for name in ("instance", "run", "step", "event", "log"):
+        for name in ("instance", "run", "step", "token", "event", "log"):
             table = self.tables[f"workflow_{name}"]
             for key in [key for key in table if key[:2] == instance]:
                 del table[key]
@@ -129,6 +134,7 @@ class Telling:
         self.step(event)
         self.entry(event)
         self.message(event)
+        token_fold.tell(self.tables["workflow_token"], self.run, event, self.at, self.offset)
 
     def started(self, event: RunStarted) -> None:
         table = self.tables["workflow_instance"]
@@ -161,6 +167,8 @@ class Telling:
         """A retry: what the run before has done is this run's, too."""
         steps = self.tables["workflow_step"]
         before = (*self.instance_key, self.run["run_number"] - 1)
+        tokens = self.tables["workflow_token"]
+        token_fold.take_over(tokens, before, self.run, self.at, self.offset)
         ended = {"status": "pending", "updated_at": self.at}
         ended |= {"rolled_back_at": None, "rollback_failed_at": None}
         again = {
@@ -197,6 +205,9 @@ class Telling:
                 | EntryCompleted()
                 | EntryErrored()
                 | StepFailed(retry_at_ms=None)
+                | TasksDispatched()
+                | TokenCompleted()
+                | FanInActivated()
             ):
                 if instance["status"] == "waiting":
                     instance["status"] = "active"

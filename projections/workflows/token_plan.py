@@ -1,0 +1,119 @@
+"""What the events of graphs do to rows of tokens, decided without Postgres."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.graph.tokens import TokenStatus
+from headwater.projections.workflows.patches import EventContext, Patches
+from headwater.projections.workflows.token_rows import TokenRow
+from headwater.schemas.history import (
+    FanInActivated,
+    SubworkflowStarted,
+    TasksDispatched,
+    TaskUnderWay,
+    TokenArrived,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    TokensCreated,
+    TokensTimedOut,
+)
+
+__all__ = ["TOKEN_PLANNERS"]
+
+
+def _created(patches: Patches, context: EventContext, event: TokensCreated) -> None:
+    taken = msgspec.json.encode({each.ref: each.times for each in event.taken}).decode()
+    for nth in range(event.count):
+        branch = event.branch + nth
+        row = TokenRow(
+            workflow_name=context.workflow_name,
+            instance_id=context.instance_id,
+            run_number=context.run_number,
+            id=event.first + nth,
+            node_ref=event.node,
+            task=event.task,
+            subworkflow=event.subworkflow,
+            status=TokenStatus.PENDING,
+            path_id=event.path if event.count == 1 else f"{event.path}{branch}",
+            parent_token_id=event.parent,
+            sibling_group=event.group,
+            branch_index=branch,
+            branch_total=event.total,
+            iteration_counts=taken,
+            attempts=0,
+            created_at_ms=context.at_ms,
+            updated_at_ms=context.at_ms,
+            offset=context.offset,
+        )
+        patches.put_token(context, row)
+
+
+def _dispatched(patches: Patches, context: EventContext, event: TasksDispatched) -> None:
+    tokens = patches.tokens(context, (task.token for task in event.tasks))
+    for task, token in zip(event.tasks, tokens, strict=True):
+        token.begin_attempt(task.attempt, task.input, context.at_ms)
+
+
+def _under_way(patches: Patches, context: EventContext, event: TaskUnderWay) -> None:
+    for token in patches.tokens(context, (event.token,)):
+        token.become(TokenStatus.EXECUTING, context.at_ms)
+
+
+def _completed(patches: Patches, context: EventContext, event: TokenCompleted) -> None:
+    for token in patches.tokens(context, (event.token,)):
+        token.complete(event.result, context.at_ms)
+
+
+def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None:
+    for token in patches.tokens(context, (event.token,)):
+        if event.retry_at_ms is None:
+            ended = TokenStatus.TIMED_OUT if event.timed_out else TokenStatus.FAILED
+            token.become(ended, context.at_ms, TokenStatus.PENDING)
+        else:
+            token.become(TokenStatus.PENDING, context.at_ms)
+            token.next_retry_at_ms = event.retry_at_ms
+        token.fail(event.failure)
+
+
+def _arrived(patches: Patches, context: EventContext, event: TokenArrived) -> None:
+    for token in patches.tokens(context, (event.token,)):
+        token.wait(TokenStatus.WAITING_FOR_SIBLINGS, event.until_ms, context.at_ms)
+
+
+def _waits_for_child(patches: Patches, context: EventContext, event: SubworkflowStarted) -> None:
+    for token in patches.tokens(context, (event.token,)):
+        token.wait(TokenStatus.WAITING_FOR_SUBWORKFLOW, event.until_ms, context.at_ms)
+        token.start(event.child)
+
+
+def _met(patches: Patches, context: EventContext, event: FanInActivated) -> None:
+    for token in patches.tokens(context, event.tokens):
+        token.become(TokenStatus.COMPLETED, context.at_ms)
+
+
+def _cancelled(patches: Patches, context: EventContext, event: TokensCancelled) -> None:
+    for token in patches.tokens(context, event.tokens):
+        token.cancel(event.reason, context.at_ms, kept=event.kept)
+
+
+def _timed_out(patches: Patches, context: EventContext, event: TokensTimedOut) -> None:
+    for token in patches.tokens(context, event.tokens):
+        token.become(TokenStatus.TIMED_OUT, context.at_ms, again=TokenStatus.WAITING_FOR_SIBLINGS)
+
+
+#: What each event does that changes tokens.
+TOKEN_PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
+    TokensCreated: _created,
+    TasksDispatched: _dispatched,
+    TaskUnderWay: _under_way,
+    TokenCompleted: _completed,
+    TokenFailed: _failed,
+    TokenArrived: _arrived,
+    SubworkflowStarted: _waits_for_child,
+    FanInActivated: _met,
+    TokensCancelled: _cancelled,
+    TokensTimedOut: _timed_out,
+}

@@ -1,0 +1,172 @@
+"""Runs of graphs: the rows of their tokens are those that the engine shows of the same history."""
+
+import asyncio
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from headwater import NonRetryableError, Step, WorkflowEvent, WorkflowTest, task, workflow
+from headwater.processors.runs.token_views import TokenView
+from headwater.processors.runs.views import RunView
+from headwater.projections.postgres.migrate import migrate
+from headwater.schemas.codec import decode
+from headwater.schemas.history import (
+    FanInActivated,
+    HistoryAppended,
+    InstanceDeleted,
+    RunStarted,
+    TaskDispatch,
+    TasksDispatched,
+    TokensCreated,
+)
+from tests.integration.test_workflow_projection import project, rows_of
+from tests.unit.projections.histories import Log
+from tests.unit.projections.workflow_fold import Row
+from tests.workflows.graphing import edge, graph, node
+
+_JOIN = {"strategy": "all", "siblingGroup": "both", "timeoutMs": 5_000}
+GRAPH = graph(
+    [
+        node("start"),
+        node(
+            "work",
+            "work",
+            inputMapping={"index": "_branch.index"},
+            retries={"limit": 1, "delay": "1 second"},
+        ),
+        {"ref": "bill", "subworkflow": "bill", "inputMapping": {}, "timeoutMs": 3_600_000},
+        node("end"),
+    ],
+    [
+        edge("start", "work", siblingGroup="both", spawnCount=2),
+        edge("start", "bill"),
+        edge("work", "end", synchronization=_JOIN),
+    ],
+)
+
+
+@workflow("bill")
+async def bill(event: WorkflowEvent, step: Step) -> str:
+    await step.wait_for_event("paid", type="paid")
+    return "paid"
+
+
+def history() -> tuple[Log, dict[int, RunView]]:
+    """A graph whose run is retried twice: its join had waited too long, then a task failed."""
+    log, views = Log(), {}
+    calls: list[int] = []
+
+    @task("work")
+    async def work(given: dict[str, Any]) -> dict[str, Any]:
+        calls.append(given["index"])
+        match given["index"], calls.count(given["index"]):
+            case 1, 1:
+                raise RuntimeError("once")
+            case 1, 2:
+                await world[0].sleep("1 minute")
+            case 1, 3:
+                raise NonRetryableError("for good")
+            case _:
+                pass
+        return given
+
+    world: list[WorkflowTest] = []
+
+    async def scenario() -> None:
+        async with WorkflowTest([GRAPH, bill], tasks=[work], seed=7) as test:
+            world.append(test)
+            instance = await test.create("g", id="x")
+            await test.advance("10 seconds")
+            for _ in range(2):
+                await test.advance("1 hour")
+                await instance.retry()
+                await test.run_until_idle()
+            for each in (await instance.history()).tokens:
+                if each.status == "waiting_for_subworkflow":
+                    child = test.get("bill", each.child_instance_id or "")
+                    await child.send_event("paid")
+            await test.run_until_idle()
+            log.partitions[0] += [decode(each, HistoryAppended) for each in test._history]
+            views.update(test.views("g", "x"))
+
+    asyncio.run(scenario())
+    return log, views
+
+
+def shown(token: TokenView) -> Row:
+    """A token as its row has it."""
+    failure, child = token.failure, token.child
+    return {
+        "id": token.number,
+        "node_ref": token.node,
+        "task": token.task,
+        "subworkflow": token.subworkflow,
+        "status": token.status,
+        "path_id": token.path,
+        "parent_token_id": token.parent,
+        "sibling_group": token.group,
+        "branch_index": token.branch,
+        "branch_total": token.total,
+        "iteration_counts": json.dumps(token.taken, separators=(",", ":")),
+        "attempts": token.attempts,
+        "input": token.input,
+        "result": token.result,
+        "error_name": failure and failure.name,
+        "error_message": failure and failure.message,
+        "error_detail": failure and failure.detail,
+        "next_retry_at": token.retry_at_ms,
+        "wake_at": token.wake_at_ms,
+        "reason": token.reason,
+        "retry_status": token.again,
+        "child_workflow_name": child and child.workflow,
+        "child_instance_id": child and child.instance_id,
+        "created_at": token.created_at_ms,
+        "updated_at": token.updated_at_ms,
+        "completed_at": token.completed_at_ms,
+    }
+
+
+@pytest.mark.parametrize("size", [1, 1_000])
+def test_the_tokens_of_retried_runs_are_what_the_engine_shows(fresh_database: str, size: int):
+    migrate(fresh_database, lambda _: None)
+    log, views = history()
+    assert [view.state and view.state.status for view in views.values()] == [
+        *("errored", "errored", "complete")
+    ]
+    waited = {(t.status, t.again) for view in views.values() for t in view.tokens.values()}
+    assert waited >= {
+        ("timed_out", "waiting_for_siblings"),
+        ("cancelled", "waiting_for_siblings"),
+        ("cancelled", "pending"),
+        ("failed", "pending"),
+    }
+    project(fresh_database, log, size)
+    rows = rows_of(fresh_database)
+    keys = {"workflow_name", "instance_id", "run_number", "offset"}
+    for number, view in views.items():
+        found = [row for row in rows["workflow_token"] if row["run_number"] == number]
+        told = [{k: v for k, v in row.items() if k not in keys} for row in found]
+        assert told == [shown(each) for each in view.tokens.values()]
+    assert rows == log.fold().rows()
+
+
+def created(first: int, count: int) -> TokensCreated:
+    return TokensCreated(first, count, "n", None, None, "root.s.", "f", "g", 0, count, ())
+
+
+def test_a_fan_out_of_ten_thousand_is_as_many_rows(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    log, many = Log(), 10_000
+    log.claim()
+    log.write("x", RunStarted("{}", "s", kind="graph"), created(0, many))
+    log.write("x", TasksDispatched(tuple(TaskDispatch(n, 1, "{}") for n in range(many))))
+    log.write("x", FanInActivated("f", "n", tuple(range(many))))
+    project(fresh_database, log, 2)
+    with psycopg.connect(fresh_database) as connection:
+        query = "select status, attempts, count(*) from workflow_token group by 1, 2"
+        assert connection.execute(query).fetchall() == [("completed", 1, many)]
+    log.write("x", InstanceDeleted())
+    project(fresh_database, log, 2)
+    assert rows_of(fresh_database)["workflow_token"] == []
