@@ -278,8 +278,8 @@ def moves_of(events: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 def numbered(event: LogEvent, created: Counter[tuple[str, int]], run: tuple[str, int]) -> LogEvent:
     """The event; tokens that it creates have the next numbers of the run."""
-    if isinstance(event, RunStarted):
-        created[run] = created[run[0], run[1] - 1] if event.kept is not None else 0
+    if isinstance(event, RunStarted) and event.kept is not None:
+        created[run] = max(created[run], created[run[0], run[1] - 1])
     if not isinstance(event, TokensCreated):
         return event
     first = created[run]
