@@ -337,9 +337,9 @@ def crowded(postgres: str) -> Iterator[str]:
         connection.execute(
             """
             insert into workflow_instance (workflow_name, instance_id, run_number, status, params,
-                created_at, updated_at, started_at, partition, "offset")
+                created_at, updated_at, started_at, partition, run_offset, "offset")
             select 'order', 'i' || n, 0, case when n %% 1000 = 0 then 'errored' else 'complete' end,
-                '{}', to_timestamp(n), now(), now(), 0, n
+                '{}', to_timestamp(n), now(), now(), 0, n, n
             from generate_series(1, %(many)s) n
             """,
             {"many": MANY},
