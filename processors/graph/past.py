@@ -111,7 +111,7 @@ class Past:
             self.of_code = True
             return
         self.state = appliers.begin(self.state, record)
-        self.tokens = {} if event.kept is None else taken_up(self.tokens)
+        self.tokens = {} if event.kept is None else taken_up(self.tokens, record.at_ms)
         self.at_ms = record.at_ms
         document = self.state.document
         self.graph = None if document == _NONE else _graph(document)
