@@ -51,6 +51,7 @@ from headwater.gateway.workflows.swagger import SwaggerPage
 from headwater.processors.sources import Source, providers_of
 from headwater.projections.deliveries.of_user import connections_of
 from headwater.projections.deliveries.queries import Reader
+from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 
 _VERSION: Final = version("headwater")
@@ -219,7 +220,7 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     key = settings.admin_key.get_secret_value()
     more: list[HTTPRouteHandler] = [] if wiping is None else wipe_routes(reader, wiping)
     if workflows is not None:
-        more += rebuild_routes(reader, TABLE_BY_NAME, workflows.new_id)
+        more += rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id)
         more += replay_routes(
             reader,
             commands=workflows.commands,

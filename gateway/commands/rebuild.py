@@ -19,6 +19,7 @@ _COLUMNS: Final = ("change", "key", "column", "before", "after")
 @click.command(
     epilog=examples(
         "headwater rebuild daily_summary               build and compare; switches nothing",
+        "headwater rebuild workflows                   instances, steps, events and lines, too",
         "headwater rebuild --switch 01J…               put the new rows in the place of the old",
         "headwater rebuild --back 01J…                 and the old ones back",
         "headwater rebuild --show 01J… --json",
@@ -44,7 +45,7 @@ def rebuild(  # noqa: PLR0913 (its options)
     admin_key: str | None,
     as_json: bool,
 ) -> None:
-    """Make a projection again with today's code, from the first offset on, and compare.
+    """Make a table, or workflows, again with today's code, from the first offset on, and compare.
 
     The old version goes on serving. A rebuild goes on by itself if this command, or the projector,
     ends.

@@ -24,7 +24,7 @@ Limit = Annotated[int, QueryParameter(ge=1, le=PAGE_MAX, description="How many, 
 
 
 class RebuildOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which projection to make again: a table, by its name."""
+    """Which projection to make again: a table, by its name, or workflows."""
 
     projection: Annotated[str, msgspec.Meta(min_length=1, max_length=_SHOWN_CHARS)]
     dry_run: bool = False

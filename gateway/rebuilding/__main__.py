@@ -11,12 +11,15 @@ from typing import Final, NoReturn
 
 import uvloop
 
+from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.rebuilding.tables import TableRebuild
+from headwater.gateway.rebuilding.workflows import WorkflowRebuild
 from headwater.gateway.settings import Settings, load_settings
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import Rebuild, find
 from headwater.projections.rebuilds.work import RebuildWork
+from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 
@@ -47,10 +50,16 @@ async def _run(settings: Settings, rebuild_id: str) -> int:
 
 async def _carry_out(settings: Settings, found: Rebuild, work: RebuildWork) -> None:
     table = TABLE_BY_NAME.get(found.projection)
-    if table is None:
-        await work.ended("failed", f"expected a table of ours, found {found.projection}")
+    made: TableRebuild | WorkflowRebuild
+    if table is not None:
+        made = TableRebuild(settings, table, found, work)
+    elif found.projection == WORKFLOWS:
+        made = WorkflowRebuild(cluster_of(settings), dsn_of(settings), found, work)
+    else:
+        expected = f"expected a table of ours or {WORKFLOWS}"
+        await work.ended("failed", f"{expected}, found {found.projection}")
         return
-    async with TableRebuild(settings, table, found, work) as rebuild:
+    async with made as rebuild:
         match found.state:
             case "building":
                 await rebuild.build()

@@ -57,7 +57,7 @@ create table rebuild_rows (
     primary key (rebuild, number)
 );
 
-comment on table rebuild_rows is 'Rows that come out otherwise, as records of their topic.';
+comment on table rebuild_rows is 'Rows that come out otherwise: of tables as records of their topic, of workflows as text of rows.';
 comment on column rebuild_rows.rebuild is 'The rebuild.';
 comment on column rebuild_rows.number is 'Their order.';
 comment on column rebuild_rows.partition is 'Whose owner has the row.';

@@ -18,6 +18,7 @@ from headwater.schemas.tables import Column, Table, begins_with_user
 __all__ = [
     "DELETES",
     "OF_INSTANCES",
+    "OF_WORKFLOWS",
     "UPSERTS",
     "SqlColumn",
     "filled",
@@ -223,6 +224,8 @@ OF_INSTANCES: Final = (
     "workflow_event",
     "workflow_log",
 )
+#: All tables of the projection of workflows.
+OF_WORKFLOWS: Final = (*OF_INSTANCES, "workflow_owner")
 _INSTANCE: Final = (SqlColumn("workflow_name", "text"), SqlColumn("instance_id", "text"))
 #: How rows are deleted, by table.
 DELETES: Final[dict[str, bytes]] = {
@@ -233,4 +236,5 @@ DELETES: Final[dict[str, bytes]] = {
     "webhook_outcomes": _delete("webhook_outcomes", (SqlColumn("event_id", "text"),)),
     "duplicates": _delete("duplicates", (SqlColumn("request_id", "text"),)),
     **{table: _delete(table, _INSTANCE) for table in OF_INSTANCES},
+    "rebuild_rows": statement("delete_rebuilt_instances"),
 }

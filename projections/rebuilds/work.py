@@ -95,23 +95,30 @@ class RebuildWork:
                 rows may be theirs.
         """
         with store_edge("keep the rows of a rebuild"):
-            connection = self._connected()
+            connection = self.connection
             async with connection.transaction():
                 await self._do("forget_rebuild_rows")
                 async with connection.cursor() as cursor:
                     given = ({"id": self._id, **row._asdict()} for row in rows)
                     await cursor.executemany(statement("insert_rebuild_row"), given)
-                await self._do(
-                    "rebuild_compared",
-                    **counts,
-                    examples=orjson.dumps(examples, default=_plain).decode(),
-                    ends=orjson.dumps(list(ends)).decode(),
-                )
+                await self.note(counts, examples, ends)
                 await self._do("lock_wipes")
                 kept = await self.wipes() == wipes
                 if not kept:
                     raise Rollback
         return kept
+
+    async def note(
+        self, counts: dict[str, int], examples: Sequence[Example], ends: Sequence[int]
+    ) -> None:
+        """Says that it is compared, up to these ends, and how many rows differ."""
+        with store_edge("note what a rebuild has compared"):
+            await self._do(
+                "rebuild_compared",
+                **counts,
+                examples=orjson.dumps(examples, default=_plain).decode(),
+                ends=orjson.dumps(list(ends)).decode(),
+            )
 
     async def rows(self, after: int = 0) -> AsyncIterator[list[ChangedRow]]:
         """The rows that differ, some at a time."""
@@ -140,13 +147,15 @@ class RebuildWork:
         if self._connection is not None:
             await self._connection.close()
 
-    def _connected(self) -> AsyncConnection[Any]:
+    @property
+    def connection(self) -> AsyncConnection[Any]:
+        """The one that holds the lock."""
         if self._connection is None:
             raise RuntimeError("expected a rebuild that was begun")
         return self._connection
 
     async def _do(self, name: str, **parameters: object) -> Any:  # noqa: ANN401 (a cursor)
-        return await self._connected().execute(statement(name), {"id": self._id, **parameters})
+        return await self.connection.execute(statement(name), {"id": self._id, **parameters})
 
 
 async def write_at_once(store: Store, records: Sequence[RowRecord]) -> None:

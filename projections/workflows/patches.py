@@ -279,7 +279,7 @@ class Patches:
     def works(self) -> Iterator[Work]:
         """The statements, in the order to run them."""
         yield from _works("workflow_owner", list(self._owners.values()))
-        for table in OF_INSTANCES:
+        for table in (*OF_INSTANCES, "rebuild_rows"):
             yield from works(table, list(self._deleted.values()), delete=True)
         for stage in self._stages:
             yield from stage.works()

@@ -10,6 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import WORKFLOWS
@@ -75,7 +76,8 @@ def second_half(log: Log) -> None:
 class House:
     """A topic of a real broker, and a database."""
 
-    def __init__(self, bootstrap: str, dsn: str) -> None:
+    def __init__(self, bootstrap: str, dsn: str, projection: Projection = PROJECTION) -> None:
+        self.projection = projection
         self.bootstrap = bootstrap
         self.dsn = dsn
         self.moved = asyncio.Event()
@@ -85,7 +87,7 @@ class House:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
         await admin.start()
         try:
-            await admin.create_topics([NewTopic(PROJECTION.topics[0], PARTITIONS, 1)])
+            await admin.create_topics([NewTopic(self.projection.topics[0], PARTITIONS, 1)])
         finally:
             await admin.close()
 
@@ -97,7 +99,7 @@ class House:
             for number in range(PARTITIONS):
                 records = log.records(number, self.ends[number])
                 sent = [
-                    await producer.send(PROJECTION.topics[0], r.value, r.key, partition=number)
+                    await producer.send(self.projection.topics[0], r.value, r.key, partition=number)
                     for r in records
                 ]
                 placed = await asyncio.gather(*sent)
@@ -110,10 +112,10 @@ class House:
         stop = asyncio.Event()
         projector = Projector(
             cluster=Cluster(self.bootstrap),
-            store=Store(self.dsn, projection=PROJECTION, clock=lambda: NOW_MS),
+            store=Store(self.dsn, projection=self.projection, clock=lambda: NOW_MS),
             clock=lambda: NOW_MS,
             on_batch=lambda _: self.moved.set(),
-            projection=PROJECTION,
+            projection=self.projection,
         )
         return asyncio.create_task(projector.run(stop)), stop
 

@@ -1,0 +1,6 @@
+-- Whoever projects waits until this transaction ends.
+select partition, next_offset
+from projection_offsets
+where projection = %(projection)s
+order by partition
+for update

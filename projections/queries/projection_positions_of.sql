@@ -1,0 +1,4 @@
+select partition, next_offset
+from projection_offsets
+where projection = %(projection)s
+order by partition

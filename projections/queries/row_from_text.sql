@@ -1,0 +1,1 @@
+select (%(row)s::public.{table}).*

@@ -1,0 +1,190 @@
+"""The projection of workflows is made again beside the one that serves, switched to, and back."""
+
+import asyncio
+import dataclasses
+from typing import Self
+
+import psycopg
+
+from headwater.gateway.rebuilding.workflows import WorkflowRebuild
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.reader import PooledReader
+from headwater.projections.rebuilds.rebuilds import Rebuild, ask, begin, find
+from headwater.projections.rebuilds.work import RebuildWork
+from headwater.schemas.history import EventReceived, InstanceDeleted, LogWritten, RunStarted
+from headwater.streams.kafka.cluster import Cluster
+from tests.integration.test_workflow_projection import rows_of
+from tests.integration.test_workflow_projection_kafka import (
+    PROJECTION,
+    House,
+    first_half,
+    second_half,
+    step,
+)
+from tests.unit.projections.histories import START_MS, Log
+from tests.unit.projections.workflow_fold import Row
+
+CHANGED, GONE, NOBODY = "i2", "i3", "nobody"
+ODD = '{"a":  1, "a": "\\u0000 \\ud800"}'
+
+
+def history() -> Log:
+    log = first_half()
+    second_half(log)
+    log.write("i6", LogWritten("info", "c", "m", ODD), EventReceived("e9", "odd", ODD, START_MS))
+    log.write("odd", RunStarted(ODD, "s"))
+    log.write("i8", InstanceDeleted())
+    return log
+
+
+#: What an older release may have made otherwise: two steps and a line, an instance, an event.
+MISTAKES = (
+    ("update workflow_step set name = 'mistaken' where instance_id = %s", CHANGED),
+    ("update workflow_log set message = 'it''s \\ \"so\"' where instance_id = %s", CHANGED),
+    ("delete from workflow_instance where instance_id = %s", GONE),
+    (
+        """
+        insert into workflow_event (
+            workflow_name, instance_id, run_number, id, type, payload, sequence, created_at,
+            "offset"
+        )
+        values ('order', %s, 0, 'e', 't', '"\\u0000"', 1, now(), 1)
+        """,
+        NOBODY,
+    ),
+)
+
+
+def spoil(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        for query, instance_id in MISTAKES:
+            connection.execute(query.encode(), [instance_id])
+
+
+class Operator:
+    """Asks for a rebuild and carries it out, as gateway and projector do."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+
+    async def __aenter__(self) -> Self:
+        self.reader = await PooledReader(self.house.dsn).open()
+        begun = await begin(self.reader, "r-1", "workflows", dry_run=False)
+        assert begun is not None
+        self.found = begun
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.reader.close()
+
+    async def carry_out(self, move: str) -> Rebuild:
+        work = RebuildWork(self.house.dsn, "r-1")
+        try:
+            assert await work.begin()
+            cluster = Cluster(self.house.bootstrap)
+            async with WorkflowRebuild(
+                cluster, self.house.dsn, self.found, work, self.house.projection
+            ) as rebuild:
+                await getattr(rebuild, move)()
+        finally:
+            await work.close()
+        found = await find(self.reader, "r-1")
+        assert found is not None
+        return found
+
+    async def asked(self, state: str, after: str, move: str) -> Rebuild:
+        assert await ask(self.reader, "r-1", state, after=(after,))
+        return await self.carry_out(move)
+
+
+async def projected(house: House) -> None:
+    running, stop = house.start()
+    await house.until(house.all_is_applied)
+    stop.set()
+    await running
+
+
+def kept_of(dsn: str, instance_id: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        query = (
+            "select count(*) from rebuild_rows where position(%s in convert_from(key, 'UTF8')) > 0"
+        )
+        ((count,),) = connection.execute(query, [f'"{instance_id}"']).fetchall()
+        return int(count)
+
+
+def of(instance_id: str, rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["instance_id"] == instance_id]
+
+
+async def compared(operator: Operator) -> None:
+    found = await operator.carry_out("build")
+    assert (found.state, found.applied) == ("compared", found.total)
+    assert (found.added, found.removed, found.changed) == (1, 1, 3)
+    (missing,) = [each for each in found.examples if each.kind == "added"]
+    assert missing.key == {"workflow_name": "order", "instance_id": GONE}
+    assert missing.columns["params"] == (None, '{"n": 3}')
+    names = [each.columns["name"] for each in found.examples if "name" in each.columns]
+    assert ["mistaken", "quote"] in [list(name) for name in names]
+
+
+async def switched(house: House, operator: Operator, log: Log) -> None:
+    """While the projector goes on; then more is written."""
+    log.write(CHANGED, step("after the comparison", 3))
+    await house.append(log)
+    running, stop = house.start()
+    assert (await operator.asked("switching", "compared", "switch")).state == "switched"
+    await house.until(house.all_is_applied)
+    assert rows_of(house.dsn) == log.fold().rows()
+    log.write(CHANGED, LogWritten("info", "c", "later"))
+    log.write(GONE, step("later", 4), partition=1)
+    await house.append(log)
+    await house.until(house.all_is_applied)
+    stop.set()
+    await running
+
+
+async def switched_back(house: House, operator: Operator, spoilt: dict[str, list[Row]]) -> None:
+    """Rows that have changed since the switch stay as they are."""
+    before = rows_of(house.dsn)
+    found = await operator.asked("switching_back", "switched", "switch_back")
+    assert found.state == "switched_back"
+    after = rows_of(house.dsn)
+    names = {row["name"] for row in of(CHANGED, after["workflow_step"])}
+    assert names == {"mistaken", "after the comparison"}
+    assert after["workflow_instance"] == before["workflow_instance"]
+    assert of(NOBODY, before["workflow_event"]) == []
+    assert of(NOBODY, after["workflow_event"]) == of(NOBODY, spoilt["workflow_event"])
+
+
+async def forgotten(house: House, log: Log) -> None:
+    """What is kept of a rebuild goes with its instance."""
+    assert kept_of(house.dsn, CHANGED) == 3
+    log.write(CHANGED, InstanceDeleted())
+    await house.append(log)
+    await projected(house)
+    assert kept_of(house.dsn, CHANGED) == 0
+
+
+def test_rows_that_were_made_otherwise_are_found_put_right_and_put_back(
+    kafka: str, fresh_database: str
+):
+    migrate(fresh_database, lambda _: None)
+    projection = dataclasses.replace(PROJECTION, topics=("rebuilt-history",), group="rebuilt")
+    house, log = House(kafka, fresh_database, projection), history()
+
+    async def scenario() -> None:
+        await house.make_topic()
+        await house.append(log)
+        await projected(house)
+        assert rows_of(fresh_database) == log.fold().rows()
+        spoil(fresh_database)
+        spoilt = rows_of(fresh_database)
+        async with Operator(house) as operator:
+            await compared(operator)
+            assert rows_of(fresh_database) == spoilt
+            await switched(house, operator, log)
+            await switched_back(house, operator, spoilt)
+            await forgotten(house, log)
+
+    asyncio.run(scenario())
