@@ -109,6 +109,7 @@ class MemoryTail:
         last = shown[-1][0] if len(found) > len(shown) else max(after, self.next - 1)
         return Changes(
             run_number=0,
+            run_offset=0,
             rows=tuple(Changed(offset=offset, row=row) for offset, row in shown),
             offset=last,
             more=len(found) > len(shown),
