@@ -68,7 +68,7 @@ COMMANDS: Final = (
     OnDemand(
         "rebuild",
         "headwater.gateway.commands.rebuild:rebuild",
-        "Make a table, or workflows, again with today's code, from the first offset on, and compare.",
+        "Make a table, or workflows, again with today's code, from offset 0 on, and compare.",
     ),
     OnDemand(
         "replay",

@@ -45,7 +45,7 @@ def rebuild(  # noqa: PLR0913 (its options)
     admin_key: str | None,
     as_json: bool,
 ) -> None:
-    """Make a table, or workflows, again with today's code, from the first offset on, and compare.
+    """Make a table, or workflows, again with today's code, from offset 0 on, and compare.
 
     The old version goes on serving. A rebuild goes on by itself if this command, or the projector,
     ends.
