@@ -21,7 +21,7 @@ from headwater.processors.graph.decisions import (
 from headwater.processors.graph.definition import Transition
 from headwater.processors.graph.dispatching import dispatch
 from headwater.processors.graph.draft import Draft, planned, text_of
-from headwater.processors.graph.ends import end, end_children, fail
+from headwater.processors.graph.ends import CannotGoOn, end, end_children, fail
 from headwater.processors.graph.lifecycle import decide_start
 from headwater.processors.graph.mappings import map_output
 from headwater.processors.graph.routing import decide_routing, onward
@@ -50,6 +50,7 @@ from headwater.schemas.history import (
     TimesTaken,
     TokenArrived,
     TokenCompleted,
+    TokenFailed,
     TokensCancelled,
     TokensCreated,
 )
@@ -67,15 +68,28 @@ def begin(draft: Draft) -> None:
 
 
 def complete(draft: Draft, token: LiveToken, result: Json) -> None:
-    """Takes the result of a token, and creates those that follow."""
-    draft.emit(TokenCompleted(token.number, token.attempts + 1, result))
-    outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
-    _carry_out(draft, token, draft.hear(outputs))
-    route(draft, token)
+    """Takes the result of a token, and creates those that follow.
+
+    A result that the run cannot go on with changes nothing but that the token has failed with it: a
+    retry of the run does its task again.
+    """
+    attempt = token.attempts + 1
+    try:
+        draft.emit(TokenCompleted(token.number, attempt, result))
+        outputs = map_output(draft.graph, planned(token), draft.scope(token), json.loads(result))
+        _carry_out(draft, token, draft.hear(outputs))
+        route(draft, token)
+    except CannotGoOn as error:
+        draft.take_back()
+        draft.emit(TokenFailed(token.number, attempt, error.failure, result=result))
+        fail(draft, error.failure, (token.number,))
 
 
 def route(draft: Draft, token: LiveToken) -> None:
-    """Creates what follows a token that has completed."""
+    """Creates what follows a token that has completed.
+
+    Errors: CannotGoOn, if an expression fails, or branches can no longer meet.
+    """
     routed = draft.hear(
         decide_routing(draft.graph, planned(token), draft.scope(token), draft.fork_of)
     )
@@ -153,7 +167,7 @@ def _carry_out(
             case CreateToken():
                 created.append(decision.params)
             case FailWorkflow():
-                fail(draft, Failure(decision.name, decision.error))
+                raise CannotGoOn(Failure(decision.name, decision.error))
             case _:
                 pass
     if changes:
@@ -161,7 +175,7 @@ def _carry_out(
         schema = draft.graph.context_schema
         wrong = None if schema is None else schema.fault(draft.run.shared, "state")
         if wrong:
-            fail(draft, Failure("ContextInvalidError", wrong))
+            raise CannotGoOn(Failure("ContextInvalidError", wrong))
     return created
 
 
@@ -258,7 +272,7 @@ def _meet(draft: Draft, fork: str, node: str, decisions: Iterable[Decision]) -> 
             case ActivateFanIn():
                 activate(draft, fork, node)
             case FailWorkflow():
-                fail(draft, Failure(decision.name, decision.error))
+                raise CannotGoOn(Failure(decision.name, decision.error))
             case _:
                 pass
 

@@ -5,14 +5,15 @@ has ended, an attempt that has timed out, a run that is over) is rejected as STA
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NoReturn
 
 from headwater.processors.graph.advancing import activate, begin, complete, go_on, waiting_at
 from headwater.processors.graph.appliers import begin as begin_run
 from headwater.processors.graph.decisions import ActivateFanIn, FailWorkflow
 from headwater.processors.graph.dispatching import try_again
 from headwater.processors.graph.draft import Draft, planned
-from headwater.processors.graph.ends import Over, end, fail
+from headwater.processors.graph.ends import CannotGoOn, Over, end, fail
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.synchronization import decide_timeout
@@ -58,6 +59,9 @@ def follow(draft: Draft, what: Callable[[Draft], None]) -> list[RunEvent]:
             go_on(draft)
     except Over:
         pass
+    except CannotGoOn as error:
+        with suppress(Over):
+            fail(draft, error.failure)
     return draft.events
 
 
@@ -190,7 +194,7 @@ def meeting_timed_out(draft: Draft, key: str) -> None:
     for decision in draft.hear(decide_timeout(transition, [planned(each) for each in waiting])):
         match decision:
             case ActivateFanIn():
-                activate(draft, fork, node)
+                _go_on_without(draft, fork, node)
             case FailWorkflow():
                 numbers = tuple(each.number for each in waiting)
                 draft.emit(TokensTimedOut(numbers))
@@ -199,7 +203,16 @@ def meeting_timed_out(draft: Draft, key: str) -> None:
                 pass
 
 
-def _child_timed_out(draft: Draft, token: LiveToken) -> None:
+def _go_on_without(draft: Draft, fork: str, node: str) -> None:
+    """Has those who wait go on; if they cannot, they wait on in the run that fails."""
+    try:
+        activate(draft, fork, node)
+    except CannotGoOn as error:
+        draft.take_back()
+        fail(draft, error.failure)
+
+
+def _child_timed_out(draft: Draft, token: LiveToken) -> NoReturn:
     node = draft.graph.node(token.node)
     message = f"Subworkflow failed: {node.subworkflow} took longer than {node.timeout_ms} ms"
     failure = Failure(failures.CHILD_WORKFLOW, message)
@@ -217,21 +230,20 @@ def child_finished(draft: Draft, command: FinishChild, sent_at_ms: int) -> Decis
     if run.ended or command.run_number != run.run_number or token is None or token.child is None:
         return STALE
 
-    def finishing(draft: Draft) -> None:
-        if token.at_ms is not None and sent_at_ms > token.at_ms:
-            _child_timed_out(draft, token)
-        if command.failure is None:
-            complete(draft, token, command.output or "null")
-            return
-        failure = Failure(
-            failures.CHILD_WORKFLOW,
-            f"Subworkflow failed: {command.failure.message}",
-            command.failure.detail,
-        )
-        draft.emit(TokenFailed(token.number, 1, failure))
-        fail(draft, failure, (token.number,))
+    failure = command.failure
+    late = token.at_ms is not None and sent_at_ms > token.at_ms
+    if failure is None and not late:
+        return follow(draft, lambda draft: complete(draft, token, command.output or "null"))
 
-    return follow(draft, finishing)
+    def failing(draft: Draft) -> None:
+        if late or failure is None:
+            _child_timed_out(draft, token)
+        message = f"Subworkflow failed: {failure.message}"
+        of_child = Failure(failures.CHILD_WORKFLOW, message, failure.detail)
+        draft.emit(TokenFailed(token.number, 1, of_child))
+        fail(draft, of_child, (token.number,))
+
+    return follow(draft, failing)
 
 
 def resumed(draft: Draft, event: RunResumed) -> Decision:

@@ -76,11 +76,21 @@ class Draft:
         self.events: list[RunEvent] = []
         #: What planners answered, each with the number of events that were decided before.
         self.plans: list[tuple[int, Planned]] = []
+        self._of = run
+        self.take_back()
+
+    def take_back(self) -> None:
+        """Begins again with the run as it is; what planners answered is kept for who looks."""
+        run = self._of
+        self.events.clear()
+        self.plans[:] = [(0, planned) for _, planned in self.plans]
         self._context = context_of(run)
         draft: Any = copy.copy(run)
         for name in ("tokens", "forks", "branches", "meetings", "times"):
             setattr(draft, name, Overlay(getattr(run, name)))
-        draft.mailbox = list(run.mailbox)
+        # What appliers change in place is the draft's own.
+        draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
+        draft.received = dict(run.received)
         self.run: GraphRun = draft
 
     def emit(self, *events: RunEvent) -> None:

@@ -22,6 +22,14 @@ class Over(Exception):
     """The run has ended in this draft: nothing more follows."""
 
 
+class CannotGoOn(Exception):
+    """What was decided leads nowhere: nothing of it counts, and its run fails."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
 def fail(draft: Draft, failure: Failure, settled: Iterable[int] = ()) -> NoReturn:
     """Ends a run with an error.
 

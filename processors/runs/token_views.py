@@ -175,7 +175,8 @@ def _fail(tokens: Tokens, event: TokenFailed, at_ms: int) -> None:
         token.retry_at_ms = event.retry_at_ms
         return
     status = "timed_out" if event.timed_out else "failed"
-    _set(tokens, event.token, at_ms, status, failure=event.failure, again="pending")
+    kept = {"result": event.result, "again": "pending"}
+    _set(tokens, event.token, at_ms, status, failure=event.failure, **kept)
 
 
 _APPLIERS: Final[dict[type, Callable[[Tokens, Any, int], None]]] = {

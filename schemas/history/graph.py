@@ -137,6 +137,8 @@ class TokenFailed(OfGraph, frozen=True):
     retry_at_ms: int | None = None
     #: Whether time ended it.
     timed_out: bool = False
+    #: What it gave, JSON text, if its run cannot go on with that; null for an attempt that failed.
+    result: Json | None = None
 
 
 class ContextChanged(OfGraph, frozen=True):

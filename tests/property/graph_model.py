@@ -4,6 +4,7 @@ Tokens complete one by one, in whatever order the test draws. Nothing here is fa
 remembered that could be looked up.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -33,10 +34,16 @@ from headwater.processors.graph.mappings import map_input, map_output
 from headwater.processors.graph.paths import section_of, set_path
 from headwater.processors.graph.routing import decide_routing
 from headwater.processors.graph.scope import Branch, Context, Scope
-from headwater.processors.graph.synchronization import decide_branch_end, decide_synchronization
+from headwater.processors.graph.synchronization import (
+    decide_branch_end,
+    decide_synchronization,
+    decide_timeout,
+)
 from headwater.processors.graph.tokens import Counts, Fork, Token
 
 READY, WAITING, DONE, CANCELLED = "ready", "waiting", "done", "cancelled"
+#: What a result changes, and takes back if the run cannot go on with it.
+_STATE = ("tokens", "status", "came_by", "forks", "outputs", "items", "activated", "merged")
 
 
 class Model:
@@ -67,9 +74,37 @@ class Model:
             assert not isinstance(given, Fault)
             self.complete(token, result(token, given))
         if self.error is None:
-            self.apply(decide_completion(self.graph, Scope(self.context)).decisions, None)
+            self.finish()
+
+    def finish(self) -> None:
+        self.apply(decide_completion(self.graph, Scope(self.context)).decisions, None)
 
     def complete(self, token: Token, result: object) -> None:
+        """Takes a result; one with which the run cannot go on changes nothing but that it fails."""
+        self._all_or_nothing(lambda: self._complete(token, result))
+
+    def time_out(self, fork: str, node_ref: str) -> None:
+        """Those who wait at a meeting point have waited too long."""
+        self._all_or_nothing(lambda: self._time_out(fork, node_ref))
+
+    def _all_or_nothing(self, what: Callable[[], None]) -> None:
+        before = {name: copy.copy(getattr(self, name)) for name in _STATE}
+        context = self.context
+        what()
+        if self.error is not None:
+            self.context = context
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def _time_out(self, fork: str, node_ref: str) -> None:
+        waiting = self.waiting(fork, node_ref)
+        transition = self.graph.transition(self.came_by[waiting[0].id])
+        for each in decide_timeout(transition, waiting).decisions:
+            if isinstance(each, ActivateFanIn | FailWorkflow):
+                self.apply((each,), waiting[0])
+        self.settle()
+
+    def _complete(self, token: Token, result: object) -> None:
         self.apply(map_output(self.graph, token, self.scope(token), result).decisions, token)
         if self.error is not None:
             return
@@ -131,7 +166,7 @@ class Model:
 
     def create(self, params: TokenParams, origin: Token | None) -> Token:
         token = Token(
-            id=f"t{len(self.tokens)}",
+            id=str(len(self.tokens)),
             node_ref=params.node_ref,
             path_id=params.path_id,
             parent_token_id=params.parent_token_id,

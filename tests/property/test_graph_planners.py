@@ -1,7 +1,6 @@
 """Laws of the planners, over random graphs and random orders of completion.
 
-The graphs are built of blocks: a node, blocks in a row, a fork with its join around a block, a
-choice, and a loop around a block. Each run is done by the naive model.
+Each run is done by the naive model.
 """
 
 import itertools
@@ -23,88 +22,14 @@ from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.mappings import map_input
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.graph.validation import quorum
+from tests.fakes.drawn_graphs import INPUT, STRATEGIES, Blocks
 from tests.property.graph_model import CANCELLED, DONE, Model
-
-INPUT = {"few": [1, 2, 3], "one": [7], "none": []}
-STRATEGIES = ("all", "any", "m_of_n:1", "m_of_n:2")
-
-
-class Blocks:
-    """Puts blocks together: each has a first and a last node."""
-
-    def __init__(
-        self, draw: Callable[[st.SearchStrategy[Any]], Any], strategies: tuple[str, ...]
-    ) -> None:
-        self.draw = draw
-        self.strategies = strategies
-        self.nodes: list[dict[str, Any]] = []
-        self.ways: list[dict[str, Any]] = []
-
-    def node(self) -> str:
-        ref = f"n{len(self.nodes)}"
-        self.nodes.append({"ref": ref, "task": "t", "outputMapping": {"output.at": "result.at"}})
-        return ref
-
-    def way(self, start: str, end: str, **more: object) -> None:
-        ref = f"w{len(self.ways)}"
-        self.ways.append({"ref": ref, "fromNodeRef": start, "toNodeRef": end, **more})
-
-    def block(self, depth: int) -> tuple[str, str]:
-        kinds = ["node", "row", "fork", "choice", "loop"] if depth else ["node"]
-        kind = self.draw(st.sampled_from(kinds))
-        if kind == "node":
-            only = self.node()
-            return only, only
-        return getattr(self, kind)(depth - 1)
-
-    def row(self, depth: int) -> tuple[str, str]:
-        first, last = self.block(depth), self.block(depth)
-        self.way(first[1], last[0])
-        return first[0], last[1]
-
-    def fork(self, depth: int) -> tuple[str, str]:
-        start, body, end = self.node(), self.block(depth), self.node()
-        group = f"g{len(self.ways)}"
-        merge = {"source": "_branch.output.at", "target": "output.all", "strategy": "collect"}
-        collection = self.draw(st.sampled_from([*INPUT, None]))
-        many: dict[str, Any] = {"spawnCount": 2}
-        if collection:
-            many = {"foreach": {"collection": f"input.{collection}", "itemVar": "item"}}
-            if self.draw(st.booleans()):
-                many["foreach"]["onEmpty"] = "fan_in"
-        self.way(start, body[0], siblingGroup=group, **many)
-        if self.draw(st.booleans()):
-            # Every other branch ends elsewhere, at the same priority or in place of the join.
-            elsewhere = self.node()
-            tier = self.draw(st.integers(-1, 0))
-            self.way(body[1], elsewhere, condition="_branch.index % 2 == 1", priority=tier)
-        strategy = self.draw(st.sampled_from(self.strategies))
-        joined = {"strategy": strategy, "siblingGroup": group, "merge": merge}
-        self.way(body[1], end, synchronization=joined)
-        return start, end
-
-    def choice(self, depth: int) -> tuple[str, str]:
-        start, left, right, end = self.node(), self.block(depth), self.block(depth), self.node()
-        when = self.draw(st.sampled_from(["true", "state.missing > 1", "_branch.index == 0"]))
-        self.way(start, left[0], condition=when)
-        self.way(start, right[0], priority=1)
-        self.way(left[1], end)
-        self.way(right[1], end)
-        return start, end
-
-    def loop(self, depth: int) -> tuple[str, str]:
-        body, end = self.block(depth), self.node()
-        self.way(body[1], body[0], loopConfig={"maxIterations": self.draw(st.integers(1, 2))})
-        self.way(body[1], end, priority=1)
-        return body[0], end
 
 
 @st.composite
 def graphs(draw: Callable[[st.SearchStrategy[Any]], Any], strategies: tuple[str, ...]) -> Graph:
-    blocks = Blocks(draw, strategies)
-    first, _ = blocks.block(2)
-    document = {"name": "g", "initialNodeRef": first, "nodes": blocks.nodes}
-    return graph_of(document | {"transitions": blocks.ways})
+    random = draw(st.randoms(use_true_random=False))
+    return graph_of(Blocks(random, strategies).document("g"))
 
 
 def done(graph: Graph, data: st.DataObject) -> Model:
@@ -226,7 +151,7 @@ def test_ten_thousand_branches_each_see_their_own_item_of_one_input():
         }
     )
     model = Model(graph, {"items": [{"n": n} for n in range(10_000)]})
-    model.complete(model.tokens["t0"], {})
+    model.complete(model.tokens["0"], {})
     branches = [model.tokens[each] for each in model.ready()]
     # Were the input converted for each of them, this would take minutes.
     given = [map_input(graph, "b", model.scope(each)) for each in branches]

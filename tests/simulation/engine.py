@@ -6,7 +6,7 @@ they crash before, in and after an append and between its effects, are supersede
 it, leave records on the wire that land late, read commands again, send posts again, and lose their
 host. The laws are checked while the world runs (`engine_log`, `engine_process`) and at its end.
 
-    python -m tests.simulation.engine --seeds 10000 --from 0
+    python -m tests.simulation.engine --seeds 10000 --from 0 [--graphs]
 """
 
 import argparse
@@ -18,11 +18,12 @@ from functools import cache
 from typing import Final
 
 from tests.simulation.engine_laws import ends
-from tests.simulation.engine_log import Violation
 from tests.simulation.engine_world import Root, Rules, World
-from tests.simulation.shapes import SHAPES
+from tests.simulation.graph_corpus import GRAPH_SHAPES
+from tests.simulation.shapes import SHAPES, Violation
 
-VARIANTS: Final = {"drawn": 60, "left_behind": 60}
+VARIANTS: Final = {"drawn": 60, "left_behind": 60, "grown": 10**6, "gardener": 10**6}
+_ALL: Final = {**SHAPES, **GRAPH_SHAPES}
 
 Ends = dict[str, tuple[object, ...]]
 
@@ -30,7 +31,7 @@ Ends = dict[str, tuple[object, ...]]
 @cache
 def expected(name: str, variant: int, order: int = 0) -> Ends:
     """How the instances of a shape end when nothing goes wrong, in one of the possible orders."""
-    shape = SHAPES[name]
+    shape = _ALL[name]
     world = World(f"{name}/{variant}/{order}", [Root(shape, variant, list(shape.script))])
     world.run(faults=0)
     world.close()
@@ -45,7 +46,7 @@ def roots_of(seed: int, shapes: Collection[str] = ()) -> list[Root]:
     variants = {
         name: draw.sample(range(VARIANTS.get(name, 6)), names.count(name)) for name in names
     }
-    return [Root(SHAPES[name], variants[name].pop(), list(SHAPES[name].script)) for name in names]
+    return [Root(_ALL[name], variants[name].pop(), list(_ALL[name].script)) for name in names]
 
 
 def run(
@@ -78,9 +79,24 @@ def _compare(world: World) -> None:
     for root in world.roots:
         if root.ended_early:
             continue
-        for key, end in expected(root.shape.name, root.variant).items():
+        for key, end in _expected_of(root).items():
             if found.get(key) != end:
                 raise Violation(f"{key}: expected {end}, found {found.get(key)}")
+
+
+def _expected_of(root: Root) -> Ends:
+    """What is compared; children of graphs are named after tokens, which come in any order."""
+    if not root.shape.graphs:
+        return expected(root.shape.name, root.variant)
+    key = f"{root.shape.name}/{root.instance_id}"
+    return {} if root.variant % 2 else {key: expected(root.shape.name, root.variant)[key]}
+
+
+def graph_shapes(seed: int) -> list[str]:
+    """What a seed of graphs starts: a graph or code that runs one, sometimes beside other code."""
+    draw = random.Random(f"graphs of {seed}")
+    others = draw.sample(sorted(SHAPES), 1) if draw.random() < 0.2 else []
+    return [draw.choice(["grown", "grown", "gardener"]), *others]
 
 
 def main() -> None:
@@ -89,11 +105,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1_000)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--graphs", action="store_true", help="worlds of graphs")
     options = parser.parse_args()
     began, failed = time.perf_counter(), []
     for seed in range(options.first, options.first + options.seeds):
         try:
-            run(seed)
+            run(seed, shapes=graph_shapes(seed) if options.graphs else ())
         except Exception as error:  # noqa: BLE001, whatever it is: the seed is told
             failed.append(seed)
             head = error.__notes__[0] if options.trace else error.__notes__[0].split("\n")[0]

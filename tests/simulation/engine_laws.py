@@ -25,8 +25,7 @@ from headwater.streams.code_host.host import Host
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.replay.loop import WorkflowLoop
 from tests.fakes.engines import fold
-from tests.simulation.engine_log import Violation
-from tests.simulation.shapes import Place
+from tests.simulation.shapes import Place, Violation
 
 if TYPE_CHECKING:
     from headwater.processors.runs.state import Run
@@ -86,7 +85,7 @@ def held_by_hosts(world: "World") -> None:
     """A host holds nothing that its owner has not given it."""
     for process in world.owners.values():
         for host in process.hosts:
-            held = host.host._runs.keys() - set(process.owner.activations())
+            held = {*host.host._runs, *host.host._graphs} - set(process.owner.activations())
             if held:
                 raise Violation(f"a host of {process.partition.number} holds {held} for nobody")
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
+from headwater.processors.graph.state import GraphRun
 from headwater.processors.replay.state import CONTAINERS, CodeRun, Entry
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.limits import SYSTEM
@@ -36,17 +37,14 @@ from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.fakes.engines import fold
 from tests.simulation.engine_disk import Disk
-from tests.simulation.shapes import Place
+from tests.simulation.graph_laws import GraphLaws
+from tests.simulation.shapes import Place, Violation
 
 _ENDS = (RunCompleted, RunErrored, RunTerminated)
 #: Records that are read at a time.
 _READ = 10
 #: These take no sequence.
 _UNNUMBERED = (PostsSent, CommandRejected)
-
-
-class Violation(AssertionError):
-    """A law was broken."""
 
 
 @dataclass
@@ -69,6 +67,7 @@ class Reader:
     #: The place of the last record that was given to be published.
     published: int = -1
     void: int = 0
+    _graphs: dict[str, GraphLaws] = field(default_factory=dict)
 
     def read(self, offset: int, record: HistoryAppended) -> bool:
         if not self.claims.admit(offset, record):
@@ -90,6 +89,8 @@ class Reader:
         if after is not None:
             self.states[key] = after
             self._gapless(record, after)
+            if isinstance(after, GraphRun):
+                self._graphs.setdefault(key, GraphLaws()).read(record, after)
             _is_at_work(key, after)
         return True
 

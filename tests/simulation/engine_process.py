@@ -16,13 +16,15 @@ from zlib import crc32
 
 import msgspec
 
+from headwater.processors.graph.host_messages import CallTasks
+from headwater.processors.graph.state import GraphRun
+from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.replay.host_messages import (
     Activate,
     Advanced,
     FromHost,
     HandlerDone,
     Resolved,
-    ToHost,
 )
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import claim_of
@@ -37,7 +39,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.code_host.host import Host
+from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.engine.effects import Effect, Queued, command_of
 from headwater.streams.engine.instance_store import Mark, StoredState
 from headwater.streams.engine.live_instances import LiveInstances
@@ -45,10 +47,11 @@ from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
 from headwater.streams.engine.turns import Flight
 from headwater.streams.engine.turns import Partition as DrivenPartition
 from headwater.streams.replay.loop import WorkflowLoop
-from tests.fakes.engines import ENGINES
 from tests.simulation.corpus import SHAPES
-from tests.simulation.engine_log import Partition, Violation
-from tests.simulation.shapes import Place
+from tests.simulation.engine_log import Partition
+from tests.simulation.graph_corpus import GRAPH_SHAPES, tasks
+from tests.simulation.graph_laws import same_graph_runs
+from tests.simulation.shapes import Place, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.engine_world import World
@@ -56,7 +59,8 @@ if TYPE_CHECKING:
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _TO_HOST: Final = msgspec.msgpack.Decoder(ToHost)
 _FROM_HOST: Final = msgspec.msgpack.Decoder(FromHost)
-_KINDS: Final = {name: kind for each in SHAPES.values() for name, kind in each.kinds().items()}
+_SHAPES: Final = (*SHAPES.values(), *GRAPH_SHAPES.values())
+_KINDS: Final = {name: kind for each in _SHAPES for name, kind in each.kinds().items()}
 #: The hosts of a process, and which of them has a workflow.
 _HOSTS: Final = range(2)
 _HOST_OF: Final = {name: crc32(name.encode()) % len(_HOSTS) for name in _KINDS}
@@ -87,7 +91,12 @@ class SimulatedHost:
             for each in shape.workflows(process)
             if _HOST_OF[each.name] == number
         }
-        self.host = Host(workflows, emit=self.said.append, now_ms=process.now_ms)
+        self.host = Host(
+            workflows,
+            emit=self.said.append,
+            now_ms=process.now_ms,
+            tasks={each.name: each for each in tasks(process)},
+        )
 
     def gather(self) -> None:
         """What it says is on its way."""
@@ -145,7 +154,7 @@ class Process:
         self.hosts = [self._boot(number) for number in _HOSTS]
 
     def _take_over(self) -> Restored:
-        partition, instances = self.partition, LiveInstances(ENGINES, self.place)
+        partition, instances = self.partition, LiveInstances(self.world.engines, self.place)
         taking = take_over(
             partition, instances, partition.number, self.epoch, partition.replied, live_max=0
         )
@@ -211,8 +220,7 @@ class Process:
             if live is None or live.attempts.get(key) != started:
                 del self.begun[started]
                 continue
-            shown = key in live.run.entries or started.rollback or live.run.rollback
-            if not shown and self.driven.reached_ms > at_ms + 1_000:
+            if not _is_shown(live.run, started) and self.driven.reached_ms > at_ms + 1_000:
                 raise Violation(f"{live.key}: {key} is under way for a second and nobody sees it")
 
     def _begin_append(self, flight: Flight) -> None:
@@ -340,6 +348,8 @@ class Process:
                 key = instance_key(message.workflow, message.instance_id)
                 sequence = max((each.sequence for each in message.entries.values()), default=-1)
                 self._check_told(key, message.run_number, sequence, message)
+            case CallTasks():
+                self._check_called(message)
             case Resolved() | Advanced() | HandlerDone():
                 live = self.owner._activations.find(message.activation)
                 if live is not None:
@@ -354,6 +364,22 @@ class Process:
         missing = run is None or run.run_number < run_number
         if missing or (run and run.run_number == run_number and run.sequence <= sequence):
             raise Violation(f"{key}: the host is told what the log does not say: {message}")
+
+    def _check_called(self, message: CallTasks) -> None:
+        """Attempts that a host is to begin are in the log, unless that knows already of their end.
+
+        Whoever is superseded may call what is over: only its results count for nothing.
+        """
+        key = instance_key(message.workflow, message.instance_id)
+        run = self.partition.reader.states.get(key)
+        if not isinstance(run, GraphRun) or run.run_number < message.run_number:
+            raise Violation(f"{key}: the host is told what the log does not say: {message}")
+        for call in message.calls if run.run_number == message.run_number else ():
+            token = run.tokens.get(int(call.reached.key))
+            if int(call.reached.key) >= run.created or (
+                token is not None and token.attempts + 1 < call.attempt
+            ):
+                raise Violation(f"{key}: the host is told what the log does not say: {call}")
 
     def tell(self, host: SimulatedHost, draw: Random) -> str:
         """A host hears some of what was released."""
@@ -460,7 +486,19 @@ def _snapshot(mark: Mark, stored: StoredState) -> SnapshotTaken:
     )
 
 
+def _is_shown(run: Run, started: Started) -> bool:
+    """Whether people can see an attempt that is under way."""
+    key = started.step.key
+    if isinstance(run, GraphRun):
+        token = run.tokens.get(int(key))
+        return token is None or token.attempts > 0 or token.status is TokenStatus.EXECUTING
+    assert isinstance(run, CodeRun)
+    return key in run.entries or started.rollback or run.rollback is not None
+
+
 def _same(mine: Run | None, theirs: Run | None) -> bool:
+    if isinstance(mine, GraphRun) and isinstance(theirs, GraphRun):
+        return same_graph_runs(mine, theirs)
     if not isinstance(mine, CodeRun) or not isinstance(theirs, CodeRun):
         return mine == theirs
     if theirs.ended and theirs.status is not RunStatus.ERRORED:

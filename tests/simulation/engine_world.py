@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.state import Run
 from headwater.schemas.codec import encode
@@ -33,10 +34,14 @@ from headwater.streams.authoring.values import encode as json_of
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.owner import Owner
 from headwater.streams.kafka.records import partition_of
+from tests.fakes.drawn_graphs import INPUT
+from tests.fakes.engines import ENGINES
 from tests.simulation.engine_laws import check_replays, held_by_hosts, left_standing, undelivered
-from tests.simulation.engine_log import Partition, Violation
+from tests.simulation.engine_log import Partition
 from tests.simulation.engine_process import CallbackLoop, Process
-from tests.simulation.shapes import Place, Shape
+from tests.simulation.graph_corpus import graphs
+from tests.simulation.graph_laws import agrees_with_the_model
+from tests.simulation.shapes import Place, Shape, Violation
 
 START_MS: Final = 1_767_225_600_000
 #: What a world may take to come to rest when faults have stopped; most need less than 500.
@@ -97,6 +102,10 @@ class World:
         self.violation: Violation | None = None
         #: Callbacks that take time: when they are through, whose they are, and what ends them.
         self.sleepers: list[tuple[int, Process, asyncio.Future[None]]] = []
+        made = [graph for root in roots if root.shape.graphs for graph in graphs(root.variant)]
+        self.engines = {**ENGINES, GraphEngine.kind: GraphEngine(made)}
+        #: An operator who ends children of graphs; without one, all other worlds stay as they were.
+        self.meddler = random.Random(f"meddler of {seed}") if made else None
         self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
         self.owners: dict[int, Process] = {}
         #: Events that a program may send once more.
@@ -107,7 +116,8 @@ class World:
 
     def _begin(self, root: Root, number: int, *, signal: bool) -> None:
         """A client starts a root, or a program does by an event, which it may send again."""
-        params = json_of({"variant": root.variant}, "params")
+        given = {"variant": root.variant} | (INPUT if root.shape.graphs else {})
+        params = json_of(given, "params")
         if not signal:
             self.tell(root, StartRun(params))
             return
@@ -126,11 +136,14 @@ class World:
 
     def tell(self, root: Root, command: Command, instance_id: str | None = None) -> None:
         """A client sends a command."""
+        self.command(root.shape.name, instance_id or root.instance_id, command)
+
+    def command(self, workflow: str, instance_id: str, command: Command) -> None:
         self.send(
             CommandSent(
                 command_id=f"cmd-{next(self.numbers)}",
-                workflow=root.shape.name,
-                instance_id=instance_id or root.instance_id,
+                workflow=workflow,
+                instance_id=instance_id,
                 sent_at_ms=self.now_ms,
                 reply_to=0,
                 command=command,
@@ -242,6 +255,8 @@ class World:
         for fault in _FAULTS:
             if self._strikes(fault):
                 getattr(self, f"_do_{fault}")()
+        if self.meddler is not None and self.meddler.random() < 0.002:
+            self._end_a_child(self.meddler)
 
     def _tear(self, name: str) -> None:
         """The process that has just done something does a part of what follows, and crashes."""
@@ -352,12 +367,23 @@ class World:
         self.trace.append((f"an operator: {type(command).__name__}", root.shape.name))
         self.tell(root, command)
 
+    def _end_a_child(self, draw: random.Random) -> None:
+        """An operator ends a child that a graph or code waits for."""
+        children = [run for run in self.runs().values() if run.parent and not run.ended]
+        if children:
+            child = draw.choice(children)
+            self.seen["ended child"] += 1
+            self.trace.append(("an operator ends", child.workflow, child.instance_id))
+            for root in self.roots:
+                root.ended_early = True
+            self.command(child.workflow, child.instance_id, TerminateRun("an operator"))
+
     def _do_mend(self) -> None:
         """An operator retries what has failed, sometimes from some step."""
         for root in self.roots:
             run = self._run_of(root)
             if root.shape.restarts and run is not None and run.status is RunStatus.ERRORED:
-                key = self.random.choice([None, *run.entries])
+                key = self.random.choice([None, *getattr(run, "entries", ())])
                 self.trace.append(("an operator retries", root.shape.name, key))
                 self.tell(root, RetryRun(self.random.choice([None, key])))
 
@@ -412,6 +438,7 @@ class World:
             raise Violation(f"expected every run to end when faults stop, found {left}")
         undelivered(self)
         left_standing(self)
+        agrees_with_the_model(self)
         held_by_hosts(self)
 
     def _nudge(self) -> bool:

@@ -28,6 +28,10 @@ class Place(NamedTuple):
     key: str
 
 
+class Violation(AssertionError):
+    """A law was broken."""
+
+
 class Unreachable(Exception):
     """What a callback raises whose peer does not answer."""
 
@@ -160,7 +164,8 @@ class Shape:
 
     Shape:  script has type and payload of the events that a client sends to the root; `restarts`
             says that the root may be started again at any time and ends the same; `retries` that
-            its failures are retried until it ends well. One without bodies is of another kind.
+            its failures are retried until it ends well; `graphs` are those that it needs. One
+            without bodies or graphs is of another kind.
     """
 
     name: str
@@ -169,9 +174,11 @@ class Shape:
     restarts: bool = False
     retries: bool = False
     kind: str = "replay"
+    graphs: tuple[str, ...] = ()
 
     def kinds(self) -> dict[str, str]:
-        return dict.fromkeys({self.name, *self.bodies}, self.kind)
+        graphs = dict.fromkeys(self.graphs, "graph")
+        return dict.fromkeys([self.name, *self.bodies], self.kind) | graphs
 
     def workflows(self, port: Port) -> list[Workflow]:
         return [_workflow(port, name, *body) for name, body in self.bodies.items()]

@@ -29,9 +29,8 @@ from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.turns import Flight, Partition, Turn
 from tests.simulation.engine import expected, run
-from tests.simulation.engine_log import Violation
 from tests.simulation.engine_world import Rules, World
-from tests.simulation.shapes import SHAPES
+from tests.simulation.shapes import SHAPES, Violation
 
 SEEDS = range(500)
 #: Seeds that found a fault, and what it was.

@@ -494,3 +494,41 @@ def test_a_state_at_rest_is_the_state():
         assert engine.decode(engine.encode(run)) == run
 
     play(definition, scenario, {"items": [1, {"n": 2, "fails": 1}]})
+
+
+def test_a_retry_does_the_task_again_whose_result_the_run_could_not_go_on_with():
+    definition = fan()
+    definition["nodes"][1]["task"] = "other"
+    definition["nodes"][1]["outputMapping"] = {"output.n": "12 / result.n"}
+    gave = iter([0, 4])
+
+    @task("other")
+    async def other(given: dict[str, Any]) -> dict[str, Any]:
+        return {"n": next(gave)}
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        status, _, error = await outcome(instance)
+        assert (status, error and error[0]) == ("errored", "ExpressionError")
+        failed = (await instance.history()).tokens[1]
+        assert (failed.status, failed.result) == ("failed", {"n": 0})
+        await instance.retry()
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"all": [3]}, None)
+
+    play(definition, scenario, {"items": [1]}, tasks=[other])
+
+
+def test_a_retry_of_a_quorum_that_cannot_be_reached_ends_again_and_waits_for_nobody():
+    definition = fan("m_of_n:2")
+    definition["nodes"].append(node("away"))
+    definition["transitions"].append(edge("work", "away", condition="item == 2", priority=-1))
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        for _ in range(2):
+            await test.run_until_idle()
+            status, _, error = await outcome(instance)
+            assert (status, error and error[0]) == ("errored", "SynchronizationUnreachableError")
+            await instance.retry()
+
+    play(definition, scenario, {"items": [1, 2]})

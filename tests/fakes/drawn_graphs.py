@@ -1,0 +1,123 @@
+"""Random graphs, built of blocks: each has a first and a last node, and blocks lie in blocks.
+
+A node, blocks in a row, a fork with its join around a block, two ways that meet again, a choice,
+and a loop around a block. Whoever draws says which joins there are, and what nodes do.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+#: What runs of these graphs are given.
+INPUT: Final = {"few": [1, 2, 3], "one": [7], "none": []}
+STRATEGIES: Final = ("all", "any", "m_of_n:1", "m_of_n:2")
+_MERGES: Final = ("collect", "append", "keyed_by_branch", "last_wins")
+
+#: What a node has besides its ref and its mappings.
+Does = Callable[[Random], dict[str, Any]]
+
+
+def works(_: Random) -> dict[str, Any]:
+    """A node with a task `work`."""
+    return {"task": "work"}
+
+
+class Blocks:
+    """Puts blocks together.
+
+    Shape:  `timeouts` says whether joins may have one, `deep` how many blocks lie in each other.
+    """
+
+    def __init__(
+        self, draw: Random, strategies: Sequence[str], does: Does = works, *, timeouts: bool = False
+    ) -> None:
+        self.draw = draw
+        self.strategies = strategies
+        self.does = does
+        self.timeouts = timeouts
+        self.nodes: list[dict[str, Any]] = []
+        self.ways: list[dict[str, Any]] = []
+
+    def document(self, name: str, deep: int = 2) -> dict[str, Any]:
+        """A definition."""
+        first, last = self.block(deep)
+        self.way(last, self.node(), condition="true")
+        begins = {"name": name, "initialNodeRef": first}
+        return {**begins, "nodes": self.nodes, "transitions": self.ways}
+
+    def node(self) -> str:
+        ref = f"n{len(self.nodes)}"
+        given = {"node": f"'{ref}'", "branch": "_branch.index"}
+        mappings = {"inputMapping": given, "outputMapping": {"output.at": "result.at"}}
+        self.nodes.append({"ref": ref, **mappings, **self.does(self.draw)})
+        return ref
+
+    def way(self, start: str, end: str, **more: object) -> None:
+        ref = f"w{len(self.ways)}"
+        self.ways.append({"ref": ref, "fromNodeRef": start, "toNodeRef": end, **more})
+
+    def block(self, deep: int) -> tuple[str, str]:
+        kinds = ["node", "row", "fork", "apart", "choice", "loop"] if deep else ["node"]
+        kind = self.draw.choice(kinds)
+        if kind == "node":
+            only = self.node()
+            return only, only
+        found: tuple[str, str] = getattr(self, kind)(deep - 1)
+        return found
+
+    def row(self, deep: int) -> tuple[str, str]:
+        first, last = self.block(deep), self.block(deep)
+        self.way(first[1], last[0])
+        return first[0], last[1]
+
+    def fork(self, deep: int) -> tuple[str, str]:
+        """So many branches of one block, of which every other may end elsewhere."""
+        start, body, end = self.node(), self.block(deep), self.node()
+        group = f"g{len(self.ways)}"
+        collection = self.draw.choice([*INPUT, None])
+        many: dict[str, Any] = {"spawnCount": 2}
+        if collection:
+            many = {"foreach": {"collection": f"input.{collection}", "itemVar": "item"}}
+            if self.draw.random() < 0.5:
+                many["foreach"]["onEmpty"] = "fan_in"
+        self.way(start, body[0], siblingGroup=group, **many)
+        if self.draw.random() < 0.5:
+            # At the same priority, or in place of the join.
+            elsewhere, tier = self.node(), self.draw.choice([-1, 0])
+            self.way(body[1], elsewhere, condition="_branch.index % 2 == 1", priority=tier)
+        self.way(body[1], end, synchronization=self._join(group))
+        return start, end
+
+    def apart(self, deep: int) -> tuple[str, str]:
+        """Branches of different blocks, which are one fork."""
+        start, left, right, end = self.node(), self.block(deep), self.block(deep), self.node()
+        group = f"g{len(self.ways)}"
+        join = self._join(group)
+        for each in (left, right):
+            self.way(start, each[0], siblingGroup=group)
+            self.way(each[1], end, synchronization=join)
+        return start, end
+
+    def _join(self, group: str) -> dict[str, Any]:
+        merge = {"source": "_branch.output.at", "target": "output.all"}
+        merge["strategy"] = self.draw.choice(_MERGES)
+        join = {"strategy": self.draw.choice(self.strategies), "siblingGroup": group}
+        if self.timeouts and self.draw.random() < 0.4:
+            then = self.draw.choice(["fail", "proceed_with_available", "proceed_with_available"])
+            join |= {"timeoutMs": self.draw.choice([1_000, 6_000, 60_000]), "onTimeout": then}
+        return {**join, "merge": merge}
+
+    def choice(self, deep: int) -> tuple[str, str]:
+        start, left, right, end = self.node(), self.block(deep), self.block(deep), self.node()
+        when = self.draw.choice(["true", "state.missing > 1", "_branch.index == 0"])
+        self.way(start, left[0], condition=when)
+        self.way(start, right[0], priority=1)
+        self.way(left[1], end)
+        self.way(right[1], end)
+        return start, end
+
+    def loop(self, deep: int) -> tuple[str, str]:
+        body, end = self.block(deep), self.node()
+        self.way(body[1], body[0], loopConfig={"maxIterations": self.draw.randint(1, 2)})
+        self.way(body[1], end, priority=1)
+        return body[0], end

@@ -1,0 +1,115 @@
+"""Follows the history of a graph's instance with the naive model, which has to agree at every end.
+
+The model is given what came from outside, in the order of the log: results, failures, and times
+that were over. Which tokens follow, where branches meet and what becomes of the run is its own.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from headwater.processors.graph.graph import graph_of
+from headwater.processors.graph.tokens import Token
+from headwater.processors.runs import token_views
+from headwater.schemas.history import (
+    FanInActivated,
+    GraphStarted,
+    HistoryAppended,
+    LogEvent,
+    RunCompleted,
+    RunErrored,
+    RunStarted,
+    RunTerminated,
+    TokenCompleted,
+    TokenFailed,
+    TokensTimedOut,
+)
+from tests.property.graph_model import CANCELLED, DONE, READY, WAITING, Model
+
+#: What people see of a token, and what it is for the model.
+_SEEN: Final = {
+    "completed": {DONE},
+    "waiting_for_siblings": {WAITING},
+    "cancelled": {CANCELLED, READY, WAITING},
+    "failed": {READY},
+    "timed_out": {READY, WAITING},
+}
+
+
+class Followed:
+    """An instance, as far as it was read."""
+
+    def __init__(self) -> None:
+        self._given: Any = None
+        self._model: Model | None = None
+        self._tokens: token_views.Tokens = {}
+
+    @property
+    def model(self) -> Model:
+        """The run that it is in."""
+        assert self._model is not None
+        return self._model
+
+    def read(self, records: Iterable[HistoryAppended]) -> None:
+        """Reads on; records are those that count."""
+        for record in records:
+            for event in record.events:
+                if isinstance(event, RunStarted):
+                    self._tokens = {} if event.kept is None else token_views.taken_up(self._tokens)
+                token_views.apply(self._tokens, event, record.at_ms)
+                self._take(event)
+            if not isinstance(record.events[-1], RunErrored | RunTerminated):
+                self._compare()
+
+    def _take(self, event: LogEvent) -> None:  # noqa: C901, PLR0912, one for each event
+        match event:
+            case RunStarted(kept=None):
+                self._given, self._model = json.loads(event.params), None
+            case RunStarted():
+                self.model.error = None
+            case GraphStarted():
+                self._model = Model(graph_of(json.loads(event.document)), self._given)
+            case TokenCompleted():
+                self.model.complete(self._token(event.token), json.loads(event.result))
+                assert self.model.error is None, self.model.error
+            case TokenFailed(result=str(result)):
+                self.model.complete(self._token(event.token), json.loads(result))
+                assert self.model.error == event.failure.message
+            case TokenFailed(retry_at_ms=None):
+                self.model.error = event.failure.message
+            case FanInActivated() if not self.model.activated[event.fork, event.node]:
+                self.model.time_out(event.fork, event.node)
+                assert self.model.error is None, self.model.error
+            case TokensTimedOut():
+                token = self._token(event.tokens[0])
+                self.model.time_out(token.fork or "", token.node_ref)
+            case RunErrored():
+                assert self.model.error == event.failure.message
+            case RunCompleted():
+                self.model.finish()
+                assert self.model.output == json.loads(event.output)
+            case _:
+                pass
+
+    def _token(self, number: int) -> Token:
+        return self.model.tokens[str(number)]
+
+    def _compare(self) -> None:
+        """The tokens are the same, one by one; in the midst of a record they need not be."""
+        tokens = self._model.tokens if self._model else {}
+        assert list(map(str, self._tokens)) == list(tokens)
+        for number, seen in self._tokens.items():
+            mine = tokens[str(number)]
+            assert (seen.node, seen.path, seen.branch, seen.total, seen.taken) == (
+                mine.node_ref,
+                mine.path_id,
+                mine.branch_index,
+                mine.branch_total,
+                mine.iteration_counts,
+            )
+            assert self.model.status[mine.id] in _SEEN.get(seen.status, {READY}), seen
+
+
+def followed(records: Iterable[HistoryAppended]) -> None:
+    """Follows a whole history."""
+    Followed().read(records)

@@ -1,0 +1,131 @@
+"""The graphs of the simulation: drawn anew for each variant, with children of every kind.
+
+A graph is settled if it ends the same in whatever order its tokens do: of those, worlds with faults
+are compared with worlds without. Of all others the laws speak, and the naive model.
+"""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Final
+from zlib import crc32
+
+from headwater import ChildWorkflowError, NonRetryableError, Task, task
+from headwater.processors.graph.graph import Graph, graph_of
+from headwater.streams.authoring.attempt import ATTEMPT
+from tests.fakes.drawn_graphs import STRATEGIES, Blocks
+from tests.simulation.corpus import LONG, Event, Step
+from tests.simulation.shapes import EVER, Body, Port, Shape, Unreachable, Work
+
+#: For tasks that succeed at last: how often a host is lost must not decide whether they do.
+_EVER: Final = {"limit": 1_000_000, "delay": "5 seconds", "backoff": "constant"}
+
+
+def tasks(port: Port) -> list[Task]:
+    """What the nodes of all graphs do."""
+
+    @task("work")
+    async def work(given: dict[str, Any]) -> dict[str, Any]:
+        await port.pass_time()
+        attempt = ATTEMPT.get()
+        assert attempt is not None
+        if attempt.number <= crc32(repr(given).encode()) % 5 - 2:
+            raise Unreachable(f"{given}, {attempt.number}")
+        return {"at": f"{given['node']}:{given['branch']}"}
+
+    @task("refuse")
+    async def refuse(given: dict[str, Any]) -> None:
+        await port.pass_time()
+        raise NonRetryableError("no")
+
+    return [work, refuse]
+
+
+def _settled(draw: Random) -> dict[str, Any]:
+    if draw.random() < 0.2:
+        return {"subworkflow": draw.choice(["twig", "small"])}
+    return {"task": "work", "retries": _EVER}
+
+
+def _unsettled(draw: Random) -> dict[str, Any]:
+    kind = draw.random()
+    if kind < 0.03:
+        return {"task": "refuse"}
+    if kind < 0.08:
+        return {"subworkflow": "breaks"}
+    if kind < 0.13:
+        return {"subworkflow": "longest", "timeoutMs": draw.choice([5_000, 600_000])}
+    if kind < 0.4:
+        # Its attempts often take longer than they may.
+        return {"task": "work", "retries": _EVER, "timeoutMs": 4_000}
+    return _settled(draw)
+
+
+def _race(blocks: Blocks) -> tuple[str, str]:
+    """A node beside a child that takes longer than any world: it is ended when they meet."""
+    start, quick, slow, end = (blocks.node() for _ in range(4))
+    del blocks.nodes[-2]["task"]
+    blocks.nodes[-2] = {**blocks.nodes[-2], "subworkflow": "longest"}
+    blocks.nodes[-2].pop("retries", None)
+    for each in (quick, slow):
+        blocks.way(start, each, siblingGroup="race")
+        blocks.way(each, end, synchronization={"strategy": "any", "siblingGroup": "race"})
+    return start, end
+
+
+def drawn_graph(variant: int) -> dict[str, Any]:
+    """The definition `grown` of a variant: of an even one a settled graph."""
+    draw = Random(f"graph {variant}")
+    if variant % 2:
+        return Blocks(draw, STRATEGIES, _unsettled, timeouts=True).document("grown")
+    blocks = Blocks(draw, ("all",), _settled)
+    document = blocks.document("grown")
+    if draw.random() < 0.3:
+        last = blocks.nodes[-1]["ref"]
+        blocks.does = lambda _: {"task": "work", "retries": _EVER}
+        blocks.way(last, _race(blocks)[0])
+    return document
+
+
+def graphs(variant: int) -> list[Graph]:
+    """The graphs of a world."""
+    twig = Blocks(Random(0), STRATEGIES, lambda _: {"task": "work", "retries": _EVER})
+    return [graph_of(drawn_graph(variant)), graph_of(twig.document("twig", 0))]
+
+
+async def small(event: Event, step: Step, work: Work) -> object:
+    """A child of code."""
+    return {"at": await step.do("leaf", work.do("leaf"), retries=EVER)}
+
+
+async def breaks(event: Event, step: Step, work: Work) -> object:
+    """A child that fails."""
+    await step.do("leaf", work.do("leaf"), retries=EVER)
+    raise NonRetryableError("broken")
+
+
+async def longest(event: Event, step: Step, work: Work) -> None:
+    """A child that nobody waits for to the end."""
+    await step.sleep("long", LONG)
+
+
+async def gardener(event: Event, step: Step, work: Work) -> object:
+    """Code that runs graphs as its children."""
+    found = [await step.do("before", work.do("before"), retries=EVER)]
+    for _ in range(2):
+        try:
+            found.append(await step.run_workflow("grow", "grown", params=event.payload))
+        except ChildWorkflowError as error:
+            found.append(str(error))
+    return found
+
+
+_CHILDREN: Final[dict[str, tuple[Body, bool]]] = {
+    each.__name__: (each, False) for each in (small, breaks, longest)
+}
+#: Roots of graphs, and of code that runs graphs.
+GRAPH_SHAPES: Final[Mapping[str, Shape]] = {
+    "grown": Shape("grown", _CHILDREN, restarts=True, graphs=("grown", "twig")),
+    "gardener": Shape(
+        "gardener", {"gardener": (gardener, False), **_CHILDREN}, graphs=("grown", "twig")
+    ),
+}

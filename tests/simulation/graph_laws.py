@@ -1,0 +1,237 @@
+"""The laws of graphs: tokens are counted again, naively, after each record.
+
+Each token that is created ends once. Branches meet once in a fork, and so once in each round of a
+loop. What a run holds, and every counter in it, is what a look at all its tokens gives. A state
+survives being bytes, and equal histories give equal bytes.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.state import GraphRun, meeting_key, place
+from headwater.schemas.history import (
+    FanInActivated,
+    ForkEnded,
+    ForkOpened,
+    HistoryAppended,
+    LogEvent,
+    RunStarted,
+    SubworkflowStarted,
+    TasksDispatched,
+    TokenArrived,
+    TokenCompleted,
+    TokenFailed,
+    TokensCancelled,
+    TokensCreated,
+    TokensTimedOut,
+)
+from headwater.schemas.statuses import RunStatus
+from tests.fakes.followed_graphs import followed
+from tests.simulation.shapes import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.engine_world import World
+
+PENDING, FLYING, CHILD, WAITS, DONE, KEPT = "pending", "flying", "child", "waits", "done", "kept"
+#: What an event needs a token to be.
+_UNDER_WAY = {FLYING, CHILD}
+
+
+@dataclass
+class _Token:
+    node: str
+    fork: str | None
+    branch: int
+    status: str = PENDING
+    tries_later: bool = False
+
+
+@dataclass
+class GraphLaws:
+    """An instance, as far as it was read; tokens and forks are never forgotten."""
+
+    tokens: dict[int, _Token] = field(default_factory=dict)
+    #: The token that a fork began at.
+    forks: dict[str, int] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    met: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: What tokens were that a failed run has kept.
+    kept: dict[int, str] = field(default_factory=dict)
+
+    def read(self, record: HistoryAppended, after: GraphRun) -> None:
+        """Reads a record; after is the state with it."""
+        for event in record.events:
+            try:
+                self._take(event)
+            except (KeyError, AssertionError) as why:
+                raise Violation(f"{record.instance_id}: {event} in {record}: {why!r}") from why
+        if after.ended:
+            left = [number for number, each in self.tokens.items() if each.status in _LIVE]
+            _law(not left, f"expected all tokens of {record.instance_id} to have ended", left)
+        else:
+            self._check(after)
+        engine = GraphEngine()
+        again = engine.decode(engine.encode(after))
+        _law(again == after, "expected a state to survive being bytes", (again, after))
+
+    # -- what happens to tokens
+
+    def _take(self, event: LogEvent) -> None:  # noqa: C901, PLR0912, PLR0915, one for each event
+        match event:
+            case RunStarted(kept=None):
+                self.__init__()  # type: ignore[misc]
+            case RunStarted():
+                for number, status in self.kept.items():
+                    self.tokens[number].status = status
+                self.kept = {}
+            case TokensCreated():
+                assert event.first == len(self.tokens)
+                for nth in range(event.count):
+                    token = _Token(event.node, event.fork, event.branch + nth)
+                    self.tokens[event.first + nth] = token
+                assert event.fork is None or event.fork in self.forks
+            case ForkOpened():
+                assert event.fork not in self.forks
+                assert self.tokens[event.origin].status == DONE
+                self.forks[event.fork] = event.origin
+            case ForkEnded():
+                assert not self._moving(event.fork)
+                assert not self._waiting(event.fork)
+                self.ended.add(event.fork)
+            case TasksDispatched():
+                for task in event.tasks:
+                    self._become(task.token, {PENDING}, FLYING)
+                    self.tokens[task.token].tries_later = False
+            case SubworkflowStarted():
+                self._become(event.token, {PENDING}, CHILD)
+            case TokenCompleted():
+                self._become(event.token, _UNDER_WAY, DONE)
+            case TokenFailed(retry_at_ms=None):
+                self._keep(event.token, PENDING)
+            case TokenFailed():
+                self._become(event.token, {FLYING}, PENDING)
+                self.tokens[event.token].tries_later = True
+            case TokenArrived():
+                self._become(event.token, {PENDING}, WAITS)
+            case FanInActivated():
+                assert set(event.tokens) == set(self._waiting(event.fork, event.node))
+                for number in event.tokens:
+                    self._become(number, {WAITS}, DONE)
+                self.met[event.fork, event.node] += 1
+                assert self.met[event.fork, event.node] == 1
+            case TokensCancelled(kept=True) | TokensTimedOut():
+                for number in event.tokens:
+                    waits = self.tokens[number].status == WAITS
+                    self._keep(number, WAITS if waits else PENDING)
+            case TokensCancelled():
+                for number in event.tokens:
+                    self._become(number, _LIVE, DONE)
+            case _:
+                pass
+
+    def _become(self, number: int, before: set[str], after: str) -> None:
+        token = self.tokens[number]
+        assert token.status in before, f"token {number} is {token.status}"
+        token.status = after
+
+    def _keep(self, number: int, anew: str) -> None:
+        self._become(number, _LIVE, KEPT)
+        self.kept[number] = anew
+        self.tokens[number].tries_later = False
+
+    # -- what they are, counted anew
+
+    def _waiting(self, fork: str, node: str | None = None) -> list[int]:
+        return [
+            number
+            for number, each in self.tokens.items()
+            if each.status == WAITS and each.fork == fork and node in {None, each.node}
+        ]
+
+    def _moving(self, fork: str) -> dict[int, int]:
+        """How many tokens move in each branch of a fork, and forks within it."""
+        found: Counter[int] = Counter()
+        for token in self.tokens.values():
+            if token.fork == fork and token.status in {PENDING, FLYING, CHILD}:
+                found[token.branch] += 1
+        for name, origin in self.forks.items():
+            began = self.tokens[origin]
+            if name not in self.ended and name != fork and began.fork == fork:
+                found[began.branch] += 1
+        return dict(found)
+
+    def _check(self, run: GraphRun) -> None:
+        live = {number for number, each in self.tokens.items() if each.status in _LIVE}
+        _law(set(run.tokens) == live, "tokens", (set(run.tokens), live))
+        _law(run.created == len(self.tokens), "created", run.created)
+        flying = sum(each.status == FLYING for each in self.tokens.values())
+        _law(run.in_flight == flying, "in_flight", (run.in_flight, flying))
+        free = [
+            number
+            for number, each in self.tokens.items()
+            if each.status == PENDING and not each.tries_later
+        ]
+        first = min(free, default=run.created)
+        _law(run.undispatched == first, "undispatched", (run.undispatched, first))
+        _law(run.status is not RunStatus.WAITING or not flying, "at work while it waits", flying)
+        idle = run.status is RunStatus.ACTIVE and not flying
+        _law(not idle, "active with nothing under way", run)
+        forks = self.forks.keys() - self.ended
+        _law(set(run.forks) == forks, "forks", (set(run.forks), forks))
+        for name in forks:
+            self._check_fork(run, name)
+        places = {key.rpartition("/")[0] for key in run.branches}
+        _law(places <= forks, "branches of forks that are over", places - forks)
+
+    def _check_fork(self, run: GraphRun, name: str) -> None:
+        fork, moving, waiting = run.forks[name], self._moving(name), self._waiting(name)
+        _law(bool(moving or waiting), "a fork without tokens", name)
+        _law(fork.live == len(moving), "live branches", (fork, moving))
+        _law(fork.waiting == len(waiting), "waiting tokens", (fork, waiting))
+        for branch in range(fork.total):
+            found = run.branches.get(place(name, branch))
+            active = found.active if found else 0
+            _law(active == moving.get(branch, 0), "active tokens", (name, branch, found))
+        nodes = Counter(self.tokens[number].node for number in waiting)
+        _law(set(fork.meetings) == set(nodes), "meetings", (fork, nodes))
+        for node, count in nodes.items():
+            meeting = run.meetings[meeting_key(name, node)]
+            branches = {
+                self.tokens[each].branch for each in waiting if self.tokens[each].node == node
+            }
+            seen = (meeting.tokens, meeting.branches)
+            _law(seen == (count, len(branches)), "a meeting", (meeting, count, branches))
+
+
+_LIVE = {PENDING, FLYING, CHILD, WAITS}
+
+
+def _law(holds: bool, what: str, found: object) -> None:
+    if not holds:
+        raise Violation(f"{what}: found {found}")
+
+
+def same_graph_runs(mine: GraphRun, theirs: GraphRun) -> bool:
+    """Whether two states are one; of a run that is over, an owner may keep what a retry needs."""
+    engine = GraphEngine()
+    runs = [engine.decode(engine.encode(each)) for each in (mine, theirs)]
+    if theirs.ended:
+        for each in runs:
+            engine.drop_finished(each)
+    return engine.encode(runs[0]) == engine.encode(runs[1])
+
+
+def agrees_with_the_model(world: "World") -> None:
+    """Every graph has done what the naive model does, given the same results and times."""
+    for partition in world.partitions:
+        for key, records in partition.reader.counted.items():
+            run = partition.reader.states[key]
+            if isinstance(run, GraphRun):
+                try:
+                    followed(records)
+                except AssertionError as why:
+                    raise Violation(f"{key} differs from the model: {why}") from why
+            elif run.workflow == "longest":
+                _law(run.status is not RunStatus.COMPLETE, "a child outlives its parent", key)

@@ -1,0 +1,105 @@
+"""Goal: graphs move as their definitions say, whatever goes wrong, and end what they began.
+
+Method: worlds as in `test_engine`, whose roots are graphs drawn from the seed, or code that runs
+some, with children of both kinds. Each token is counted again after each record, and at the end the
+naive model is given the same results. Then engines with a fault: each must be found out.
+More seeds: `make soak`, or `python -m tests.simulation.engine --graphs --seeds 10000`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+import headwater.processors.graph.ends as ending
+from headwater.processors.graph import advancing
+from headwater.processors.graph.tokens import Counts
+from headwater.schemas.errors import InvariantViolation
+from headwater.schemas.history import HistoryAppended, RunStarted
+from tests.simulation.engine import graph_shapes, run
+from tests.simulation.engine_world import World
+from tests.simulation.shapes import Violation
+
+SEEDS = range(48)
+
+
+def grown(seed: int) -> World:
+    return run(seed, shapes=graph_shapes(seed))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_tokens_end_once_and_branches_meet_once_whatever_goes_wrong(block: int):
+    for seed in SEEDS[block::4]:
+        assert all(state.ended for state in grown(seed).runs().values())
+
+
+@pytest.mark.soak
+def test_tokens_end_once_and_branches_meet_once_in_ten_thousand_worlds():
+    for seed in range(10_000):
+        assert all(state.ended for state in grown(seed).runs().values())
+
+
+def test_the_worlds_of_graphs_are_as_bad_as_they_should_be():
+    seen: Counter[str] = Counter()
+    for seed in range(20):
+        world = grown(seed)
+        seen += world.seen
+        for partition in world.partitions:
+            for records in partition.reader.counted.values():
+                seen.update(_kinds(records))
+    assert seen["crash"] + seen["supersede"] + seen["host"] > 25, seen
+    assert min(seen["FanInActivated"], seen["restarts"], seen["ForkEnded"]) > 5, seen
+    assert min(seen["retries"], seen["SubworkflowStarted"], seen["TokensCancelled"]) > 1, seen
+
+
+def _kinds(records: list[HistoryAppended]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for record in records:
+        for event in record.events:
+            found[type(event).__name__] += 1
+            if isinstance(event, RunStarted) and record.run_number:
+                found["restarts" if event.kept is None else "retries"] += 1
+    return found
+
+
+def found_out() -> str:
+    """What the first world says that fails."""
+    for seed in range(40):
+        try:
+            grown(seed)
+        except (Violation, InvariantViolation) as violation:
+            return str(violation)
+    pytest.fail("expected a world to fail, found none")
+
+
+def _meets_early(counts: Callable[..., Counts]) -> Callable[..., Counts]:
+    def early(*where: object) -> Counts:
+        found = counts(*where)
+        return Counts(total=found.total, completed=found.completed, terminal=found.terminal + 1)
+
+    return early
+
+
+def _for_ever(*_: object) -> None:
+    """Nothing is over."""
+
+
+def _leaves_children(*_: object) -> list[object]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fault"),
+    [
+        (advancing, "_counts", _meets_early(advancing._counts)),
+        (advancing, "_close", _for_ever),
+        (advancing, "settle", _for_ever),
+        (ending, "end_children", _leaves_children),
+    ],
+)
+def test_an_engine_of_graphs_with_a_fault_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, fault: object
+):
+    monkeypatch.setattr(module, name, fault)
+    assert found_out()
