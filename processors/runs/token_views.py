@@ -80,6 +80,7 @@ def _taken_up(token: TokenView, at_ms: int) -> TokenView:
         updated_at_ms=at_ms,
         completed_at_ms=None,
         attempts=0,
+        result=None,
         failure=None,
         retry_at_ms=None,
         wake_at_ms=None if still_ms is None else still_ms + at_ms - token.updated_at_ms,

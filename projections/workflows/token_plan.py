@@ -72,6 +72,7 @@ def _failed(patches: Patches, context: EventContext, event: TokenFailed) -> None
         if event.retry_at_ms is None:
             ended = TokenStatus.TIMED_OUT if event.timed_out else TokenStatus.FAILED
             token.become(ended, context.at_ms, TokenStatus.PENDING)
+            token.result = event.result or token.result
         else:
             token.become(TokenStatus.PENDING, context.at_ms)
             token.next_retry_at_ms = event.retry_at_ms

@@ -55,7 +55,11 @@ class Followed:
         for record in records:
             for event in record.events:
                 if isinstance(event, RunStarted):
-                    self._tokens = {} if event.kept is None else token_views.taken_up(self._tokens)
+                    self._tokens = (
+                        {}
+                        if event.kept is None
+                        else token_views.taken_up(self._tokens, record.at_ms)
+                    )
                 token_views.apply(self._tokens, event, record.at_ms)
                 self._take(event)
             if not isinstance(record.events[-1], RunErrored | RunTerminated):

@@ -234,7 +234,10 @@ TOKEN_EVENTS = st.one_of(
     ),
     st.builds(TaskUnderWay, TOKENS, NUMBERS),
     st.builds(TokenCompleted, TOKENS, NUMBERS, VALUES),
-    st.builds(TokenFailed, TOKENS, NUMBERS, FAILURES, st.none() | MOMENTS, st.booleans()),
+    st.builds(
+        TokenFailed,
+        *(TOKENS, NUMBERS, FAILURES, st.none() | MOMENTS, st.booleans(), st.none() | VALUES),
+    ),
     st.builds(TokenArrived, TOKENS, st.none() | MOMENTS),
     st.builds(FanInActivated, TEXTS, TEXTS, SOME_TOKENS),
     st.builds(TokensCancelled, SOME_TOKENS, TEXTS, st.booleans()),

@@ -25,7 +25,7 @@ ENDED = ("completed", "failed", "timed_out", "cancelled")
 #: Statuses that a retry of the run makes of tokens, and what it takes from them.
 NOT_KEPT = (
     *("completed_at", "error_name", "error_message", "error_detail", "next_retry_at"),
-    *("reason", "retry_status", "child_workflow_name", "child_instance_id"),
+    *("result", "reason", "retry_status", "child_workflow_name", "child_instance_id"),
 )
 
 
@@ -131,7 +131,8 @@ def _failed(event: TokenFailed) -> Row:
     if event.retry_at_ms is not None:
         return {"status": "pending", "next_retry_at": event.retry_at_ms, **error}
     status = "timed_out" if event.timed_out else "failed"
-    return {"status": status, "retry_status": "pending", **error}
+    gave = {} if event.result is None else {"result": event.result}
+    return {"status": status, "retry_status": "pending", **gave, **error}
 
 
 def _until(until_ms: int | None) -> Row:
