@@ -15,6 +15,7 @@ DATA: Final = "DataError"
 EVENT_TIMEOUT: Final = "EventTimeoutError"
 HOST_LOST: Final = "HostLostError"
 JOIN: Final = "JoinError"
+LEASE_EXPIRED: Final = "LeaseExpiredError"
 MAX_STEPS_EXCEEDED: Final = "MAX_STEPS_EXCEEDED"
 RACE: Final = "RaceError"
 ROLLBACK: Final = "RollbackError"
@@ -36,6 +37,13 @@ INSTANCE_TERMINAL: Final = "INSTANCE_TERMINAL"
 INVALID_EVENT_PAYLOAD: Final = "INVALID_EVENT_PAYLOAD"
 INVALID_EVENT_TYPE: Final = "INVALID_EVENT_TYPE"
 INVALID_INSTANCE_ID: Final = "INVALID_INSTANCE_ID"
+JOB_ALREADY_ENDED: Final = "JOB_ALREADY_ENDED"
+JOB_CANCELLED: Final = "JOB_CANCELLED"
+JOB_END_REPEATED: Final = "JOB_END_REPEATED"
+JOB_LEASE_LOST: Final = "JOB_LEASE_LOST"
+JOB_NOT_AVAILABLE: Final = "JOB_NOT_AVAILABLE"
+JOB_NOT_FOUND: Final = "JOB_NOT_FOUND"
+JOB_OUTPUT_INVALID: Final = "JOB_OUTPUT_INVALID"
 MAILBOX_FULL: Final = "MAILBOX_FULL"
 NODE_NOT_FOUND: Final = "NODE_NOT_FOUND"
 NOT_A_GRAPH: Final = "NOT_A_GRAPH"
@@ -157,6 +165,24 @@ class MailboxFullError(CommandRefusedError):
     code = MAILBOX_FULL
 
 
+class JobLeaseLostError(CommandRefusedError):
+    """A job is no longer its worker's: its lease ran out, or the attempt took too long."""
+
+    code = JOB_LEASE_LOST
+
+
+class JobAlreadyEndedError(CommandRefusedError):
+    """An attempt of a job has ended already, and not as was said now."""
+
+    code = JOB_ALREADY_ENDED
+
+
+class JobCancelledError(CommandRefusedError):
+    """A job is no longer wanted: its token was cancelled, or its run has ended."""
+
+    code = JOB_CANCELLED
+
+
 # --- the registry --------------------------------------------------------------------------------
 
 
@@ -188,6 +214,7 @@ REFUSALS: Final = {
                 InvalidEventTypeError, field="type"),
         Refusal(INVALID_EVENT_PAYLOAD, 400, "The payload of an event cannot be taken",
                 EventPayloadInvalidError, field="payload"),
+        Refusal(JOB_OUTPUT_INVALID, 400, "The output of a job cannot be taken", field="output"),
         Refusal(WORKFLOW_NOT_FOUND, 404, "No such workflow", WorkflowNotFoundError),
         Refusal(INSTANCE_NOT_FOUND, 404, "No such instance", InstanceNotFoundError),
         Refusal(STEP_NOT_FOUND, 404, "No such step", StepNotFoundError, field="fromStep"),
@@ -197,12 +224,19 @@ REFUSALS: Final = {
         Refusal(TRANSITION_NOT_FOUND, 404, "The token cannot come by such a transition",
                 field="transition"),
         Refusal(NOT_A_GRAPH, 409, "The run is not of a graph"),
+        Refusal(JOB_NOT_FOUND, 404, "No such job"),
         Refusal(INSTANCE_EXISTS, 409, "An instance of this id exists", InstanceExistsError),
         Refusal(INSTANCE_TERMINAL, 409, "The instance has ended", InstanceTerminalError),
         Refusal(INSTANCE_NOT_ERRORED, 409, "The instance has not errored",
                 InstanceNotErroredError),
         Refusal(MAILBOX_FULL, 409, "The instance takes no more events", MailboxFullError),
         Refusal(NOT_THE_PARENT, 409, "The instance is no child of the sender"),
+        Refusal(JOB_NOT_AVAILABLE, 409, "Nobody may take the job now"),
+        Refusal(JOB_LEASE_LOST, 409, "The job is no longer the worker's",
+                JobLeaseLostError),
+        Refusal(JOB_ALREADY_ENDED, 409, "The attempt has ended already", JobAlreadyEndedError),
+        Refusal(JOB_CANCELLED, 410, "The job is no longer wanted", JobCancelledError),
+        Refusal(JOB_END_REPEATED, 409, "The attempt has ended so before", settled=True),
         Refusal(STALE, 409, "What this is about is over"),
         Refusal(RECORD_TOO_LARGE, 409, "No record can hold what would follow"),
         Refusal(ALREADY_PAUSED, 409, "The instance is paused already", settled=True),

@@ -124,12 +124,12 @@ def come_by(draft: Draft, token: LiveToken, transition: Transition) -> None:
 
 
 def go_on(draft: Draft) -> None:
-    """Begins what may begin; without tokens the run ends, and it waits if all of them do."""
+    """Begins what may begin; without tokens the run ends, and it waits if no host does anything."""
     run = draft.run
     dispatch(draft)
     if next(iter(run.tokens), None) is None:
         _finish(draft)
-    elif run.status is RunStatus.ACTIVE and not run.in_flight:
+    elif run.status is RunStatus.ACTIVE and run.in_flight == run.jobs:
         draft.emit(RunSuspended())
 
 

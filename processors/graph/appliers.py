@@ -7,11 +7,14 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.graph.state import (
+    EndedJob,
     GraphRun,
+    Lease,
     LiveBranch,
     LiveFork,
     LiveToken,
     Meeting,
+    digest_of_end,
     meeting_key,
     place,
 )
@@ -26,6 +29,9 @@ from headwater.schemas.history import (
     ForkOpened,
     GraphStarted,
     HistoryAppended,
+    JobActivated,
+    JobExtended,
+    LeaseExpired,
     LogEvent,
     PostsSent,
     RunEvent,
@@ -42,6 +48,9 @@ from headwater.schemas.history import (
 
 _changed: Final = msgspec.structs.replace
 _FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
+#: Jobs whose end a run knows again if it is told once more: workers repeat what they were not
+#: answered, within seconds, and as many jobs of a run are open at once.
+_ENDED_JOBS_MAX: Final = 1_000
 
 
 def begin(before: GraphRun | None, record: HistoryAppended) -> GraphRun:
@@ -72,7 +81,16 @@ def _take_up(run: GraphRun, before: GraphRun) -> None:
 def _anew(token: LiveToken) -> LiveToken:
     if token.status is TokenStatus.WAITING_FOR_SIBLINGS:
         return token
-    return _changed(token, status=TokenStatus.PENDING, attempts=0, at_ms=None, child=None)
+    return _changed(
+        token,
+        status=TokenStatus.PENDING,
+        attempts=0,
+        at_ms=None,
+        child=None,
+        job=None,
+        lease=None,
+        lost=0,
+    )
 
 
 def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
@@ -118,7 +136,7 @@ def _end(run: GraphRun, number: int) -> LiveToken:
     token = _token(run, number)
     del run.tokens[number]
     if token.status in _FLYING:
-        run.in_flight -= 1
+        _lands(run, token)
     run.times.pop(str(number), None)
     if token.status is TokenStatus.WAITING_FOR_SIBLINGS and token.fork is not None:
         _leave(run, token, token.fork)
@@ -126,6 +144,13 @@ def _end(run: GraphRun, number: int) -> LiveToken:
         _moves(run, token, -1)
     _pass_over(run)
     return token
+
+
+def _lands(run: GraphRun, token: LiveToken) -> None:
+    """Counts an attempt no longer among those that are under way."""
+    run.in_flight -= 1
+    if token.job is not None:
+        run.jobs -= 1
 
 
 def _leave(run: GraphRun, token: LiveToken, name: str) -> None:
@@ -212,9 +237,10 @@ def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
         token = _token(run, task.token)
         text = token.input if task.input is None else task.input
         run.tokens[task.token] = _changed(
-            token, status=TokenStatus.DISPATCHED, input=text, at_ms=None
+            token, status=TokenStatus.DISPATCHED, input=text, at_ms=None, job=task.job
         )
         run.times.pop(str(task.token), None)
+        run.jobs += task.job is not None
     run.in_flight += len(event.tasks)
     _pass_over(run)
 
@@ -224,20 +250,67 @@ def _task_under_way(run: GraphRun, event: TaskUnderWay) -> None:
     run.tokens[event.token] = _changed(token, status=TokenStatus.EXECUTING)
 
 
+def _job_activated(run: GraphRun, event: JobActivated) -> None:
+    token = _token(run, event.token)
+    lease = Lease(event.worker, event.until_ms, event.ends_at_ms)
+    run.tokens[event.token] = _changed(token, status=TokenStatus.EXECUTING, lease=lease)
+    run.times[str(event.token)] = event.until_ms
+
+
+def _job_extended(run: GraphRun, event: JobExtended) -> None:
+    token = _token(run, event.token)
+    if token.lease is None:
+        raise InvariantViolation(f"expected token {event.token} to be held, found it with nobody")
+    lease = _changed(token.lease, until_ms=event.until_ms)
+    run.tokens[event.token] = _changed(token, lease=lease)
+    run.times[str(event.token)] = event.until_ms
+
+
+def _lease_expired(run: GraphRun, event: LeaseExpired) -> None:
+    token = _token(run, event.token)
+    run.times.pop(str(event.token), None)
+    run.tokens[event.token] = _changed(
+        token,
+        status=TokenStatus.DISPATCHED,
+        attempts=event.attempt,
+        lease=None,
+        lost=token.lost + 1,
+    )
+
+
+def _job_ended(run: GraphRun, number: int, attempt: int, *said: str) -> None:
+    """Keeps how a worker has ended a job."""
+    ended = {token: each for token, each in run.ended_jobs.items() if token != number}
+    ended[number] = EndedJob(attempt, digest_of_end(*said))
+    if len(ended) > _ENDED_JOBS_MAX:
+        del ended[next(iter(ended))]
+    run.ended_jobs = ended
+
+
 def _token_completed(run: GraphRun, event: TokenCompleted) -> None:
     runs.move(run, event)
     run.latest = _end(run, event.token)
+    if run.latest.lease is not None:
+        _job_ended(run, event.token, event.attempt, event.result)
 
 
 def _token_failed(run: GraphRun, event: TokenFailed) -> None:
+    token = _token(run, event.token)
+    if token.lease is not None and not event.timed_out:
+        failure = event.failure
+        said = (failure.name, failure.message) if event.result is None else (event.result,)
+        _job_ended(run, event.token, event.attempt, *said)
     if event.retry_at_ms is None:
         # Its run ends with it, and a retry takes it up again.
         return
-    token = _token(run, event.token)
-    run.in_flight -= 1
+    _lands(run, token)
     run.times[str(event.token)] = event.retry_at_ms
     run.tokens[event.token] = _changed(
-        token, status=TokenStatus.PENDING, attempts=event.attempt, at_ms=event.retry_at_ms
+        token,
+        status=TokenStatus.PENDING,
+        attempts=event.attempt,
+        at_ms=event.retry_at_ms,
+        lease=None,
     )
 
 
@@ -327,6 +400,9 @@ _APPLIERS: Final[dict[type, Callable[[GraphRun, Any], None]]] = {
     TokensCreated: _tokens_created,
     TasksDispatched: _tasks_dispatched,
     TaskUnderWay: _task_under_way,
+    JobActivated: _job_activated,
+    JobExtended: _job_extended,
+    LeaseExpired: _lease_expired,
     TokenCompleted: _token_completed,
     TokenFailed: _token_failed,
     ContextChanged: _context_changed,

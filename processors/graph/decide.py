@@ -15,6 +15,7 @@ from headwater.processors.graph.dispatching import try_again
 from headwater.processors.graph.draft import Draft, planned
 from headwater.processors.graph.ends import CannotGoOn, Over, end, fail
 from headwater.processors.graph.graph import Graph
+from headwater.processors.graph.leases import lease_over
 from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.synchronization import decide_timeout
 from headwater.processors.graph.tokens import TokenStatus
@@ -172,7 +173,7 @@ def _wake(draft: Draft, asked: Wake) -> Decision:
             if key in draft.run.meetings:
                 meeting_timed_out(draft, key)
             elif key.isdecimal() and int(key) in draft.run.tokens:
-                _child_timed_out(draft, draft.run.tokens[int(key)])
+                _token_late(draft, draft.run.tokens[int(key)])
         left = [number for number in again if number in draft.run.tokens]
         if left:
             try_again(draft, left)
@@ -183,7 +184,15 @@ def _wake(draft: Draft, asked: Wake) -> Decision:
 def _ends(run: GraphRun, key: str) -> bool:
     """Whether others can end what waits for this time; else it is a retry."""
     token = run.tokens.get(int(key)) if key.isdecimal() else None
-    return token is None or token.child is not None
+    return token is None or token.waits_for_others
+
+
+def _token_late(draft: Draft, token: LiveToken) -> None:
+    """A worker, or a child, has taken too long."""
+    if token.lease is not None:
+        lease_over(draft, token, token.lease, policy_of(draft.graph, token))
+    else:
+        _child_timed_out(draft, token)
 
 
 def meeting_timed_out(draft: Draft, key: str) -> None:

@@ -52,6 +52,7 @@ class Node(_Part, frozen=True, kw_only=True):
     ref: str
     task: str | None = None
     subworkflow: str | None = None
+    external: bool = False
     input_mapping: dict[str, str] = {}
     output_mapping: dict[str, str] = {}
     retries: NodeRetries | None = None

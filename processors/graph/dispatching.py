@@ -12,7 +12,7 @@ from headwater.processors.graph.definition import Node
 from headwater.processors.graph.draft import Draft, text_of
 from headwater.processors.graph.ends import fail
 from headwater.processors.graph.mappings import map_input
-from headwater.processors.graph.state import LiveToken
+from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
@@ -52,7 +52,7 @@ def dispatch(draft: Draft) -> None:
         size += len(text)
         node = draft.graph.node(token.node)
         if node.subworkflow is None:
-            tasks.append(TaskDispatch(number, token.attempts + 1, text))
+            tasks.append(TaskDispatch(number, token.attempts + 1, text, _job(draft, token)))
         else:
             _start(draft, token, node, node.subworkflow, text)
     if tasks:
@@ -85,5 +85,24 @@ def child_id(instance_id: str, run_number: int, token: int) -> str:
 
 def try_again(draft: Draft, numbers: list[int]) -> None:
     """Begins the next attempts of tokens whose time has come."""
-    attempts = (TaskDispatch(each, draft.run.tokens[each].attempts + 1) for each in numbers)
+    tokens = [draft.run.tokens[each] for each in numbers]
+    attempts = (
+        TaskDispatch(each.number, each.attempts + 1, job=_job(draft, each)) for each in tokens
+    )
     draft.emit(TasksDispatched(tuple(attempts)))
+
+
+def _job(draft: Draft, token: LiveToken) -> str | None:
+    """The idempotency token of a token's task, if that is for workers outside."""
+    is_external = draft.graph.node(token.node).external
+    return idempotency_token(draft.run, token.number) if is_external else None
+
+
+def idempotency_token(run: GraphRun, token: int) -> str:
+    """What a task may hand to others so that they do once what it asks for several times.
+
+    Shape:  the same for all attempts of a token, also in a retry of its run, which keeps its seed;
+            another one after a restart.
+    """
+    named = f"{run.workflow}/{run.instance_id}/{run.seed}/{token}"
+    return sha256(named.encode()).hexdigest()[:32]

@@ -17,10 +17,12 @@ from headwater.processors.graph.decide import (
     started,
 )
 from headwater.processors.graph.definition import to_dict
+from headwater.processors.graph.dispatching import idempotency_token
 from headwater.processors.graph.draft import Draft, text_of
 from headwater.processors.graph.ends import end_children
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskCall
+from headwater.processors.graph.jobs import decide_job
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import decide as runs
@@ -32,7 +34,11 @@ from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.state import Entry
 from headwater.schemas.failures import INSTANCE_NOT_ERRORED, WORKFLOW_PARAMS_INVALID
 from headwater.schemas.history import (
+    ActivateJob,
     Artifact,
+    CompleteJob,
+    ExtendJob,
+    FailJob,
     Failure,
     FinishChild,
     Json,
@@ -174,6 +180,8 @@ class GraphEngine:
                 return child_finished(self._draft(run, now_ms), command, sent_at_ms)
             case NoteRefusal():
                 return runs.note_refusal(run, command)
+            case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
+                return decide_job(self._draft(run, now_ms), command, sent_at_ms)
             case StartRun():
                 return STALE
 
@@ -217,8 +225,8 @@ class GraphEngine:
         """Attempts that begin, and those that are no longer wanted."""
         match event:
             case TasksDispatched():
-                tokens = [run.tokens[each.token] for each in event.tasks]
-                return self._calls(run, tokens, activation)
+                tokens = [run.tokens[each.token] for each in event.tasks if each.job is None]
+                return self._calls(run, tokens, activation) if tokens else None
             case TokensCancelled():
                 return DropTasks(activation, tuple(map(str, event.tokens)))
             case _:
@@ -226,12 +234,14 @@ class GraphEngine:
 
     def _calls(self, run: GraphRun, tokens: list[LiveToken], activation: int) -> CallTasks:
         graph = self._graph(run)
-        calls = tuple(_call(graph, token, run.updated_at_ms) for token in tokens)
+        calls = tuple(_call(graph, run, token) for token in tokens)
         return CallTasks(activation, run.workflow, run.instance_id, run.run_number, calls)
 
     def activate(self, run: GraphRun, activation: int) -> HostMessage | None:
         """Has the attempts begun that are under way; None without any."""
-        tokens = [token for token in run.tokens.values() if token.status in _FLYING]
+        tokens = [
+            token for token in run.tokens.values() if token.status in _FLYING and token.job is None
+        ]
         return self._calls(run, tokens, activation) if tokens else None
 
     @staticmethod
@@ -289,15 +299,27 @@ class GraphEngine:
 def _moves_at_ms(run: GraphRun, key: str, at_ms: int) -> int:
     """A retry is due at its time; what others may end, when that is over."""
     token = run.tokens.get(int(key)) if key.isdecimal() else None
-    return at_ms if token is not None and token.child is None else at_ms + 1
+    return at_ms if token is not None and not token.waits_for_others else at_ms + 1
 
 
-def _call(graph: Graph, token: LiveToken, at_ms: int) -> TaskCall:
+def _call(graph: Graph, run: GraphRun, token: LiveToken) -> TaskCall:
     node, policy = graph.node(token.node), policy_of(graph, token)
     reached = Reached(
-        str(token.number), token.node, token.number, at_ms, policy.limit + 1, node.timeout_ms or 0
+        str(token.number),
+        token.node,
+        token.number,
+        run.updated_at_ms,
+        policy.limit + 1,
+        node.timeout_ms or 0,
     )
-    return TaskCall(node.task or "", reached, token.attempts + 1, token.input or "null", policy)
+    return TaskCall(
+        node.task or "",
+        reached,
+        token.attempts + 1,
+        token.input or "null",
+        policy,
+        idempotency_token(run, token.number),
+    )
 
 
 def _ended_children(before: GraphRun | None) -> list[RunEvent]:

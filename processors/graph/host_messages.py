@@ -20,6 +20,7 @@ class TaskCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int
     input: Json
     policy: RetryPolicy
+    idempotency_token: str
 
 
 class CallTasks(HostMessage, frozen=True):

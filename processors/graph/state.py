@@ -5,6 +5,7 @@ and in the history. Counters say how many branches of a fork can still arrive, s
 costs the same however many siblings it has.
 """
 
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -17,12 +18,28 @@ from headwater.schemas.history import Child, Json
 KIND: Final = "graph"
 
 
+class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who has a job, and until when; no lease goes beyond the time when an attempt ends."""
+
+    worker: str
+    until_ms: int
+    ends_at_ms: int | None = None
+
+
+class EndedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How an attempt of a job ended: what its worker said, as a digest."""
+
+    attempt: int
+    digest: str
+
+
 class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A token that has not ended.
 
     Shape:  `node` to `taken` are as in `tokens.Token`; `transition` is the one it came by;
-            `attempts` have failed; `at_ms` is when its task is tried again, or its child has taken
-            too long.
+            `attempts` have failed, of which `lost` because a lease ran out; `at_ms` is when its
+            task is tried again, or its child has taken too long. `job` is the idempotency token of
+            a task that workers outside do, from its first dispatch on; `lease` says who does it.
     """
 
     number: int
@@ -40,6 +57,14 @@ class LiveToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     input: Json | None = None
     at_ms: int | None = None
     child: Child | None = None
+    job: str | None = None
+    lease: Lease | None = None
+    lost: int = 0
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether others can end what it waits for before its time does: a child, or a worker."""
+        return self.child is not None or self.lease is not None
 
     @property
     def place(self) -> str | None:
@@ -92,8 +117,10 @@ class GraphRun(Run, kw_only=True, dict=True):
 
     Shape:  document is its definition, JSON text. `created` and `undispatched` are token numbers:
             of the next, and of the first that may wait for its dispatch. `in_flight` counts
-            attempts under way. Branches are by their place, meetings by fork and node; `times` is
-            when time moves what waits; latest is the token that has completed last.
+            attempts under way, and `jobs` those of them that are for workers outside, taken or not;
+            `ended_jobs` are the latest that ended, by token. Branches are by their place, meetings
+            by fork and node; `times` is when time moves what waits; latest is the token that has
+            completed last.
     """
 
     document: Json = "{}"
@@ -109,6 +136,13 @@ class GraphRun(Run, kw_only=True, dict=True):
     meetings: dict[str, Meeting] = msgspec.field(default_factory=dict)
     times: dict[str, int] = msgspec.field(default_factory=dict)
     latest: LiveToken | None = None
+    jobs: int = 0
+    ended_jobs: dict[int, EndedJob] = msgspec.field(default_factory=dict)
+
+
+def digest_of_end(*said: str) -> str:
+    """What is kept of what a worker says at the end of a job, to know it again."""
+    return sha256("\0".join(said).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def place(fork: str, branch: int) -> str:

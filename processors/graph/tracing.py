@@ -24,6 +24,8 @@ from headwater.schemas.history import (
     GraphStarted,
     HistoryAppended,
     InstanceDeleted,
+    JobActivated,
+    LeaseExpired,
     LogEvent,
     PostsSent,
     RunResumed,
@@ -227,7 +229,9 @@ def _changed(event: LogEvent) -> tuple[str, Sequence[int]] | None:  # noqa: PLR0
             return "pending", range(first, first + count)
         case TasksDispatched(tasks=tasks):
             return "dispatched", [each.token for each in tasks]
-        case TaskUnderWay(token=token):
+        case LeaseExpired(token=token):
+            return "dispatched", [token]
+        case TaskUnderWay(token=token) | JobActivated(token=token):
             return "executing", [token]
         case TokenCompleted(token=token):
             return "completed", [token]

@@ -107,6 +107,8 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
             "",
             f"expected {node.ref!r} to name a task or a subworkflow, found both",
         )
+    if node.external and node.task is None:
+        yield INVALID_DEFINITION, "external", "expected it at a task, which workers outside take"
     for target in node.output_mapping:
         if not _TARGET.fullmatch(target):
             yield (

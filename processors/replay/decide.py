@@ -45,16 +45,21 @@ from headwater.processors.runs.requests import (
 from headwater.processors.runs.retries import retry_at_ms
 from headwater.schemas import failures
 from headwater.schemas.history import (
+    ActivateJob,
     Child,
+    CompleteJob,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
     EntryOpened,
     EntryRolledBack,
     EventReceived,
+    ExtendJob,
+    FailJob,
     Failure,
     FinishChild,
     HostLost,
+    JobCommand,
     LogWritten,
     LoopAdvanced,
     NoteRefusal,
@@ -114,7 +119,7 @@ def decide_command(
     return runs.not_found(instance_id)
 
 
-def _decide_of(  # noqa: PLR0911, one for each command
+def _decide_of(  # noqa: PLR0911, C901, one for each command
     run: CodeRun,
     command: SendEvent
     | PauseRun
@@ -123,7 +128,8 @@ def _decide_of(  # noqa: PLR0911, one for each command
     | RestartRun
     | RetryRun
     | FinishChild
-    | NoteRefusal,
+    | NoteRefusal
+    | JobCommand,
     sent_at_ms: int,
     reached_ms: int,
     seed: str,
@@ -149,6 +155,8 @@ def _decide_of(  # noqa: PLR0911, one for each command
             return _child_finished(run, command, sent_at_ms, reached_ms)
         case NoteRefusal():
             return runs.note_refusal(run, command)
+        case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
+            return runs.no_job(run)
 
 
 def decide_request(

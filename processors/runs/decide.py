@@ -25,6 +25,7 @@ from headwater.schemas.failures import (
     INVALID_EVENT_PAYLOAD,
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
+    JOB_NOT_FOUND,
     MAILBOX_FULL,
     NOT_PAUSED,
     NOT_THE_PARENT,
@@ -171,6 +172,13 @@ def _received(command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
     if fault:
         return Rejection(INVALID_EVENT_PAYLOAD, fault)
     return EventReceived(command.event_id, command.type, command.payload, sent_at_ms)
+
+
+def no_job(run: Run) -> Rejection:
+    """The refusal of what is asked of a job where there are none."""
+    return Rejection(
+        JOB_NOT_FOUND, f"expected a job of a graph, found {run.workflow}, a workflow of code"
+    )
 
 
 def note_refusal(run: Run, command: NoteRefusal) -> Decision:

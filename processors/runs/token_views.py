@@ -9,7 +9,10 @@ from headwater.schemas.history import (
     Child,
     Failure,
     FanInActivated,
+    JobActivated,
+    JobExtended,
     Json,
+    LeaseExpired,
     LogEvent,
     SubworkflowStarted,
     TasksDispatched,
@@ -57,6 +60,9 @@ class TokenView(msgspec.Struct, kw_only=True, gc=False):
     completed_at_ms: int | None = None
     reason: str | None = None
     child: Child | None = None
+    idempotency_token: str | None = None
+    worker: str | None = None
+    lease_until_ms: int | None = None
     again: str | None = None
 
 
@@ -86,6 +92,9 @@ def _taken_up(token: TokenView, at_ms: int) -> TokenView:
         wake_at_ms=None if still_ms is None else still_ms + at_ms - token.updated_at_ms,
         reason=None,
         child=None,
+        idempotency_token=None,
+        worker=None,
+        lease_until_ms=None,
         again=None,
     )
 
@@ -102,10 +111,21 @@ def _dispatched(tokens: Tokens, event: TasksDispatched, at_ms: int) -> None:
         token = _set(tokens, task.token, at_ms, "dispatched")
         token.attempts = task.attempt
         token.input = token.input if task.input is None else task.input
+        token.idempotency_token = task.job
 
 
 def _under_way(tokens: Tokens, event: TaskUnderWay, at_ms: int) -> None:
     _set(tokens, event.token, at_ms, "executing")
+
+
+def _activated(tokens: Tokens, event: JobActivated | JobExtended, at_ms: int) -> None:
+    token = _set(tokens, event.token, at_ms, "executing")
+    token.worker, token.lease_until_ms = event.worker, event.until_ms
+
+
+def _expired(tokens: Tokens, event: LeaseExpired, at_ms: int) -> None:
+    token = _set(tokens, event.token, at_ms, "dispatched", failure=event.failure)
+    token.attempts = event.attempt + 1
 
 
 def _completed(tokens: Tokens, event: TokenCompleted, at_ms: int) -> None:
@@ -139,10 +159,11 @@ def _timed_out(tokens: Tokens, event: TokensTimedOut, at_ms: int) -> None:
 
 
 def _set(tokens: Tokens, number: int, at_ms: int, status: str, **fields: Any) -> TokenView:  # noqa: ANN401
-    """Gives a token a status, and what goes with it; none of its attempts waits for its time."""
+    """Gives a token a status, and what goes with it: nobody has it, none of its attempts waits."""
     token = tokens[number]
     token.status, token.updated_at_ms, token.retry_at_ms = status, at_ms, None
     token.completed_at_ms = at_ms if status in _ENDED else None
+    token.worker = token.lease_until_ms = None
     for name, value in fields.items():
         setattr(token, name, value)
     return token
@@ -184,6 +205,9 @@ _APPLIERS: Final[dict[type, Callable[[Tokens, Any, int], None]]] = {
     TokensCreated: _create,
     TasksDispatched: _dispatched,
     TaskUnderWay: _under_way,
+    JobActivated: _activated,
+    JobExtended: _activated,
+    LeaseExpired: _expired,
     TokenCompleted: _completed,
     TokenFailed: _fail,
     TokenArrived: _arrived,

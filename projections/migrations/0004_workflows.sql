@@ -223,6 +223,9 @@ create table workflow_token (
     retry_status text,
     child_workflow_name text,
     child_instance_id text,
+    idempotency_token text,
+    worker text,
+    lease_until timestamptz,
     created_at timestamptz not null,
     updated_at timestamptz not null,
     completed_at timestamptz,
@@ -230,6 +233,9 @@ create table workflow_token (
     primary key (workflow_name, instance_id, run_number, id)
 );
 
+-- Jobs that a worker may take, the one that has waited longest first.
+create index workflow_token_open_job on workflow_token (task, updated_at)
+    where status = 'dispatched' and idempotency_token is not null;
 -- Few are in it at a time: what a run stands at is found at once, however many tokens it had.
 create index workflow_token_unfinished
     on workflow_token (workflow_name, instance_id, run_number, id)
@@ -271,6 +277,10 @@ comment on column workflow_token.retry_status is
     'Its status in a retry of its run, which takes it up again; null for one that had ended before.';
 comment on column workflow_token.child_workflow_name is 'Workflow of the child that it started.';
 comment on column workflow_token.child_instance_id is 'The child that it started.';
+comment on column workflow_token.idempotency_token is
+    'Of a job for workers outside: what names it to others, the same for all of its attempts.';
+comment on column workflow_token.worker is 'The worker outside that has it.';
+comment on column workflow_token.lease_until is 'Until when the worker has it.';
 comment on column workflow_token.created_at is 'When it was created.';
 comment on column workflow_token.updated_at is 'When it last changed.';
 comment on column workflow_token.completed_at is 'When it ended, however.';

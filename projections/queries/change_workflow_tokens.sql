@@ -18,6 +18,9 @@ set status = r.status,
     end,
     child_workflow_name = coalesce(r.child_workflow_name, t.child_workflow_name),
     child_instance_id = coalesce(r.child_instance_id, t.child_instance_id),
+    idempotency_token = coalesce(r.idempotency_token, t.idempotency_token),
+    worker = r.worker,
+    lease_until = to_timestamp(r.lease_until_ms / 1000),
     updated_at = to_timestamp(r.updated_at_ms / 1000),
     completed_at = to_timestamp(r.completed_at_ms / 1000),
     "offset" = r."offset"
@@ -26,7 +29,8 @@ from json_to_recordset(%(rows)s::json) as r (
     attempts integer, input text, result text, settled boolean, error_name text,
     error_message text, error_detail text, next_retry_at_ms double precision,
     wake_at_ms double precision, reason text, kept boolean, retry_status text,
-    child_workflow_name text, child_instance_id text, updated_at_ms double precision,
+    child_workflow_name text, child_instance_id text, idempotency_token text, worker text,
+    lease_until_ms double precision, updated_at_ms double precision,
     completed_at_ms double precision, "offset" bigint
 )
 where t.workflow_name = r.workflow_name

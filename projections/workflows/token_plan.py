@@ -10,6 +10,9 @@ from headwater.projections.workflows.patches import EventContext, Patches
 from headwater.projections.workflows.token_rows import TokenRow
 from headwater.schemas.history import (
     FanInActivated,
+    JobActivated,
+    JobExtended,
+    LeaseExpired,
     SubworkflowStarted,
     TasksDispatched,
     TaskUnderWay,
@@ -55,11 +58,23 @@ def _dispatched(patches: Patches, context: EventContext, event: TasksDispatched)
     tokens = patches.tokens(context, (task.token for task in event.tasks))
     for task, token in zip(event.tasks, tokens, strict=True):
         token.begin_attempt(task.attempt, task.input, context.at_ms)
+        token.idempotency_token = task.job
 
 
 def _under_way(patches: Patches, context: EventContext, event: TaskUnderWay) -> None:
     for token in patches.tokens(context, (event.token,)):
         token.become(TokenStatus.EXECUTING, context.at_ms)
+
+
+def _activated(patches: Patches, context: EventContext, event: JobActivated | JobExtended) -> None:
+    for token in patches.tokens(context, (event.token,)):
+        token.give(event.worker, event.until_ms, context.at_ms)
+
+
+def _expired(patches: Patches, context: EventContext, event: LeaseExpired) -> None:
+    for token in patches.tokens(context, (event.token,)):
+        token.begin_attempt(event.attempt + 1, None, context.at_ms)
+        token.fail(event.failure)
 
 
 def _completed(patches: Patches, context: EventContext, event: TokenCompleted) -> None:
@@ -110,6 +125,9 @@ TOKEN_PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] 
     TokensCreated: _created,
     TasksDispatched: _dispatched,
     TaskUnderWay: _under_way,
+    JobActivated: _activated,
+    JobExtended: _activated,
+    LeaseExpired: _expired,
     TokenCompleted: _completed,
     TokenFailed: _failed,
     TokenArrived: _arrived,

@@ -43,13 +43,17 @@ class _Token(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     retry_status: TokenStatus | None = None
     child_workflow_name: str | None = None
     child_instance_id: str | None = None
+    idempotency_token: str | None = None
+    worker: str | None = None
+    lease_until_ms: int | None = None
     updated_at_ms: int
     completed_at_ms: int | None = None
     offset: int
 
     def become(self, status: TokenStatus, at_ms: int, again: TokenStatus | None = None) -> None:
-        """Gives the token a status; no attempt of it waits for its time."""
+        """Gives the token a status; no attempt of it waits for its time, and nobody has it."""
         self.status = status
+        self.worker = self.lease_until_ms = None
         self.updated_at_ms = at_ms
         self.completed_at_ms = at_ms if status in TERMINAL else None
         self.next_retry_at_ms = None
@@ -61,6 +65,11 @@ class _Token(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.attempts = attempt
         if given is not None:
             self.input = given
+
+    def give(self, worker: str, until_ms: int, at_ms: int) -> None:
+        """Gives an attempt to a worker outside."""
+        self.become(TokenStatus.EXECUTING, at_ms)
+        self.worker, self.lease_until_ms = worker, until_ms
 
     def complete(self, result: Json, at_ms: int) -> None:
         """Gives the token its result."""
@@ -116,7 +125,7 @@ class TokenChange(_Token, kw_only=True, omit_defaults=True, gc=False):
 
     @override
     def become(self, status: TokenStatus, at_ms: int, again: TokenStatus | None = None) -> None:
-        """Gives the token a status; no attempt of it waits for its time."""
+        """Gives the token a status; no attempt of it waits for its time, and nobody has it."""
         super().become(status, at_ms, again)
         self.kept = False
 

@@ -5,7 +5,15 @@ They travel on `workflow-commands`, and wait in the outboxes of instances that s
 
 from typing import TypeAlias
 
-from headwater.schemas.history.values import Artifact, Failure, Json, Parent, Sender, Tagged
+from headwater.schemas.history.values import (
+    Artifact,
+    Attempt,
+    Failure,
+    Json,
+    Parent,
+    Sender,
+    Tagged,
+)
 
 
 class StartRun(Tagged, frozen=True):
@@ -94,6 +102,50 @@ class NoteRefusal(Tagged, frozen=True):
     message: str
 
 
+class ActivateJob(Tagged, frozen=True):
+    """Give a job to a worker, which holds it for the length of a lease."""
+
+    #: The attempt that is to begin.
+    attempt: Attempt
+    #: Who takes it, for people.
+    worker: str
+    #: How long it is the worker's, counted from when this was sent.
+    lease_ms: int
+
+
+class CompleteJob(Tagged, frozen=True):
+    """Take the result of a job."""
+
+    #: The attempt that gave it.
+    attempt: Attempt
+    #: The result, JSON text.
+    output: Json
+
+
+class FailJob(Tagged, frozen=True):
+    """Take note that an attempt of a job failed."""
+
+    #: The attempt.
+    attempt: Attempt
+    #: What it failed with.
+    failure: Failure
+    #: Whether it may be tried again, as often as its node says.
+    retryable: bool = True
+    #: When it is tried again, counted from now; null for when its node says.
+    retry_after_ms: int | None = None
+
+
+class ExtendJob(Tagged, frozen=True):
+    """Leave a job to its worker for longer."""
+
+    #: The attempt that is under way.
+    attempt: Attempt
+    #: How long it is the worker's, counted from when this was sent.
+    lease_ms: int
+
+
+#: What workers outside do with the jobs of an instance.
+JobCommand: TypeAlias = ActivateJob | CompleteJob | FailJob | ExtendJob
 #: What the engine of a run decides.
 RunCommand: TypeAlias = (
     StartRun
@@ -105,5 +157,6 @@ RunCommand: TypeAlias = (
     | FinishChild
     | NoteRefusal
     | RetryRun
+    | JobCommand
 )
 Command: TypeAlias = RunCommand | DeleteInstance

@@ -31,6 +31,8 @@ class TaskDispatch(Part, frozen=True):
     attempt: int
     #: What the task is given, JSON text; null for what it was given before.
     input: Json | None = None
+    #: The idempotency token of its job, if workers outside are to take it; null if a code host is.
+    job: str | None = None
 
 
 class ContextChange(Part, frozen=True):
@@ -111,6 +113,45 @@ class TaskUnderWay(OfGraph, frozen=True):
     token: int
     #: The attempt.
     attempt: int
+
+
+class JobActivated(OfGraph, frozen=True):
+    """A worker outside has taken an attempt of a task."""
+
+    #: The token whose task it is.
+    token: int
+    #: The attempt.
+    attempt: int
+    #: Who has it.
+    worker: str
+    #: Until when it is theirs, Unix milliseconds.
+    until_ms: int
+    #: When the attempt has taken too long, Unix milliseconds; null for never.
+    ends_at_ms: int | None = None
+
+
+class JobExtended(OfGraph, frozen=True):
+    """A worker has an attempt for longer."""
+
+    #: The token.
+    token: int
+    #: The attempt.
+    attempt: int
+    #: Who has it.
+    worker: str
+    #: Until when it is theirs, Unix milliseconds.
+    until_ms: int
+
+
+class LeaseExpired(OfGraph, frozen=True):
+    """A worker was not heard of in time: the next attempt is there for anybody to take."""
+
+    #: The token.
+    token: int
+    #: The attempt that is over.
+    attempt: int
+    #: What is said of it.
+    failure: Failure
 
 
 class TokenCompleted(OfGraph, frozen=True):
@@ -221,6 +262,9 @@ GraphEvent: TypeAlias = (
     | TokensCreated
     | TasksDispatched
     | TaskUnderWay
+    | JobActivated
+    | JobExtended
+    | LeaseExpired
     | TokenCompleted
     | TokenFailed
     | ContextChanged

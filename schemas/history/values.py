@@ -66,6 +66,17 @@ class Sender(Part, frozen=True):
     number: int
 
 
+class Attempt(Part, frozen=True):
+    """An attempt of the task of a graph's token."""
+
+    #: The run.
+    run_number: int
+    #: The token.
+    token: int
+    #: The attempt; the first is 1.
+    number: int
+
+
 class Artifact(Part, frozen=True):
     """What runs were made from: a definition, or a deployment."""
 

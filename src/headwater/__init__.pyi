@@ -43,13 +43,16 @@ from .schemas.failures import (
     InstanceTerminalError,
     InvalidEventTypeError,
     InvalidInstanceIdError,
+    JobAlreadyEndedError,
+    JobCancelledError,
+    JobLeaseLostError,
     MailboxFullError,
     StepNotFoundError,
     WorkflowNotFoundError,
     WorkflowParamsInvalidError,
 )
 from .streams.authoring.step_tx import StepTx
-from .streams.authoring.tasks import Task, task
+from .streams.authoring.tasks import Task, TaskInfo, task
 from .streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from .streams.code_host.schedules import Schedule, schedule
 from .streams.harness.workflow_test import WorkflowTest
@@ -77,6 +80,9 @@ __all__ = (
     "InstanceTerminalError",
     "InvalidEventTypeError",
     "InvalidInstanceIdError",
+    "JobAlreadyEndedError",
+    "JobCancelledError",
+    "JobLeaseLostError",
     "JoinError",
     "LoopError",
     "MailboxFullError",
@@ -95,6 +101,7 @@ __all__ = (
     "StepNotFoundError",
     "StepTx",
     "Task",
+    "TaskInfo",
     "UnauthorizedError",
     "UnavailableError",
     "UniqueConstraintError",

@@ -1,14 +1,33 @@
 """A task: an author's function that a node of a graph names, and the decorator that makes one."""
 
+import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from typing_extensions import override
 
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
 
-#: What an author writes: a function of the node's input. It may be async.
-TaskFunction: TypeAlias = Callable[[Any], Awaitable[Any] | Any]
+#: What an author writes: a function of the node's input. It may be async, and have `info`, too.
+TaskFunction: TypeAlias = Callable[..., Awaitable[Any] | Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """The attempt at hand, for a task that has a parameter `info`.
+
+    Shape:  attempts are counted from 1. The idempotency token is the same for all attempts of this
+            task at this token, also in a retry of its run, and nobody else's.
+    """
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    token_id: str
+    node_ref: str
+    attempt: int
+    idempotency_token: str
 
 
 class Task:
@@ -22,23 +41,32 @@ class Task:
             raise TypeError(f"expected the task {name} to be a function, found {function!r}")
         self.name = name
         self.function = function
+        self.takes_info = _takes_info(function)
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
 
-    def __call__(self, given: Any) -> Awaitable[Any] | Any:  # noqa: ANN401, the author's own
+    def __call__(self, given: Any, **info: Any) -> Awaitable[Any] | Any:  # noqa: ANN401, their own
         """Calls the author's function."""
-        return self.function(given)
+        return self.function(given, **info)
 
     @override
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
 
-def task(name: str) -> Callable[[TaskFunction], Task]:
-    """Declares a function (input) as a task.
+def _takes_info(function: TaskFunction) -> bool:
+    try:
+        return "info" in inspect.signature(function).parameters
+    except ValueError:
+        return False  # A builtin does not tell.
 
-    Shape:  name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not beginning with -.
+
+def task(name: str) -> Callable[[TaskFunction], Task]:
+    """Declares a function (input), or (input, info), as a task.
+
+    Shape:  info is the `TaskInfo` of the attempt. name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not
+            beginning with -.
     Errors: ValueError for the name.
     """
     if callable(name):

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from headwater.processors.graph.host_messages import CallTasks, TaskCall
@@ -12,7 +13,7 @@ from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.authoring.failures import failure_of, traceback_of
-from headwater.streams.authoring.tasks import Task, task
+from headwater.streams.authoring.tasks import Task, TaskInfo, task
 from headwater.streams.authoring.values import encode
 from headwater.streams.code_host.hosted_run import Attempt, HostServices, invoke
 from headwater.streams.replay.host_port import Call
@@ -34,7 +35,7 @@ class HostedTasks:
 
     def __init__(self, services: HostServices, begin: CallTasks, tasks: Mapping[str, Task]) -> None:
         self._services = services
-        self._instance = f"{begin.workflow}/{begin.instance_id}"
+        self._begin = begin
         self._tasks = tasks
         self.number = begin.activation
         self.attempts: dict[str, Attempt] = {}
@@ -58,7 +59,10 @@ class HostedTasks:
         ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number))
         ended: StepReturned | StepRaised
         try:
-            value = await invoke(self._services, called.function, json.loads(call.input))
+            function = called.function
+            if called.takes_info:
+                function = partial(function, info=self._info(call))
+            value = await invoke(self._services, function, json.loads(call.input))
             text = encode(value, f'the result of task "{call.task}"')
             ended = StepReturned(call.reached, call.attempt, call.policy, text)
         except BaseException as error:  # noqa: BLE001, whatever a task raises is its failure
@@ -73,13 +77,26 @@ class HostedTasks:
             self._end(attempt)
             self._send(ended)
 
+    def _info(self, call: TaskCall) -> TaskInfo:
+        run = self._begin
+        return TaskInfo(
+            workflow_name=run.workflow,
+            instance_id=run.instance_id,
+            run_number=run.run_number,
+            token_id=call.reached.key,
+            node_ref=call.reached.name,
+            attempt=call.attempt,
+            idempotency_token=call.idempotency_token,
+        )
+
     def _send(self, ended: StepReturned | StepRaised) -> None:
         if isinstance(ended, StepRaised):
             failure = ended.failure
             trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
             at = (ended.step.name, ended.step.key, ended.attempt)
             what = "%s: node %s, token %s, attempt %d failed: %s"
-            log.warning(what, self._instance, *at, trace.rstrip())
+            instance = f"{self._begin.workflow}/{self._begin.instance_id}"
+            log.warning(what, instance, *at, trace.rstrip())
         self._services.emit(Requested(self.number, ended))
 
     def _end(self, attempt: Attempt) -> None:

@@ -51,6 +51,7 @@ from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.harness.given import Given
 from headwater.streams.harness.memory_database import MemoryDatabase
 from headwater.streams.harness.test_instance import TestInstance, instance_id_of
+from headwater.streams.harness.test_jobs import TestJob, open_jobs
 from headwater.streams.replay.workflow import Workflow
 
 _TO_HOST: Final = (
@@ -211,6 +212,23 @@ class WorkflowTest:
             message = f"expected an instance {instance_id} of {workflow}, found none"
             raise InstanceNotFoundError(message)
         return records
+
+    async def activate_jobs(
+        self,
+        type: str,  # noqa: A002, the name of the contract
+        *,
+        worker: str = "test",
+        max: int = 1,  # noqa: A002
+        lease: Duration = "1 minute",
+    ) -> list[TestJob]:
+        """Takes jobs of external nodes, as a worker outside does: those of the task `type`."""
+        taken: list[TestJob] = []
+        for records in list(self._records.values()):
+            *_, latest = runs(self._engines, records).values()
+            for job in open_jobs(latest, type, self.send):
+                if len(taken) < max and await job.activate(worker, lease):
+                    taken.append(job)
+        return taken
 
     # -- time
 

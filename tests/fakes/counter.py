@@ -19,7 +19,11 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Request, Wake
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.history import (
+    ActivateJob,
+    CompleteJob,
     EventReceived,
+    ExtendJob,
+    FailJob,
     Failure,
     FinishChild,
     HistoryAppended,
@@ -98,6 +102,8 @@ class CounterEngine:
                 return _waiting(runs.restart(run, command, seed))
             case NoteRefusal():
                 return runs.note_refusal(run, command)
+            case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
+                return runs.no_job(run)
             case RetryRun() | FinishChild() | StartRun():
                 return _STALE
 

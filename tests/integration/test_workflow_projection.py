@@ -34,6 +34,9 @@ from headwater.schemas.history import (
     FanInActivated,
     HostLost,
     InstanceDeleted,
+    JobActivated,
+    JobExtended,
+    LeaseExpired,
     LogEvent,
     LogWritten,
     LoopAdvanced,
@@ -227,12 +230,15 @@ TOKEN_EVENTS = st.one_of(
     st.builds(
         TasksDispatched,
         st.lists(
-            st.builds(TaskDispatch, TOKENS, NUMBERS, st.none() | VALUES),
+            st.builds(TaskDispatch, TOKENS, NUMBERS, st.none() | VALUES, st.none() | TEXTS),
             unique_by=lambda task: task.token,
             max_size=3,
         ).map(tuple),
     ),
     st.builds(TaskUnderWay, TOKENS, NUMBERS),
+    st.builds(JobActivated, TOKENS, NUMBERS, TEXTS, MOMENTS),
+    st.builds(JobExtended, TOKENS, NUMBERS, TEXTS, MOMENTS),
+    st.builds(LeaseExpired, TOKENS, NUMBERS, FAILURES),
     st.builds(TokenCompleted, TOKENS, NUMBERS, VALUES),
     st.builds(
         TokenFailed,

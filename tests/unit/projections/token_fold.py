@@ -7,6 +7,9 @@ from typing import Any
 from headwater.schemas.history import (
     Failure,
     FanInActivated,
+    JobActivated,
+    JobExtended,
+    LeaseExpired,
     SubworkflowStarted,
     TasksDispatched,
     TaskUnderWay,
@@ -26,6 +29,7 @@ ENDED = ("completed", "failed", "timed_out", "cancelled")
 NOT_KEPT = (
     *("completed_at", "error_name", "error_message", "error_detail", "next_retry_at"),
     *("result", "reason", "retry_status", "child_workflow_name", "child_instance_id"),
+    *("idempotency_token", "worker", "lease_until"),
 )
 
 
@@ -41,7 +45,7 @@ def tell(table: Table, run: Row, event: object, at: int, offset: int) -> None:
         row = table.get((*key, number))
         if row is not None:
             ended = {"completed_at": at if told["status"] in ENDED else None}
-            alone = {"next_retry_at": None, "retry_status": None}
+            alone = dict.fromkeys(("next_retry_at", "retry_status", "worker", "lease_until"))
             row.update(updated_at=at, offset=offset, **{**ended, **alone, **told})
 
 
@@ -81,19 +85,26 @@ def _created(event: TokensCreated) -> Iterator[Row]:
         }
 
 
-def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[tuple[int, Row]]:  # noqa: PLR0911, one for each event
+def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[tuple[int, Row]]:  # noqa: PLR0911, PLR0912, C901, one for each event
     match event:
         case TasksDispatched():
             return [
                 (
                     task.token,
                     {"status": "dispatched", "attempts": task.attempt}
-                    | ({} if task.input is None else {"input": task.input}),
+                    | ({} if task.input is None else {"input": task.input})
+                    | ({} if task.job is None else {"idempotency_token": task.job}),
                 )
                 for task in event.tasks
             ]
         case TaskUnderWay():
             return [(event.token, {"status": "executing"})]
+        case JobActivated() | JobExtended():
+            held = {"worker": event.worker, "lease_until": event.until_ms}
+            return [(event.token, {"status": "executing", **held})]
+        case LeaseExpired():
+            anew = {"status": "dispatched", "attempts": event.attempt + 1}
+            return [(event.token, anew | _error(event.failure))]
         case TokenCompleted():
             return [(event.token, {"status": "completed", "result": event.result, **_error(None)})]
         case TokenFailed():

@@ -11,7 +11,13 @@ from headwater.schemas.failures import (
 )
 
 #: Failures that reach a workflow as a StepFailedError, or nobody's code at all.
-NOT_CAUGHT = {"DataError", "HostLostError", "StatementRefusedError", "StepTimeoutError"}
+NOT_CAUGHT = {
+    "DataError",
+    "HostLostError",
+    "LeaseExpiredError",
+    "StatementRefusedError",
+    "StepTimeoutError",
+}
 
 
 def test_a_failure_that_authors_catch_is_called_as_its_class() -> None:
@@ -30,7 +36,12 @@ def test_every_error_that_callers_catch_is_of_one_refusal() -> None:
 
 def test_what_is_so_already_is_no_refusal() -> None:
     codes = [code for code in REFUSALS if not is_refused(code)]
-    assert codes == ["ALREADY_PAUSED", "NOT_PAUSED", "EVENT_ALREADY_RECEIVED"]
+    assert codes == [
+        "JOB_END_REPEATED",
+        "ALREADY_PAUSED",
+        "NOT_PAUSED",
+        "EVENT_ALREADY_RECEIVED",
+    ]
     assert not is_refused("")
     assert is_refused("CODE_OF_A_NEWER_OWNER")
 

@@ -7,10 +7,15 @@ from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import MAILBOX_MAX
 from headwater.schemas.history import (
+    ActivateJob,
+    Attempt,
     Command,
+    CompleteJob,
     EntryCompleted,
     EntryErrored,
     EventReceived,
+    ExtendJob,
+    FailJob,
     FinishChild,
     LogWritten,
     NoteRefusal,
@@ -331,6 +336,10 @@ REFUSED = {
     "a child's end for what is not there": (
         a_run(), FinishChild(0, "bill", output="5"), STALE.code,
     ),
+    "a job": (a_run(), ActivateJob(Attempt(0, 0, 1), "me", 1), "JOB_NOT_FOUND"),
+    "the end of a job": (a_run(), CompleteJob(Attempt(0, 0, 1), "5"), "JOB_NOT_FOUND"),
+    "the failure of a job": (a_run(), FailJob(Attempt(0, 0, 1), FAILURE), "JOB_NOT_FOUND"),
+    "a job for longer": (a_run(), ExtendJob(Attempt(0, 0, 1), 1), "JOB_NOT_FOUND"),
     "a note for an older run": (a_run(run_number=1), NoteRefusal(0, "no"), STALE.code),
 }  # fmt: skip
 

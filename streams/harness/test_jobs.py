@@ -1,0 +1,100 @@
+"""Jobs under test: what a worker outside does with them, without HTTP."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from typing_extensions import override
+
+from headwater.processors.runs.durations import Duration, milliseconds_of
+from headwater.processors.runs.token_views import TokenView
+from headwater.processors.runs.views import RunView
+from headwater.schemas.failures import is_refused, refused
+from headwater.schemas.history import (
+    ActivateJob,
+    Attempt,
+    Command,
+    CompleteJob,
+    ExtendJob,
+    FailJob,
+    Failure,
+    ReplySent,
+)
+from headwater.streams.authoring.values import encode
+from headwater.streams.harness.histories import value_of
+
+#: Sends a command to an instance, by workflow and id, and gives its outcome.
+Send = Callable[[str, str, Command], Awaitable[ReplySent]]
+
+
+class TestJob:
+    """A job of a graph, as a worker outside has it.
+
+    Shape:  attributes as the answer over HTTP has them, in snake case.
+    """
+
+    __test__ = False
+
+    def __init__(self, view: RunView, token: TokenView, send: Send) -> None:
+        run = view.state
+        assert run is not None  # noqa: S101, it has tokens
+        self._send = send
+        self._attempt = Attempt(run.run_number, token.number, token.attempts)
+        self.type = token.task
+        self.workflow_name = run.workflow
+        self.instance_id = run.instance_id
+        self.run_number = run.run_number
+        self.token_id = str(token.number)
+        self.node_ref = token.node
+        self.attempt = token.attempts
+        self.input = value_of(token.input)
+        self.idempotency_token = token.idempotency_token
+
+    async def activate(self, worker: str, lease: Duration) -> bool:
+        """Takes the job, if nobody else has it."""
+        lease_ms = milliseconds_of("lease", lease)
+        reply = await self._reply(ActivateJob(self._attempt, worker, lease_ms))
+        return not is_refused(reply.code)
+
+    async def complete(self, output: Any = None) -> None:  # noqa: ANN401
+        """Ends the job with its result.
+
+        Errors: JobLeaseLostError, JobAlreadyEndedError, JobCancelledError; here and below.
+        """
+        await self._do(CompleteJob(self._attempt, encode(output, "the output of a job")))
+
+    async def fail(
+        self,
+        message: str,
+        *,
+        name: str = "Error",
+        retryable: bool = True,
+        retry_after: Duration | None = None,
+    ) -> None:
+        """Ends this attempt; the job is tried again as its node says, if it may be."""
+        after = None if retry_after is None else milliseconds_of("retry_after", retry_after)
+        await self._do(FailJob(self._attempt, Failure(name, message), retryable, after))
+
+    async def extend(self, lease: Duration = "1 minute") -> None:
+        """Keeps the job for longer, counted from now."""
+        await self._do(ExtendJob(self._attempt, milliseconds_of("lease", lease)))
+
+    async def _reply(self, command: Command) -> ReplySent:
+        return await self._send(self.workflow_name, self.instance_id, command)
+
+    async def _do(self, command: Command) -> None:
+        reply = await self._reply(command)
+        if is_refused(reply.code):
+            raise refused(reply.code, reply.message)
+
+    @override
+    def __repr__(self) -> str:
+        at = f"{self.workflow_name}/{self.instance_id}"
+        return f"<job {self.type} of {at}, token {self.token_id}, attempt {self.attempt}>"
+
+
+def open_jobs(view: RunView, type: str, send: Send) -> Iterator[TestJob]:  # noqa: A002, its name
+    """The jobs of a run that nobody has taken."""
+    for token in view.tokens.values():
+        open_ = token.status == "dispatched" and token.idempotency_token is not None
+        if open_ and token.task == type:
+            yield TestJob(view, token, send)
