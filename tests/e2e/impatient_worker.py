@@ -6,6 +6,7 @@ HEADWATER_POSTGRES says where.
 """
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import uvloop
 
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.graph import graph_of
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import mend
@@ -41,18 +44,25 @@ async def main() -> None:
         checkpoint_s=_told("CHECKPOINT_S", 60),
         idle_ms=int(_told("IDLE_MS", 50)),
     )
+    graphs = GraphEngine()
+
+    async def joined() -> None:
+        for document in (await worker.declared()).graphs.values():
+            graphs.deploy(graph_of(json.loads(document)))
+
     dsn = os.environ.get("HEADWATER_POSTGRES")
     async with StepCommits(dsn) if dsn else contextlib.nullcontext() as database:
         worker = WorkflowWorker(
             cluster=Cluster(os.environ["HEADWATER_KAFKA"]),
             apps=sys.argv[1:],
-            engines=ENGINES,
+            engines={**ENGINES, GraphEngine.kind: graphs},
             workflows={"count": CounterEngine.kind},
             clock=now_ms,
             draw_seed=lambda: secrets.token_hex(8),
             name=f"impatient-{os.getpid()}",
             database=database,
             member=os.environ.get("HEADWATER_MEMBER") or None,
+            joined=joined,
             pace=pace,
             stores=StateStores(Path(os.environ["HEADWATER_DATA_DIR"]), _MEMORY, now_ms),
         )

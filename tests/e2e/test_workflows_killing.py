@@ -3,7 +3,8 @@
 Method: a real broker, a real Postgres, workers and a projector as processes; two hundred instances
 of many shapes are created over the topics while one part is killed at moments drawn from a seed.
 Then the history is folded and compared with what each shape must come to, with the trail that
-callbacks left, with what steps entered into Postgres, and with the rows of the projection.
+callbacks left, with what steps entered into Postgres, and with the rows of the projection. What
+graphs have done is what the naive model does with the same results.
 """
 
 import asyncio
@@ -21,9 +22,11 @@ import pytest
 from headwater.schemas.history import RunStarted, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.ownership import _SESSION_MS
+from tests.e2e.graph_app import OUTPUTS
 from tests.e2e.workflow_app import ENTRIES, ITERATIONS
 from tests.e2e.workflow_books import BookHouse
 from tests.e2e.workflow_house import Mark, Sender, Story, opened
+from tests.fakes.followed_graphs import followed
 
 INSTANCES = 200
 KILLS = int(os.environ.get("HEADWATER_TEST_KILLS", "3"))
@@ -42,6 +45,12 @@ class Shape:
 
 def _keys(*keys: str) -> Callable[[str], set[str]]:
     return lambda _: set(keys)
+
+
+def _graph(output: object) -> Shape:
+    """A graph, which has no steps; of one that fails the name of its error."""
+    comes_to = (RunStatus.ERRORED, output) if isinstance(output, str) else output
+    return Shape(lambda _: comes_to, _keys())
 
 
 SHAPES = {
@@ -70,7 +79,7 @@ SHAPES = {
     "publisher": Shape(lambda _: None, _keys(*(f"p{n}" for n in range(5)))),
     "bookkeeper": Shape(lambda _: {"entries": ENTRIES}, _keys(*(f"e{n}" for n in range(ENTRIES)))),
     "racing": Shape(lambda _: ["fast", "fast"], _keys("who/fast/win")),
-}
+} | {name: _graph(output) for name, output in OUTPUTS.items()}
 ROOTS = [name for name in SHAPES if name not in ("child", "created")]
 
 
@@ -78,7 +87,7 @@ ROOTS = [name for name in SHAPES if name not in ("child", "created")]
 def house(scratch: Path) -> Iterator[BookHouse]:
     directory = scratch / "workflows-killed"
     directory.mkdir()
-    with opened(BookHouse(directory)) as house:
+    with opened(BookHouse(directory, "tests.e2e.graph_app")) as house:
         yield house
 
 
@@ -142,6 +151,9 @@ def _decided(story: Story, commands: dict[int, list[int]]) -> bool:
 
 def check(story: Story, expected: list[str], commands: dict[int, list[int]]) -> None:
     story.check(commands)
+    for key in story.by_instance:
+        if key.startswith("g_"):
+            followed(story.records(key))
     wrong = {key: story.output(key) for key in expected if story.output(key) != output_of(key)}
     assert not wrong
     completed = defaultdict(set)

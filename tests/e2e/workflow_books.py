@@ -35,8 +35,8 @@ _PROJECTOR = "project"
 class BookHouse(WorkflowHouse):
     """A house with a Postgres and a projector."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, *apps: str) -> None:
+        super().__init__(directory, *apps)
         self.postgres = EmbeddedPostgres(directory / "postgres", report=print)
         self.dsn = ""
         self.scene = ""
