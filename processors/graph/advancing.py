@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from headwater.processors.graph.completion import decide_completion
-from headwater.processors.graph.continuation import Arrival, decide_continuation
+from headwater.processors.graph.continuation import Arrival, decide_continuation, merges_of
 from headwater.processors.graph.decisions import (
     ActivateFanIn,
     ApplyBranchOutput,
@@ -38,6 +38,7 @@ from headwater.processors.graph.tokens import Counts, Fork, Token, TokenStatus
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     BranchChanged,
+    BranchMerge,
     ContextChange,
     ContextChanged,
     Failure,
@@ -162,8 +163,13 @@ def _carry_out(
             case SetContext():
                 changes.append(ContextChange(decision.path, text_of(decision.value)))
             case ApplyBranchOutput() if token is not None and token.fork is not None:
-                output = text_of(decision.output)
-                draft.emit(BranchChanged(token.fork, token.branch, output))
+                before = draft.branch_of(token).output
+                changed = {
+                    name: value
+                    for name, value in decision.output.items()
+                    if name not in before or before[name] is not value
+                }
+                draft.emit(BranchChanged(token.fork, token.branch, text_of(changed)))
             case CreateToken():
                 created.append(decision.params)
             case FailWorkflow():
@@ -172,11 +178,15 @@ def _carry_out(
                 pass
     if changes:
         draft.emit(ContextChanged(tuple(changes)))
-        schema = draft.graph.context_schema
-        wrong = None if schema is None else schema.fault(draft.run.shared, "state")
-        if wrong:
-            raise CannotGoOn(Failure("ContextInvalidError", wrong))
+        _check_context(draft)
     return created
+
+
+def _check_context(draft: Draft) -> None:
+    schema = draft.graph.context_schema
+    wrong = None if schema is None else schema.fault(draft.run.shared, "state")
+    if wrong:
+        raise CannotGoOn(Failure("ContextInvalidError", wrong))
 
 
 def _create(
@@ -300,16 +310,31 @@ def activate(draft: Draft, name: str, node: str) -> None:
             enclosing_output=outer,
         )
     )
+    created: list[TokenParams] = []
     for decision in decisions:
         match decision:
             case CompleteTokens():
-                draft.emit(FanInActivated(name, node, tuple(map(int, decision.token_ids))))
+                # Its applier merges: the sets that are decided are what that comes to.
+                numbers = tuple(map(int, decision.token_ids))
+                draft.emit(FanInActivated(name, node, numbers, _merges(draft, waiting)))
             case CancelTokens():
                 _cancel(draft, tuple(map(int, decision.token_ids)), decision.reason, name)
+            case CreateToken():
+                created.append(decision.params)
+            case FailWorkflow():
+                raise CannotGoOn(Failure(decision.name, decision.error))
             case _:
                 pass
-    _create(draft, _carry_out(draft, fork.origin, decisions))
+    _check_context(draft)
+    _create(draft, created)
     settle(draft, name)
+
+
+def _merges(draft: Draft, arrived: Iterable[LiveToken]) -> tuple[BranchMerge, ...]:
+    found = merges_of(draft.graph, {each.transition or "" for each in arrived})
+    return tuple(
+        BranchMerge(ref, merge.source, merge.target, merge.strategy) for ref, merge in found.items()
+    )
 
 
 def _arrival(draft: Draft, token: LiveToken) -> Arrival:

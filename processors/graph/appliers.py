@@ -6,6 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.expressions import Fault
+from headwater.processors.graph.definition import Merge
+from headwater.processors.graph.merge import Arrived, merge_arrivals
 from headwater.processors.graph.state import (
     EndedJob,
     GraphRun,
@@ -329,12 +332,15 @@ def _subworkflow_started(run: GraphRun, event: SubworkflowStarted) -> None:
 
 def _context_changed(run: GraphRun, event: ContextChanged) -> None:
     for change in event.changes:
-        section, *names = change.path.split(".")
-        value = json.loads(change.value)
-        if section == "state":
-            run.shared = with_value(run.shared, names, value)
-        else:
-            run.results = with_value(run.results, names, value)
+        _set(run, change.path, json.loads(change.value))
+
+
+def _set(run: GraphRun, path: str, value: Any) -> None:  # noqa: ANN401, any JSON value
+    section, *names = path.split(".")
+    if section == "state":
+        run.shared = with_value(run.shared, names, value)
+    else:
+        run.results = with_value(run.results, names, value)
 
 
 def with_value(before: Any, names: list[str], value: Any) -> Any:  # noqa: ANN401, any JSON value
@@ -348,7 +354,8 @@ def with_value(before: Any, names: list[str], value: Any) -> Any:  # noqa: ANN40
 
 def _branch_changed(run: GraphRun, event: BranchChanged) -> None:
     key = place(event.fork, event.branch)
-    run.branches[key] = _changed(run.branches[key], output=json.loads(event.output))
+    branch = run.branches[key]
+    run.branches[key] = _changed(branch, output={**branch.output, **json.loads(event.output)})
 
 
 def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
@@ -377,10 +384,37 @@ def _token_arrived(run: GraphRun, event: TokenArrived) -> None:
 
 def _fan_in_activated(run: GraphRun, event: FanInActivated) -> None:
     runs.move(run, event)
+    if event.merges:
+        _merge(run, event)
     for number in event.tokens:
         _end(run, number)
     fork = run.forks[event.fork]
     run.forks[event.fork] = _changed(fork, met=(*fork.met, event.node))
+
+
+def _merge(run: GraphRun, event: FanInActivated) -> None:
+    """Puts together what branches bring; what goes to the branch around them is that one's own."""
+    tokens = (_token(run, number) for number in event.tokens)
+    arrived = (
+        Arrived(each.transition or "", each.branch, run.branches[each.place or ""].output)
+        for each in tokens
+    )
+    merges = {
+        each.transition: Merge(source=each.source, target=each.target, strategy=each.strategy)
+        for each in event.merges
+    }
+    merged = merge_arrivals(merges, arrived)
+    if isinstance(merged, Fault):
+        raise InvariantViolation(f"expected outputs that can be merged, found: {merged.message}")
+    around = run.forks[event.fork].origin.place
+    for each in merged:
+        section, *names = each.path.split(".")
+        if section == "output" and around is not None:
+            branch = run.branches[around]
+            output = with_value(branch.output, names, each.value)
+            run.branches[around] = _changed(branch, output=output)
+        else:
+            _set(run, each.path, each.value)
 
 
 def _tokens_cancelled(run: GraphRun, event: TokensCancelled) -> None:

@@ -1,6 +1,6 @@
 """What follows when a meeting point goes on: a token for all branches, and an end to the others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from headwater.processors.graph.decisions import (
 )
 from headwater.processors.graph.definition import Merge, Transition
 from headwater.processors.graph.graph import Graph
-from headwater.processors.graph.merge import merge_values, sought
+from headwater.processors.graph.merge import Arrived, merge_arrivals, merge_values
 from headwater.processors.graph.paths import section_of, set_path
 from headwater.processors.graph.synchronization import fan_in_path
 from headwater.processors.graph.tokens import Fork
@@ -79,36 +79,23 @@ def decide_continuation(  # noqa: PLR0913, three of them have no other way to sa
 def _merged(
     graph: Graph, transition: Transition, arrivals: Sequence[Arrival]
 ) -> list[SetContext] | Fault:
-    """The merges of a meeting point, each over the branches that came by a transition with it.
-
-    A branch counts once. Without branches the merge of the transition is done over nothing.
-    """
-    by_target: dict[str, tuple[Merge, dict[int, Any]]] = {}
-    for merge in _merges(graph, [transition.ref] if not arrivals else []):
-        by_target[merge.target] = (merge, {})
-    # Which of a branch's tokens came first does not matter, so the order is not theirs.
-    for each in sorted(arrivals, key=_transition_ref):
-        for merge in _merges(graph, [each.transition_ref]):
-            _, values = by_target.setdefault(merge.target, (merge, {}))
-            values.setdefault(each.branch_index, sought(merge.source, each.output))
-    sets: list[SetContext] = []
-    for merge, values in by_target.values():
-        done = merge_values(merge, values)
-        if isinstance(done, Fault):
-            return done
-        sets.append(done)
-    return sets
+    """The merges of a meeting point; without branches that of the transition, over nothing."""
+    merges = merges_of(graph, {each.transition_ref for each in arrivals} or {transition.ref})
+    if not arrivals:
+        empty = (merge_values(merge, {}) for merge in merges.values())
+        return [each for each in empty if isinstance(each, SetContext)]
+    arrived = (Arrived(each.transition_ref, each.branch_index, each.output) for each in arrivals)
+    return merge_arrivals(merges, arrived)
 
 
-def _transition_ref(arrival: Arrival) -> str:
-    return arrival.transition_ref
-
-
-def _merges(graph: Graph, refs: Sequence[str]) -> Iterator[Merge]:
-    for ref in refs:
+def merges_of(graph: Graph, refs: Iterable[str]) -> dict[str, Merge]:
+    """The merges of those of some transitions that have one."""
+    found: dict[str, Merge] = {}
+    for ref in sorted(refs):
         joined = graph.transition(ref).synchronization
         if joined is not None and joined.merge is not None:
-            yield joined.merge
+            found[ref] = joined.merge
+    return found
 
 
 def _set(

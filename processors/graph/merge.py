@@ -4,8 +4,8 @@ Branches are taken in the order of their indexes, so it does not matter who arri
 source is `_branch.output` or a field of it; a branch that lacks the field gives null.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -50,6 +50,43 @@ def merge_values(merge: Merge, values: Mapping[int, Any]) -> SetContext | Fault:
     """As `merge_branches`, of values by index that were `sought` already."""
     merged = _STRATEGIES[merge.strategy](sorted(values.items(), key=_index))
     return merged if isinstance(merged, Fault) else SetContext(path=merge.target, value=merged)
+
+
+class Arrived(NamedTuple):
+    """A token at a meeting point."""
+
+    transition: str
+    branch: int
+    #: Of its whole branch.
+    output: Mapping[str, Any]
+
+
+def merge_arrivals(
+    merges: Mapping[str, Merge], arrivals: Iterable[Arrived]
+) -> list[SetContext] | Fault:
+    """Merges what branches bring to a meeting point.
+
+    Shape:  merges are by the transition that a token came by. Those of one target are one merge,
+            in which a branch counts once; which of its tokens came first does not matter.
+    Errors: as `merge_branches`.
+    """
+    by_target: dict[str, tuple[Merge, dict[int, Any]]] = {}
+    for each in sorted(arrivals, key=_transition):
+        merge = merges.get(each.transition)
+        if merge is not None:
+            _, values = by_target.setdefault(merge.target, (merge, {}))
+            values.setdefault(each.branch, sought(merge.source, each.output))
+    sets: list[SetContext] = []
+    for merge, values in by_target.values():
+        done = merge_values(merge, values)
+        if isinstance(done, Fault):
+            return done
+        sets.append(done)
+    return sets
+
+
+def _transition(arrived: Arrived) -> str:
+    return arrived.transition
 
 
 def _index(value: tuple[int, Any]) -> int:

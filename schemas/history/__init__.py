@@ -36,6 +36,7 @@ from headwater.schemas.history.commands import (
 )
 from headwater.schemas.history.graph import (
     BranchChanged,
+    BranchMerge,
     ContextChange,
     ContextChanged,
     FanInActivated,
@@ -106,6 +107,7 @@ __all__ = [
     "Artifact",
     "Attempt",
     "BranchChanged",
+    "BranchMerge",
     "Child",
     "ClaimedWorkflow",
     "Command",

@@ -196,7 +196,7 @@ class BranchChanged(OfGraph, frozen=True):
     fork: str
     #: The branch.
     branch: int
-    #: All of its output, JSON text.
+    #: The fields of its output that changed, an object as JSON text.
     output: Json
 
 
@@ -209,8 +209,24 @@ class TokenArrived(OfGraph, frozen=True):
     until_ms: int | None = None
 
 
+class BranchMerge(Part, frozen=True):
+    """What becomes of the outputs of branches that meet."""
+
+    #: The transition that their tokens came by.
+    transition: str
+    #: What is taken of each output, such as `_branch.output.n`.
+    source: str
+    #: Where the merged value goes, from its section on.
+    target: str
+    #: How they are put together.
+    strategy: str
+
+
 class FanInActivated(OfGraph, frozen=True):
-    """Branches have met: the tokens that had arrived have ended."""
+    """Branches have met: the tokens that had arrived have ended, their outputs are merged.
+
+    The merged values follow from the outputs: together these may be more than a record can hold.
+    """
 
     #: The fork.
     fork: str
@@ -218,6 +234,8 @@ class FanInActivated(OfGraph, frozen=True):
     node: str
     #: The tokens.
     tokens: tuple[int, ...]
+    #: The merges of the transitions that they came by.
+    merges: tuple[BranchMerge, ...] = ()
 
 
 class TokensCancelled(OfGraph, frozen=True):

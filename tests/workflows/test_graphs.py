@@ -8,6 +8,7 @@ from headwater import Step, WorkflowEvent, WorkflowParamsInvalidError, WorkflowT
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.state import GraphRun
+from headwater.processors.runs.limits import DECISION_BYTES_MAX
 from headwater.streams.harness.test_instance import TestInstance as Instance
 from tests.workflows.graphing import edge, fan, graph, node, outcome, play, statuses
 
@@ -532,3 +533,22 @@ def test_a_retry_of_a_quorum_that_cannot_be_reached_ends_again_and_waits_for_nob
             await instance.retry()
 
     play(definition, scenario, {"items": [1, 2]})
+
+
+def test_branches_meet_whose_outputs_are_together_larger_than_a_record_may_be():
+    definition = fan()
+    definition["nodes"][1]["task"] = "large"
+    definition["nodes"][2]["outputMapping"] = {"output.first": "state.all[0].size()"}
+    definition["outputMapping"] = {"count": "state.all.size()", "first": "output.first"}
+    branches, size = 160, 80_000
+
+    @task("large")
+    async def large(given: dict[str, Any]) -> dict[str, Any]:
+        return {"n": "x" * size}
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"count": branches, "first": size}, None)
+        assert max(map(len, test._history)) < DECISION_BYTES_MAX < branches * size
+
+    play(definition, scenario, {"items": list(range(branches))}, tasks=[large])
