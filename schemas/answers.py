@@ -122,6 +122,16 @@ class CurrentStep(Answer, frozen=True, kw_only=True):
     error: Failure | None = None
 
 
+class TokensAt(Answer, frozen=True, kw_only=True):
+    """Tokens that a graph's run stands at: those of a node with one status."""
+
+    node_ref: str
+    status: str
+    tokens: Annotated[int, _means("How many.")]
+    next_retry_at: Annotated[datetime | None, _means("When the first is tried again.")]
+    wake_at: Annotated[datetime | None, _means("When the first has waited too long.")]
+
+
 class InstanceMeta(Answer, frozen=True, kw_only=True):
     """What there is to know of an instance beside how it stands."""
 
@@ -133,6 +143,7 @@ class InstanceMeta(Answer, frozen=True, kw_only=True):
     started_at: datetime | None
     completed_at: datetime | None
     current_step: CurrentStep | None = None
+    current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
     parent: Parent | None = None
 
 
@@ -212,21 +223,6 @@ class LogLine(Answer, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class HistoryPage(Answer, frozen=True, kw_only=True):
-    """A part of a run's history; logs only if they were asked for."""
-
-    run_number: int
-    steps: list[Step]
-    events: list[Event]
-    steps_has_next_page: bool
-    events_has_next_page: bool
-    steps_cursor: str | None = None
-    events_cursor: str | None = None
-    logs: list[LogLine] | None = None
-    logs_cursor: str | None = None
-    logs_has_next_page: bool | None = None
-
-
 class Token(Answer, frozen=True, kw_only=True):
     """A token of a graph's run."""
 
@@ -258,6 +254,24 @@ class Token(Answer, frozen=True, kw_only=True):
     completed_at: datetime | None
 
 
+class HistoryPage(Answer, frozen=True, kw_only=True):
+    """A part of a run's history: steps of code or tokens of a graph; logs only if asked for."""
+
+    run_number: int
+    steps: list[Step]
+    tokens: list[Token]
+    events: list[Event]
+    steps_has_next_page: bool
+    tokens_has_next_page: bool
+    events_has_next_page: bool
+    steps_cursor: str | None = None
+    tokens_cursor: str | None = None
+    events_cursor: str | None = None
+    logs: list[LogLine] | None = None
+    logs_cursor: str | None = None
+    logs_has_next_page: bool | None = None
+
+
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in a run, whole.
 
@@ -281,6 +295,7 @@ class Ticked(Answer, frozen=True, kw_only=True):
 STREAMED: Final[dict[str, type[Answer]]] = {
     "status": StatusOfRun,
     "step": Step,
+    "token": Token,
     "event": Event,
     "log": LogLine,
     "end": StatusOfRun,

@@ -127,14 +127,20 @@ class InstanceHandle(Steered[InstanceStatus]):
         log_level: str | None = None,
         log_category: str | None = None,
     ) -> History:
-        """What happened: `.steps`, `.events` and `.logs`, of the current run or of another."""
+        """What happened: `.steps`, or `.tokens` of a graph, `.events` and `.logs`.
+
+        Shape:  of the current run, or of another.
+        """
         query: Query = {"runNumber": run_number}
         if include_logs:
             query |= {"includeLogs": True, "logLevel": log_level, "logCategory": log_category}
         whole: History | None = None
         async for page in self._history_pages(query):
-            whole = whole or History(run_number=page.run_number, steps=[], events=[], logs=[])
+            whole = whole or History(
+                run_number=page.run_number, steps=[], events=[], logs=[], tokens=[]
+            )
             whole.steps.extend(page.steps)
+            whole.tokens.extend(page.tokens)
             whole.events.extend(page.events)
             whole.logs.extend(page.logs or ())
         assert whole is not None  # noqa: S101, there is a first page
@@ -210,7 +216,7 @@ class InstanceHandle(Steered[InstanceStatus]):
     ) -> AsyncGenerator[HistoryPage]:
         """Pages until all was read; what was read whole is left out of later ones."""
         asked: Query = {"pageSize": _PAGE_SIZE, **query}
-        steps = events = not logs_alone
+        steps = tokens = events = not logs_alone
         logs = bool(query.get("includeLogs"))
         where = f"{self._path}/history"
         while True:
@@ -218,18 +224,21 @@ class InstanceHandle(Steered[InstanceStatus]):
             yield msgspec.structs.replace(
                 page,
                 steps=page.steps if steps else [],
+                tokens=page.tokens if tokens else [],
                 events=page.events if events else [],
                 logs=page.logs if logs else [],
             )
             steps = steps and page.steps_has_next_page
+            tokens = tokens and page.tokens_has_next_page
             events = events and page.events_has_next_page
             logs = logs and bool(page.logs_has_next_page)
-            if not (steps or events or logs):
+            if not (steps or tokens or events or logs):
                 return
             # The run may be followed by another while its pages are read.
             asked |= {
                 "runNumber": page.run_number,
                 "stepsCursor": page.steps_cursor if steps else asked.get("stepsCursor"),
+                "tokensCursor": page.tokens_cursor if tokens else asked.get("tokensCursor"),
                 "eventsCursor": page.events_cursor if events else asked.get("eventsCursor"),
                 "logsCursor": page.logs_cursor if logs else asked.get("logsCursor"),
             }

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headwater.gateway.commands.times import both, moment, relative, span, span_ms
+from headwater.gateway.commands.token_words import tokens_at
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
         "instance": found.id,
         "status": details.status,
         "step": f"{step.step_key} ({step.type})" if step else None,
-        "state": standing(details, step, now),
+        "state": standing(details, step, now, tokens_at(meta.current_tokens, now)),
         "error": _error(details.error),
         "run": meta.run_number,
         "started": both(meta.started_at, now) if meta.started_at else None,
@@ -93,14 +94,19 @@ def _whole(found: "Instance", now: datetime) -> dict[str, object]:
     return fields
 
 
-def standing(details: "InstanceStatus", step: "CurrentStep | None", now: datetime) -> str | None:
-    """Where an instance stands, in words."""
+def standing(
+    details: "InstanceStatus",
+    step: "CurrentStep | None",
+    now: datetime,
+    tokens: str | None = None,
+) -> str | None:
+    """Where an instance stands, in words; those of a graph's tokens are given."""
     if details.ended:
-        return None
-    reason = waiting_for(step, now) if step else None
+        return tokens
+    reason = waiting_for(step, now) if step else tokens
     if details.status is RunStatus.PAUSED:
-        after = f"; it stands at {step.step_key}: {reason}" if step else ""
-        return f"paused until it is resumed{after}"
+        at = f"{step.step_key}: {reason}" if step else tokens
+        return f"paused until it is resumed{f'; it stands at {at}' if at else ''}"
     return reason or ("its code is running" if details.status is RunStatus.ACTIVE else None)
 
 

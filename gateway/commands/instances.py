@@ -19,6 +19,7 @@ from headwater.gateway.commands.instance_words import (
 )
 from headwater.gateway.commands.options import examples
 from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.token_words import TOKEN_COLUMNS, TOKEN_STYLES, token_rows
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
@@ -162,9 +163,9 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 ) -> None:
     """Show what happened in a run, step by step.
 
-    Its steps in order, the events it received and, if asked for, its logs. Of every step: when it
-    began, counted from the first; how it stands, its attempts, how long it took, and what it waits
-    for, its error or its result.
+    Its steps in order (of a graph its tokens), the events it received and, if asked for, its logs.
+    Of every step: when it began, counted from the first; how it stands, its attempts, how long it
+    took, and what it waits for, its error or its result.
     """
     if (log_level or log_category) and not include_logs:
         raise click.UsageError("--log-level and --log-category take --include-logs")
@@ -175,12 +176,13 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
         )  # fmt: skip
 
     history = service.ask(ask)
-    print_rows(
-        step_rows(history.steps, service.now(), full=full),
-        _STEP_COLUMNS,
-        title=f"{workflow}/{instance_id}, run {history.run_number}",
-        styles={"state": STATE_STYLES},
-    )
+    title = f"{workflow}/{instance_id}, run {history.run_number}"
+    if history.tokens:
+        rows = token_rows(history.tokens, service.now(), full=full)
+        print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES})
+    else:
+        rows = step_rows(history.steps, service.now(), full=full)
+        print_rows(rows, _STEP_COLUMNS, title=title, styles={"state": STATE_STYLES})
     if history.events:
         print_rows(event_rows(history.events, full=full), _EVENT_COLUMNS, title="events")
     if include_logs:

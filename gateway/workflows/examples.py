@@ -72,6 +72,8 @@ HISTORY: Final[dict[str, Any]] = {
         }
     ],
     "stepsHasNextPage": False,
+    "tokens": [],
+    "tokensHasNextPage": False,
     "events": [
         {
             "id": "01K2ZQ8M7D3W5T9V1X0Y4B6C8E",

@@ -74,6 +74,7 @@ RunNumber: TypeAlias = Annotated[
 ]
 PageOrder: TypeAlias = Annotated[Order, QueryParameter(name="order", description="From which end.")]
 StepsCursor: TypeAlias = Annotated[str | None, _cursor("stepsCursor", "Where steps go on.")]
+TokensCursor: TypeAlias = Annotated[str | None, _cursor("tokensCursor", "Where tokens go on.")]
 EventsCursor: TypeAlias = Annotated[str | None, _cursor("eventsCursor", "Where events go on.")]
 LogsCursor: TypeAlias = Annotated[str | None, _cursor("logsCursor", "Where lines go on.")]
 IncludeLogs: TypeAlias = Annotated[
@@ -135,6 +136,7 @@ class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
     page_size: PageSize = PAGE_DEFAULT
     order: PageOrder = "asc"
     steps_cursor: StepsCursor = None
+    tokens_cursor: TokensCursor = None
     events_cursor: EventsCursor = None
     include_logs: IncludeLogs = False
     logs_cursor: LogsCursor = None

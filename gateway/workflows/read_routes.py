@@ -82,8 +82,9 @@ def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:
         "/history",
         operation_id="getHistory",
         summary="What happened in a run",
-        description="Steps in the order in which they were first reached, events as they came, "
-        "lines as they were written; each with a cursor of its own.",
+        description="Steps in the order in which they were first reached, or tokens of a graph in "
+        "that of their creation, events as they came, lines as they were written; "
+        "each with a cursor of its own.",
         dependencies={"asked": Provide(HistoryAsked, sync_to_thread=False)},
         **reads(
             answers.HistoryPage,
@@ -111,9 +112,9 @@ def tail(reading: Reading, tails: Tails) -> HTTPRouteHandler:
         "/events-stream",
         operation_id="followInstance",
         summary="Follow an instance as it goes",
-        description="Server-sent events: `status`, `step`, `event` and `log`, each with what a "
-        "history says of it, and `end` when the instance has ended. Begins with the current run, "
-        "or after Last-Event-ID. Comments keep the connection alive.",
+        description="Server-sent events: `status`, `step`, `token`, `event` and `log`, each with "
+        "what a history says of it, and `end` when the instance has ended. Begins with the current "
+        "run, or after Last-Event-ID. Comments keep the connection alive.",
         **reads(
             str, examples.TAIL, "overloaded", INSTANCE_NOT_FOUND, media_type="text/event-stream"
         ),

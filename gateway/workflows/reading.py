@@ -135,6 +135,10 @@ class Reading:
             steps = await self._workflows.steps(
                 run, order=order, limit=size, after=asked.steps_cursor
             )
+        with _naming("tokensCursor"):
+            tokens = await self._workflows.tokens(
+                run, order=order, limit=size, after=asked.tokens_cursor
+            )
         with _naming("eventsCursor"):
             events = await self._workflows.events(
                 run, order=order, limit=size, after=asked.events_cursor
@@ -144,6 +148,9 @@ class Reading:
             steps=list(steps.rows),
             steps_cursor=steps.cursor,
             steps_has_next_page=steps.cursor is not None,
+            tokens=list(tokens.rows),
+            tokens_cursor=tokens.cursor,
+            tokens_has_next_page=tokens.cursor is not None,
             events=list(events.rows),
             events_cursor=events.cursor,
             events_has_next_page=events.cursor is not None,

@@ -1,8 +1,8 @@
 """Following an instance as it goes: server-sent events.
 
-A message is a step, an event, a line or the instance's status, in the shape that histories have.
-Several may come of one record; the last of them carries its offset as the `id`, so whoever goes on
-behind an id misses nothing and hears nothing twice.
+A message is a step, a token, an event, a line or the instance's status, in the shape that histories
+have. Several may come of one record; the last of them carries its offset as the `id`, so whoever
+goes on behind an id misses nothing and hears nothing twice.
 """
 
 import asyncio

@@ -32,7 +32,7 @@ from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.failures import INSTANCE_NOT_ERRORED, WORKFLOW_PARAMS_INVALID
+from headwater.schemas.failures import INSTANCE_NOT_ERRORED, STEP_NOT_FOUND, WORKFLOW_PARAMS_INVALID
 from headwater.schemas.history import (
     ActivateJob,
     Artifact,
@@ -173,7 +173,7 @@ class GraphEngine:
                 who = (run.workflow, run.instance_id)
                 return self._begun(run, runs.restart(run, command, seed), who, now_ms)
             case RetryRun():
-                return self._retried(run, now_ms)
+                return self._retried(run, command, now_ms)
             case FinishChild():
                 if run.ended:
                     return STALE
@@ -185,13 +185,21 @@ class GraphEngine:
             case StartRun():
                 return STALE
 
-    def _retried(self, run: GraphRun, now_ms: int) -> Decision:
+    def _retried(self, run: GraphRun, command: RetryRun, now_ms: int) -> Decision:
         """A new run that goes on where the one before has failed, on the same definition."""
         if run.status is not RunStatus.ERRORED:
             return Rejection(
                 INSTANCE_NOT_ERRORED,
                 f"expected an errored instance to retry, found {run.instance_id} {run.status}; "
                 "restart runs it again from the beginning",
+            )
+        if command.from_key is not None:
+            return Rejection(
+                STEP_NOT_FOUND,
+                f"expected a retry of {run.instance_id} to name no step, found "
+                f"{bounded(repr(command.from_key))}: a graph goes on with the tokens that its run "
+                "had when it failed, and cannot take back what others did to its context; restart "
+                "runs it again from the beginning",
             )
         made_from = (run.definition, run.deployment)
         first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *made_from)

@@ -237,9 +237,9 @@ create table workflow_token (
 create index workflow_token_open_job on workflow_token (task, updated_at)
     where status = 'dispatched' and idempotency_token is not null;
 -- Few are in it at a time: what a run stands at is found at once, however many tokens it had.
-create index workflow_token_unfinished
+create index workflow_token_current
     on workflow_token (workflow_name, instance_id, run_number, id)
-    where completed_at is null;
+    where completed_at is null or status in ('failed', 'timed_out');
 create index workflow_token_changed
     on workflow_token (workflow_name, instance_id, run_number, "offset");
 

@@ -20,6 +20,17 @@ found as (
     union all
     (
         select "offset"
+        from workflow_token
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from instance)
+          and "offset" > %(after)s::bigint
+        order by "offset"
+        limit %(limit)s::bigint + 1
+    )
+    union all
+    (
+        select "offset"
         from workflow_event
         where workflow_name = %(workflow_name)s
           and instance_id = %(instance_id)s
@@ -74,8 +85,24 @@ steps as (
           and "offset" <= (select through from page)
     ) s
 ),
+tokens as (
+    select "offset", 2 as rank, id as first, 0::bigint as second, row_to_json(t) as row
+    from (
+        select workflow_name, instance_id, run_number,
+               id, node_ref, task, subworkflow, status, path_id, parent_token_id, sibling_group, branch_index,
+               branch_total, iteration_counts, attempts, input::text as input, result::text as result,
+               error_name, error_message, next_retry_at, wake_at, reason, child_workflow_name,
+               child_instance_id, created_at, updated_at, completed_at, "offset"
+        from workflow_token
+        where workflow_name = %(workflow_name)s
+          and instance_id = %(instance_id)s
+          and run_number = (select run_number from page)
+          and "offset" > %(after)s::bigint
+          and "offset" <= (select through from page)
+    ) t
+),
 events as (
-    select "offset", 2 as rank, sequence as first, 0::bigint as second, row_to_json(e) as row
+    select "offset", 3 as rank, sequence as first, 0::bigint as second, row_to_json(e) as row
     from (
         select workflow_name, instance_id, run_number,
                id, type, payload::text as payload, sequence, created_at, delivered_at,
@@ -89,7 +116,7 @@ events as (
     ) e
 ),
 lines as (
-    select substr(id, 7, 15)::bigint, 3 as rank, substr(id, 23)::bigint as first,
+    select substr(id, 7, 15)::bigint, 4 as rank, substr(id, 23)::bigint as first,
            0::bigint as second, row_to_json(l) as row
     from (
         select workflow_name, instance_id, run_number,
@@ -108,7 +135,7 @@ lines as (
     ) l
 ),
 instances as (
-    select "offset", 4 as rank, 0::bigint as first, 0::bigint as second, row_to_json(i) as row
+    select "offset", 5 as rank, 0::bigint as first, 0::bigint as second, row_to_json(i) as row
     from (
         select workflow_name, instance_id, run_number,
                status, output::text as output, error_name,
@@ -126,6 +153,8 @@ select p.run_number, p.run_offset, p.through, p.through < p.latest as more, c."o
 from page p
 left join (
     select * from steps
+    union all
+    select * from tokens
     union all
     select * from events
     union all

@@ -19,6 +19,8 @@ from headwater.schemas.answers import (
     Parent,
     StatusOfRun,
     Step,
+    Token,
+    TokensAt,
 )
 from headwater.schemas.history import Json
 
@@ -36,6 +38,7 @@ __all__ = [
     "listed_of",
     "status_of",
     "step_of",
+    "token_of",
 ]
 
 A = TypeVar("A", bound=Answer)
@@ -75,17 +78,17 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """A row as it is now; the offset is that of the last record that changed it."""
 
     offset: int
-    row: Step | Event | LogLine | StatusOfRun
+    row: Step | Token | Event | LogLine | StatusOfRun
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """What changed in an instance's current run, by offsets.
 
-    Shape:  rows of one record are steps, events, lines, the instance's status. The next changes are
-            those after `offset`; where there is `more`, some are there already. Another run_offset
-            than before, that of the record that began the run, is another run, and the rows are
-            all of it; its number is the same, if the instance was deleted between. Steps that a
-            loop has forgotten are not among them; its `trimmed_before` grows.
+    Shape:  rows of one record are steps, tokens, events, lines, the instance's status. The next
+            changes are those after `offset`; where there is `more`, some are there already. Another
+            run_offset than before, that of the record that began the run, is another run, and the
+            rows are all of it; its number is the same, if the instance was deleted between. Steps
+            that a loop has forgotten are not among them; its `trimmed_before` grows.
     """
 
     run_number: int
@@ -109,12 +112,14 @@ def instance_of(row: Row) -> Placed:
     """An instance, whole."""
     step = row["current_step"]
     current = None if step is None else _standing(CurrentStep, step)
+    tokens = [_made(TokensAt, each) for each in row["current_tokens"] or ()]
     parent = {name: row[f"parent_{name}"] for name in Parent.__struct_fields__}
     meta = _made(
         InstanceMeta,
         row,
         params=_raw(row["params"]),
         current_step=current,
+        current_tokens=tokens,
         parent=Parent(**parent) if parent["workflow_name"] else None,
     )
     instance = Instance(id=row["instance_id"], details=_stands(InstanceStatus, row), meta=meta)
@@ -124,6 +129,20 @@ def instance_of(row: Row) -> Placed:
 def step_of(row: Row) -> Step:
     """An entry of a history."""
     return _standing(Step, row, id=row["step_key"], result=_raw(row["result"]))
+
+
+def token_of(row: Row) -> Token:
+    """A token of a history."""
+    parent = row["parent_token_id"]
+    return _made(
+        Token,
+        row,
+        id=str(row["id"]),
+        parent_token_id=None if parent is None else str(parent),
+        input=_raw(row["input"]),
+        result=_raw(row["result"]),
+        error=_failure(row),
+    )
 
 
 def event_of(row: Row) -> Event:
@@ -137,11 +156,12 @@ def line_of(row: Row) -> LogLine:
 
 
 #: What rows of `workflow_changes` are, by their rank within a record.
-BY_RANK: Final[dict[int, Callable[[Row], Step | Event | LogLine | StatusOfRun]]] = {
+BY_RANK: Final[dict[int, Callable[[Row], Step | Token | Event | LogLine | StatusOfRun]]] = {
     1: step_of,
-    2: event_of,
-    3: line_of,
-    4: status_of,
+    2: token_of,
+    3: event_of,
+    4: line_of,
+    5: status_of,
 }
 
 

@@ -29,9 +29,10 @@ from headwater.projections.workflows.answers import (
     line_of,
     listed_of,
     step_of,
+    token_of,
 )
 from headwater.projections.workflows.history import PROJECTION
-from headwater.schemas.answers import Event, InstanceListed, LogLine, Step
+from headwater.schemas.answers import Event, InstanceListed, LogLine, Step, Token
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
@@ -63,6 +64,10 @@ class _OfStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     sequence: int
 
 
+class _OfToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    id: int
+
+
 class _OfEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     sequence: int
 
@@ -81,6 +86,7 @@ _BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
         "asc": {"ordinal": -1, "sequence": _NUMBER_MIN},
         "desc": {"ordinal": _NUMBER_MAX, "sequence": _NUMBER_MAX},
     },
+    _OfToken: {"asc": {"id": -1}, "desc": {"id": _NUMBER_MAX}},
     _OfEvent: {"asc": {"sequence": _NUMBER_MIN}, "desc": {"sequence": _NUMBER_MAX}},
     _OfLine: {"asc": {"id": ""}, "desc": {"id": "~"}},
 }
@@ -129,6 +135,13 @@ class Workflows:
         """Entries of a run, in the order in which they were first reached."""
         bound = msgspec.structs.asdict(run) | _place(_OfStep, order, after)
         return await self._page(_query("workflow_steps", order), bound, step_of, _OfStep, limit)
+
+    async def tokens(
+        self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
+    ) -> Page[Token]:
+        """Tokens of a graph's run, in the order of their creation."""
+        bound = msgspec.structs.asdict(run) | _place(_OfToken, order, after)
+        return await self._page(_query("workflow_tokens", order), bound, token_of, _OfToken, limit)
 
     async def events(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None

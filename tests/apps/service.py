@@ -5,7 +5,16 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from headwater import NonRetryableError, Retry, Step, StepFailedError, WorkflowEvent, workflow
+from headwater import (
+    GraphWorkflow,
+    NonRetryableError,
+    Retry,
+    Step,
+    StepFailedError,
+    WorkflowEvent,
+    task,
+    workflow,
+)
 
 _Event = WorkflowEvent[Any]
 
@@ -85,3 +94,53 @@ async def slow(event: _Event, step: Step) -> str:
         return "worked"
 
     return await step.do("work", work)
+
+
+@task("judge")
+def judge(given: dict[str, Any]) -> dict[str, Any]:
+    """Fails for good in its second branch, until there is a file."""
+    if given["index"] == 1 and given["file"] and not Path(given["file"]).exists():
+        raise NonRetryableError("out of order")
+    return {"vote": given["index"]}
+
+
+judged = GraphWorkflow(
+    name="judged",
+    initial_node_ref="start",
+    nodes=[
+        {"ref": "start", "task": "noop"},
+        {
+            "ref": "judge",
+            "task": "judge",
+            "input_mapping": {"index": "_branch.index", "file": "input.file"},
+            "output_mapping": {"output.vote": "result.vote"},
+        },
+        {"ref": "ask", "subworkflow": "waiting"},
+        {"ref": "tally", "task": "noop"},
+    ],
+    transitions=[
+        {
+            "ref": "out",
+            "from_node_ref": "start",
+            "to_node_ref": "judge",
+            "sibling_group": "judges",
+            "spawn_count": 2,
+        },
+        {"ref": "aside", "from_node_ref": "start", "to_node_ref": "ask"},
+        {
+            "ref": "in",
+            "from_node_ref": "judge",
+            "to_node_ref": "tally",
+            "synchronization": {
+                "strategy": "all",
+                "sibling_group": "judges",
+                "merge": {
+                    "source": "_branch.output.vote",
+                    "target": "state.votes",
+                    "strategy": "append",
+                },
+            },
+        },
+    ],
+    output_mapping={"votes": "state.votes"},
+)

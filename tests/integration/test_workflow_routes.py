@@ -151,7 +151,7 @@ def at_once(
 
 def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
     names = [each["name"] for each in api.get("/workflows").json()["workflows"]]
-    assert names == ["choosy", "echo", "flaky", "forgiving", "slow", "telling", "waiting"]
+    assert names == ["choosy", "echo", "flaky", "forgiving", "judged", "slow", "telling", "waiting"]
 
 
 def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx.Client) -> None:
@@ -637,6 +637,65 @@ def test_pauses_and_events_repeated_have_one_legal_outcome_each(house: House) ->
         assert (await ended(two, "waiting", name))["output"] == [1] * 10
 
     at_once(house, act)
+
+
+# -- graphs
+
+
+def tokens_of(api: httpx.Client, name: str, **asked: object) -> list[dict[str, Any]]:
+    """The tokens of a graph's run, page by page."""
+    found, cursor = [], ""
+    while True:
+        params = asked | ({"tokensCursor": cursor} if cursor else {})
+        page = api.get(of("judged", name, "history"), params=params).json()  # type: ignore[arg-type]
+        assert page["steps"] == []
+        found += page["tokens"]
+        if not page["tokensHasNextPage"]:
+            return found
+        cursor = page["tokensCursor"]
+
+
+def test_a_graph_is_looked_at_by_its_tokens(api: httpx.Client) -> None:
+    name = create(api, "judged", {"file": ""})
+    until(api, "judged", name, "waiting")
+    meta = api.get(of("judged", name)).json()["meta"]
+    assert "currentStep" not in meta
+    waits = {"nodeRef": "ask", "status": "waiting_for_subworkflow", "tokens": 1}
+    assert meta["currentTokens"] == [{**waits, "nextRetryAt": None, "wakeAt": None}]
+    tokens = tokens_of(api, name)
+    assert tokens == tokens_of(api, name, pageSize=2)
+    assert tokens[::-1] == tokens_of(api, name, pageSize=3, order="desc")
+    nodes = [each["nodeRef"] for each in tokens]
+    assert sorted(nodes) == ["ask", "judge", "judge", "start", "tally", "tally", "tally"]
+    [ask] = [each for each in tokens if each["nodeRef"] == "ask"]
+    assert (ask["status"], ask["subworkflow"]) == ("waiting_for_subworkflow", "waiting")
+    api.post(of("waiting", ask["childInstanceId"], "events"), json={"type": "go"})
+    messages = follow(api, of("judged", name, "events-stream"))
+    assert messages[-1][2]["output"] == {"votes": [0, 1]}
+    told = {data["id"]: data for event, _, data in messages if event == "token"}
+    assert [told[each["id"]] for each in tokens] == tokens_of(api, name)
+    assert "currentTokens" not in api.get(of("judged", name)).json()["meta"]
+    code = create(api, "echo")
+    assert api.get(of("echo", code, "history")).json()["tokens"] == []
+
+
+def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    name = create(api, "judged", {"file": str(mended)})
+    error = {"name": "NonRetryableError", "message": "out of order"}
+    assert until(api, "judged", name, "errored")["error"] == error
+    [stands] = api.get(of("judged", name)).json()["meta"]["currentTokens"]
+    assert (stands["nodeRef"], stands["status"]) == ("judge", "failed")
+    named = api.post(of("judged", name, "retry"), json={"fromStep": "judge"})
+    assert problem(named) == (404, "STEP_NOT_FOUND")
+    assert "cannot take back what others did" in named.json()["detail"]
+    mended.touch()
+    assert api.post(of("judged", name, "retry")).json()["runNumber"] == 1
+    until(api, "judged", name, "waiting")
+    failed, kept = (tokens_of(api, name, runNumber=number) for number in (0, 1))
+    assert {each["status"] for each in failed} == {"completed", "failed", "cancelled"}
+    assert [each["id"] for each in failed] == [each["id"] for each in kept[: len(failed)]]
+    assert {each["status"] for each in kept} == {"completed", "waiting_for_subworkflow"}
 
 
 # -- following

@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from headwater import Step, WorkflowEvent, WorkflowParamsInvalidError, WorkflowTest, task, workflow
+from headwater import (
+    Step,
+    StepNotFoundError,
+    WorkflowEvent,
+    WorkflowParamsInvalidError,
+    WorkflowTest,
+    task,
+    workflow,
+)
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.state import GraphRun
@@ -343,6 +351,8 @@ def test_a_retry_keeps_what_was_done():
         await test.run_until_idle()
         assert (await instance.status()).status == "errored"
         await test.crash()
+        with pytest.raises(StepNotFoundError, match="name no step, found 'work'"):
+            await instance.retry(from_step="work")
         await instance.retry()
         await test.advance("1 minute")
         assert await outcome(instance) == ("complete", {"all": [2, 8, 10]}, None)

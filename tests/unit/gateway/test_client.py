@@ -197,16 +197,19 @@ def test_a_listing_is_read_page_by_page():
 HISTORY = (
     {
         "runNumber": 1, "steps": [step("a")], "stepsHasNextPage": True, "stepsCursor": "s1",
+        "tokens": [], "tokensHasNextPage": False,
         "events": [event()], "eventsHasNextPage": False,
         "logs": [line(1)], "logsHasNextPage": True, "logsCursor": "l1",
     },
     {
         "runNumber": 1, "steps": [step("b")], "stepsHasNextPage": False,
+        "tokens": [], "tokensHasNextPage": False,
         "events": [event()], "eventsHasNextPage": False,
         "logs": [line(2)], "logsHasNextPage": True, "logsCursor": "l2",
     },
     {
         "runNumber": 1, "steps": [step("b")], "stepsHasNextPage": False,
+        "tokens": [], "tokensHasNextPage": False,
         "events": [event()], "eventsHasNextPage": False,
         "logs": [line(3)], "logsHasNextPage": False,
     },
@@ -218,6 +221,7 @@ def test_a_history_is_read_whole_and_stays_that_of_its_run():
     found = on_instance(network, lambda i: i.history(include_logs=True, log_level="info"))
     assert found.run_number == 1
     assert [one.step_key for one in found.steps] == ["a", "b"]
+    assert found.tokens == []
     assert [one.payload for one in found.events] == [1]
     assert [one.message for one in found.logs] == ["line 1", "line 2", "line 3"]
     first, second, third = queries(network.asked)

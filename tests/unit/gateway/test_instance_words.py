@@ -53,6 +53,7 @@ NOTHING = {
     "is_replay": False,
     "created_at": NOW,
     "updated_at": NOW,
+    "current_tokens": [],
 }
 
 

@@ -48,7 +48,8 @@ def headwater(
 def history(*lines: dict[str, Any], **more: object) -> dict[str, Any]:
     return {
         "runNumber": 0, "steps": [], "stepsHasNextPage": False, "events": [],
-        "eventsHasNextPage": False, "logs": list(lines), "logsHasNextPage": False, **more,
+        "eventsHasNextPage": False, "tokens": [], "tokensHasNextPage": False,
+        "logs": list(lines), "logsHasNextPage": False, **more,
     }  # fmt: skip
 
 

@@ -68,6 +68,7 @@ def row(**changes: object) -> dict[str, Any]:
         "partition": 1,
         "offset": 7,
         "current_step": None,
+        "current_tokens": None,
     }
     return columns | changes
 

@@ -1,0 +1,89 @@
+"""Tokens of graphs in words: what was read, as rows to print. Nothing is read here."""
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.gateway.commands.times import both, relative, span, span_ms
+
+if TYPE_CHECKING:
+    from headwater.schemas.answers import Token, TokensAt
+
+TOKEN_COLUMNS: Final = ("began", "state", "token", "node", "branch", "attempts", "took", "what")
+_STATES: Final = {
+    "pending": ("● pending", "cyan"),
+    "dispatched": ("● dispatched", "cyan"),
+    "executing": ("● executing", "cyan"),
+    "waiting_for_siblings": ("… waiting", "yellow"),
+    "waiting_for_subworkflow": ("… waiting", "yellow"),
+    "completed": ("✓ completed", "green"),
+    "failed": ("✗ failed", "bold red"),
+    "timed_out": ("✗ timed out", "bold red"),
+    "cancelled": ("⊘ cancelled", "dim"),
+}
+TOKEN_STYLES: Final = dict(_STATES.values())
+#: Of a value that is shown beside others.
+_SHOWN: Final = 60
+
+
+def tokens_at(found: "list[TokensAt]", now: datetime) -> str | None:
+    """Where the run of a graph stands, in words."""
+    return "; ".join(_at(each, now) for each in found) or None
+
+
+def _at(each: "TokensAt", now: datetime) -> str:
+    status = each.status.replace("_", " ")
+    again = each.next_retry_at
+    if again is not None:
+        status = f"{status}, tried again {relative(again, now)}"
+    elif each.wake_at is not None and each.status.startswith("waiting"):
+        status = f"{status}, until {both(each.wake_at, now)}"
+    many = f"{each.tokens} " if each.tokens > 1 else ""
+    return f"{each.node_ref}: {many}{status}"
+
+
+def token_rows(tokens: "list[Token]", now: datetime, *, full: bool) -> list[dict[str, Any]]:
+    """The timeline of a graph's run: when each token came, how it stands, how long, and why."""
+    first = tokens[0].created_at if tokens else now
+    return [
+        {
+            "began": f"+{span(span_ms(first, token.created_at))}",
+            "state": _STATES.get(token.status, (f"? {token.status}", ""))[0],
+            "token": token.id,
+            "node": token.node_ref,
+            "branch": _branch(token),
+            "attempts": token.attempts or None,
+            "took": span(span_ms(token.created_at, token.completed_at or now)),
+            "what": _what(token, now, full=full),
+        }
+        for token in tokens
+    ]
+
+
+def _branch(token: "Token") -> str | None:
+    return f"{token.branch_index + 1} of {token.branch_total}" if token.branch_total > 1 else None
+
+
+def _what(token: "Token", now: datetime, *, full: bool) -> str | None:
+    """Why a token is as it is: what it waits for, its error, or its result."""
+    error = f"{token.error.name}: {token.error.message}" if token.error else None
+    until = f", until {both(token.wake_at, now)}" if token.wake_at else ""
+    match token.status:
+        case "pending" if token.next_retry_at is not None:
+            said = f"waiting to be tried again {relative(token.next_retry_at, now)}"
+            return f"{said}: {error}" if error else said
+        case "waiting_for_siblings":
+            return f"waiting for its siblings{until}"
+        case "waiting_for_subworkflow":
+            return f"waiting for {token.child_workflow_name}/{token.child_instance_id}{until}"
+        case "cancelled":
+            return token.reason
+        case "completed":
+            return None if token.result is None else _json(token.result, full=full)
+        case _:
+            return error
+
+
+def _json(value: object, *, full: bool) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if full or len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
