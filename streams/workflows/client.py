@@ -24,10 +24,13 @@ from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.workflows.presence import Presence
 
 log = logging.getLogger(__name__)
 
 _POLL_MS: Final = 1_000
+#: How often one who waits looks whether there is a worker to wait for.
+_LOOK_EVERY_S: Final = 1.0
 #: How long listening may take to end.
 _STOP_S: Final = 5.0
 
@@ -117,6 +120,7 @@ class WorkflowClient:
         self._clock = clock
         self._new_id = new_id
         self._producers = Producers(cluster, client_id)
+        self._presence = Presence(cluster)
         self._commit = GroupCommit(self._producers, WORKFLOW_COMMANDS, settled=_settled)
         self._reply_to = -1
         #: The next reply to read; None before the first connection, which begins at the end.
@@ -140,6 +144,7 @@ class WorkflowClient:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening], timeout=_STOP_S)
+        await self._presence.stop()
         await self._commit.stop()
         for awaited in self._awaited.values():
             awaited.fail(BrokerUnavailable("expected a reply, found that this client was stopped"))
@@ -169,18 +174,32 @@ class WorkflowClient:
             return []
         awaited = self._enter(commands)
         try:
+            worked = await self._wait(awaited)
             futures = [one.outcome for _, one in awaited]
-            _, missing = await asyncio.wait(futures, timeout=self._timeout_s)
+            missing = [each for each in futures if not each.done()]
             if len(missing) == len(futures) and self._withdraw(awaited):
                 raise BrokerUnavailable(
                     f"expected Kafka at {self._cluster} to take commands within "
                     f"{self._timeout_s} s, found that it stalls; they were not sent"
                 )
             if missing:
-                raise self._unknown(awaited)
+                raise self._unknown(awaited, worked=worked)
             return [future.result() for future in futures]
         finally:
             self._leave(awaited)
+
+    async def _wait(self, awaited: Sequence[tuple[str, _Awaited]]) -> bool:
+        """Waits for outcomes, as long as there is time and a worker; returns whether one is."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        missing = {one.outcome for _, one in awaited}
+        while (left_s := deadline_s - loop.time()) > 0:
+            _, missing = await asyncio.wait(missing, timeout=min(_LOOK_EVERY_S, left_s))
+            if not missing:
+                break
+            if not await self._presence.anybody(max(deadline_s - loop.time(), 0)):
+                return False
+        return True
 
     def _enter(self, commands: Sequence[Addressed]) -> list[tuple[str, _Awaited]]:
         """Queues commands, but for those that are awaited already."""
@@ -223,20 +242,26 @@ class WorkflowClient:
         """Takes commands back, if nobody else waits for them; returns whether none was sent."""
         return all(one.waiters == 1 and self._commit.withdraw(one) for _, one in awaited)
 
-    def _unknown(self, awaited: Sequence[tuple[str, _Awaited]]) -> OutcomeUnknown:
+    def _unknown(self, awaited: Sequence[tuple[str, _Awaited]], *, worked: bool) -> OutcomeUnknown:
         unknown = [command_id for command_id, one in awaited if not one.outcome.done()]
         known = {
             command_id: one.outcome.result()
             for command_id, one in awaited
             if one.outcome.done() and one.outcome.exception() is None
         }
-        return OutcomeUnknown(
-            f"expected a reply to {len(unknown)} of {len(awaited)} commands within "
-            f"{self._timeout_s} s, found none for {unknown[0]}; usual cause: no worker runs, or "
-            "none yet for its partition. The command stays in the log and may still be carried out",
-            unknown,
-            known,
-        )
+        if worked:
+            why = (
+                f"expected a reply to {len(unknown)} of {len(awaited)} commands within "
+                f"{self._timeout_s} s, found none for {unknown[0]}; usual cause: the worker of its "
+                "partition has just gone, or is far behind"
+            )
+        else:
+            why = (
+                f"expected a worker to carry out {unknown[0]}, found none; start one with "
+                "`headwater worker --app MODULE`"
+            )
+        stays = "The command stays in the log and may still be carried out"
+        return OutcomeUnknown(f"{why}. {stays}", unknown, known)
 
     async def _listen(self) -> None:
         retrying = Retrying(log, "waiting for Kafka to listen to replies")

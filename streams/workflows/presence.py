@@ -1,0 +1,53 @@
+"""Whether any worker of workflows is there, as Kafka knows: so that nobody waits for none.
+
+All who ask at a time share one question, and its answer is good for a second.
+"""
+
+import asyncio
+from typing import Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
+
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.ownership import GROUP
+
+_GOOD_FOR_S: Final = 1.0
+_ANSWER_MS: Final = 2_000
+
+
+class Presence:
+    """The members of the workers' group."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._asking: asyncio.Task[bool] | None = None
+        self._asked_at_s = 0.0
+
+    async def anybody(self, within_s: float) -> bool:
+        """Whether there is a worker; True as well where Kafka does not say so in time."""
+        now_s = asyncio.get_running_loop().time()
+        if self._asking is None or (self._asking.done() and now_s - self._asked_at_s > _GOOD_FOR_S):
+            self._asked_at_s = now_s
+            self._asking = asyncio.create_task(self._ask(), name="ask for workers")
+        await asyncio.wait([self._asking], timeout=within_s)
+        return not self._asking.done() or self._asking.result()
+
+    async def stop(self) -> None:
+        """Waits until nothing is asked any more: within seconds."""
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
+
+    async def _ask(self) -> bool:
+        admin = AIOKafkaAdminClient(**self._cluster.options(), request_timeout_ms=_ANSWER_MS)
+        try:
+            await admin.start()
+            (answer,) = await admin.describe_consumer_groups([GROUP])
+        except GroupCoordinatorNotAvailableError:  # a cluster that has had no group yet
+            return False
+        except (KafkaError, OSError):
+            return True
+        finally:
+            await admin.close()
+        ((_, _, _, _, _, members, *_),) = answer.groups  # type: ignore[attr-defined]
+        return bool(members)
