@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 from typing_extensions import override
@@ -35,6 +35,7 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
+from headwater.streams.authoring.looking import LookedInto, Question
 from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode
 
@@ -42,11 +43,13 @@ if TYPE_CHECKING:
     from headwater.gateway.client.requests import Answered
     from headwater.gateway.client.session import Session
 
+A = TypeVar("A")
+
 #: Rows that a request asks for: enough that most histories are one request.
 _PAGE_SIZE: Final = 100
 
 
-class InstanceHandle(Steered[InstanceStatus]):
+class InstanceHandle(Steered[InstanceStatus], LookedInto):
     """An instance, by its id. To have a handle does not mean that there is such an instance."""
 
     def __init__(self, session: "Session", workflow_name: str, instance_id: str) -> None:
@@ -85,6 +88,16 @@ class InstanceHandle(Steered[InstanceStatus]):
             if found.status is not RunStatus.TERMINATED:
                 raise
             return found
+
+    @override
+    async def ask(self, question: Question[A]) -> A:
+        return await self._session.read(
+            f"{self._path}/graph/{question.path}",
+            question.answer,
+            dict(question.numbers),
+            body=None if question.texts is None else members(**question.texts),
+            instance=self._key,
+        )
 
     async def retry(self, from_step: str | None = None) -> InstanceStatus:
         """Begins a new run of an errored instance that keeps what was done.

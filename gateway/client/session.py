@@ -30,14 +30,26 @@ class Session:
         self._positions = Positions()
 
     async def read(
-        self, path: str, kind: type[T], query: Query | None = None, *, instance: str | None = None
+        self,
+        path: str,
+        kind: type[T],
+        query: Query | None = None,
+        *,
+        body: str | None = None,
+        instance: str | None = None,
     ) -> T:
-        """Reads, no earlier than what was written here.
+        """Reads, no earlier than what was written here; a question with a body is posted.
 
         Errors: every ClientError.
         """
         asked = asked_for({**(query or {}), "min_position": self._positions.seen(instance)})
-        request = Request(method="GET", path=path, repeat=Repeat.READ, query=asked)
+        request = Request(
+            method="GET" if body is None else "POST",
+            path=path,
+            repeat=Repeat.READ,
+            query=asked,
+            body=None if body is None else body.encode(),
+        )
         answer = await self.transport.send(request)
         return read(answer.body, kind, self.transport.url)
 

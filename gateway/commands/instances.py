@@ -6,6 +6,7 @@ import click
 
 from headwater.gateway.commands.instance_changes import CHANGES
 from headwater.gateway.commands.instance_logs import log_options, show_logs
+from headwater.gateway.commands.instance_looks import LOOKS
 from headwater.gateway.commands.instance_words import (
     LEVEL_STYLES,
     LOG_WIDTHS,
@@ -49,6 +50,7 @@ _PAGE_MAX: Final = 100
         'headwater instances create -w order --params \'{"sku": "x"}\'',
         "headwater instances send-event -w order -i order-1 --type approval",
         "headwater instances retry -w order -i order-1           go on after an error",
+        "headwater instances explain -w review -i review-1       why a graph waits",
     )
     + ENVIRONMENT
 )
@@ -191,5 +193,5 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 
 
 instances.add_command(show_logs)
-for _change in CHANGES:
-    instances.add_command(_change)
+for _command in (*CHANGES, *LOOKS):
+    instances.add_command(_command)

@@ -22,6 +22,7 @@ from headwater.schemas.failures import (
     INSTANCE_NOT_FOUND,
     INSTANCE_TERMINAL,
     STEP_NOT_FOUND,
+    TOKEN_NOT_FOUND,
     WORKFLOW_NOT_FOUND,
     ClientError,
 )
@@ -54,6 +55,7 @@ _NEXT: Final[Mapping[str, str]] = {
     INSTANCE_NOT_ERRORED: "`headwater instances restart` begins a new run of any instance",
     "RUN_NOT_FOUND": "`headwater instances get` names the current run; the first is 0",
     STEP_NOT_FOUND: "`headwater instances history` shows the keys of steps",
+    TOKEN_NOT_FOUND: "`headwater instances tokens` shows those that live",
     "invalid_cursor": "leave out --cursor to begin anew",
 }
 

@@ -63,6 +63,9 @@ _null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 _Value: TypeAlias = Annotated[
     msgspec.Raw, msgspec.Meta(description="Any JSON, of at most 1 MiB; null by default.")
 ]
+_absent: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
+#: A token, node or transition of a graph, which is looked for later.
+_Ref: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX)]
 
 
@@ -160,6 +163,30 @@ class Retry(Body, frozen=True, kw_only=True):
     def check(self, at: str = "") -> None:
         if "\0" in (self.from_step or ""):
             raise _invalid(f"{at}fromStep", "expected a step's key without NUL")
+
+
+class RoutingAsked(Body, frozen=True, kw_only=True):
+    """A token, or a node, and the output with which it would complete."""
+
+    token: _Ref | None = None
+    node: _Ref | None = None
+    output: Annotated[
+        msgspec.Raw, msgspec.Meta(description="Any JSON; without it nothing is mapped.")
+    ] = _absent
+
+    @override
+    def check(self, at: str = "") -> None:
+        if (self.token is None) is (self.node is None):
+            raise _invalid(f"{at}token", "expected a token or a node, found both or neither")
+        if self.output:
+            _check_value("invalid_body", f"{at}output", self.output)
+
+
+class SynchronizationAsked(Body, frozen=True, kw_only=True):
+    """A token, and the transition by which it would come to where branches meet."""
+
+    token: _Ref
+    transition: _Ref
 
 
 class Tick(Body, frozen=True, kw_only=True, omit_defaults=True):

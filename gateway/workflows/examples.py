@@ -106,3 +106,103 @@ TAIL: Final = (
     'event: status\nid: 123\ndata: {"status":"waiting","runNumber":0}\n\n'
     'event: end\nid: 130\ndata: {"status":"complete","output":{"price":125},"runNumber":0}\n\n'
 )
+
+_AS_OF: Final[dict[str, Any]] = {
+    "workflowName": "review",
+    "instanceId": "review-1",
+    "runNumber": 0,
+    "status": "active",
+    "sequence": 14,
+    "at": _AT,
+}
+_TOKEN: Final[dict[str, Any]] = {
+    "id": "2",
+    "nodeRef": "vote",
+    "status": "dispatched",
+    "pathId": "root.start.1",
+    "parentTokenId": "0",
+    "transitionRef": "ask",
+    "fork": "0/judges",
+    "siblingGroup": "judges",
+    "branchIndex": 1,
+    "branchTotal": 2,
+    "iterationCounts": {"ask": 1},
+    "attempts": 0,
+    "waitsFor": {"what": "task"},
+}
+TOKENS: Final[dict[str, Any]] = {**_AS_OF, "tokens": [_TOKEN], "total": 1}
+_CAME: Final[dict[str, Any]] = {"type": "MARK_WAITING", "token_id": "3"}
+_COUNTS: Final[dict[str, Any]] = {"total": 2, "completed": 1, "failed": 0, "terminal": 1}
+_CHECKED: Final[dict[str, Any]] = {
+    "type": "decision.sync.check_condition",
+    "token_id": "3",
+    "node_ref": "tally",
+    "payload": {"transition": "meet", "strategy": "m_of_n:2", **_COUNTS},
+}
+_SIMULATED: Final[dict[str, Any]] = {
+    **_AS_OF,
+    "token": _TOKEN,
+    "decisions": [_CAME],
+    "trace": [_CHECKED],
+    "wouldBe": "active",
+}
+ROUTED: Final[dict[str, Any]] = {
+    **_SIMULATED,
+    "fires": [{"transitionRef": "meet", "toNodeRef": "tally", "tokens": 1}],
+}
+JOINED: Final[dict[str, Any]] = {
+    **_SIMULATED,
+    "transitionRef": "meet",
+    "strategy": "m_of_n:2",
+    "decision": "MARK_WAITING",
+    "counts": _COUNTS,
+}
+_SAYS: Final = "Branch 1 runs 'vote' (token 2)."
+EXPLAINED: Final[dict[str, Any]] = {
+    **_AS_OF,
+    "says": [_SAYS],
+    "joins": [
+        {
+            "nodeRef": "tally",
+            "transitionRef": "meet",
+            "siblingGroup": "judges",
+            "fork": "0/judges",
+            "strategy": "m_of_n:2",
+            "total": 2,
+            "needed": 2,
+            "arrivedCount": 1,
+            "missingCount": 1,
+            "missingBy": {"running": 1},
+            "arrived": [{"branchIndex": 0, "tokenId": "3", "arrivedAt": _AT}],
+            "missing": [
+                {
+                    "branchIndex": 1,
+                    "why": "running",
+                    "says": _SAYS,
+                    "tokenId": "2",
+                    "nodeRef": "vote",
+                    "status": "dispatched",
+                }
+            ],
+            "dueAt": None,
+            "onTimeout": None,
+            "says": [_SAYS],
+        }
+    ],
+    "waitingFor": {"task": 1, "siblings": 1},
+}
+TRACED: Final[dict[str, Any]] = {
+    **_AS_OF,
+    "decided": [
+        {
+            "sequence": 11,
+            "lastSequence": 14,
+            "at": _AT,
+            "events": ["TokenCompleted", "BranchChanged", "TokensCreated", "TokenArrived"],
+            "decisions": [_CAME],
+            "trace": [{**_CHECKED, "sequence": 14}],
+            "same": True,
+        }
+    ],
+    "nextFrom": 15,
+}

@@ -23,7 +23,7 @@ _KEYS: Final[list[dict[str, list[str]]]] = [{"workflowKey": []}, {"workflowKeyHe
 _TICK_KEY: Final[list[dict[str, list[str]]]] = [{"tickKey": []}]
 
 #: Problems of routes with a body, of those that read and of those that write.
-_OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
+OF_BODIES: Final = ("invalid_body", "bad_request", "body_timeout", "body_too_large", "overloaded")
 _OF_READS: Final = ("store_unavailable", "position_not_reached")
 _OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
 
@@ -64,13 +64,13 @@ def writes(
         200: _answer(answer, example, "As asked."),
         202: _answer(answer, example, _LAGS),
     }
-    return _described(policy, answers, (*_OF_BODIES, *_OF_WRITES, *problems))
+    return _described(policy, answers, (*OF_BODIES, *_OF_WRITES, *problems))
 
 
 def drives(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
     """Describes the route that drives a worker."""
     answers = {200: _answer(answer, example, "As asked.")}
-    return _described(Policy.TICK, answers, (*_OF_BODIES, *problems))
+    return _described(Policy.TICK, answers, (*OF_BODIES, *problems))
 
 
 def _described(

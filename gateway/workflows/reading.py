@@ -52,6 +52,10 @@ class Reading:
             )
         return self._freshness.applied()
 
+    def applied(self) -> Positions:
+        """Which positions there are, as far as is known."""
+        return self._freshness.applied()
+
     async def names(self, wanted: Positions) -> Response[bytes]:
         """The workflows that there are."""
         applied = await self.fresh(wanted)

@@ -21,6 +21,8 @@ from headwater.gateway.workflows.entrance import (
     LimitedBodies,
 )
 from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.introspection_routes import looks
+from headwater.gateway.workflows.looking import Looking, RunLog
 from headwater.gateway.workflows.parameters import (
     BATCH,
     BATCH_ID,
@@ -59,6 +61,7 @@ class WorkflowPorts:
 
     commands: Commands
     workflows: Workflows
+    runs: RunLog
     hooks: WorkflowHooks
     new_id: Callable[[], str]
 
@@ -84,6 +87,7 @@ class WorkflowService:
         )
         self._bodies = bodies
         self._reading = Reading(ports.workflows, self._freshness)
+        self._looking = Looking(self._reading, ports.workflows, ports.runs)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness)
 
     @asynccontextmanager
@@ -131,6 +135,7 @@ class WorkflowService:
         """The routes of one instance, by what follows its id."""
         return [
             *reads_of_instance(self._reading),
+            *looks(self._looking),
             *[steering(self._writing, verb) for verb in VERBS],
             retry(self._writing),
             events(self._entrance, self._writing, self._ports.new_id),

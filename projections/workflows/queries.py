@@ -36,7 +36,17 @@ from headwater.schemas.answers import Event, InstanceListed, LogLine, Step, Toke
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
-__all__ = ["CHANGES_MAX", "Changed", "Changes", "Order", "Page", "Placed", "RunKey", "Workflows"]
+__all__ = [
+    "CHANGES_MAX",
+    "Beginning",
+    "Changed",
+    "Changes",
+    "Order",
+    "Page",
+    "Placed",
+    "RunKey",
+    "Workflows",
+]
 
 Order: TypeAlias = Literal["asc", "desc"]
 R = TypeVar("R", bound=msgspec.Struct)
@@ -49,6 +59,17 @@ _NUMBER_MAX: Final = 2**63 - 1
 _OFFSET_MAX: Final = 10**15 - 2
 #: Rows of one answer to who follows a run.
 CHANGES_MAX: Final = 500
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """Where in the history the first record lies that the state of a run comes from.
+
+    Shape:  run_number is that of the run; the record may be of one that it retries.
+    """
+
+    run_number: int
+    partition: int
+    offset: int
 
 
 # --- places: what a cursor holds, named as the query's parameters -------------------------------
@@ -128,6 +149,15 @@ class Workflows:
             statement("workflow_instance"), workflow_name=workflow_name, instance_id=instance_id
         )
         return instance_of(rows[0]) if rows else None
+
+    async def beginning(self, workflow_name: str, instance_id: str) -> Beginning | None:
+        """Where the current run begins in the history; None when there is none (yet)."""
+        rows = await self._reader.answers(
+            statement("workflow_run_beginning"),
+            workflow_name=workflow_name,
+            instance_id=instance_id,
+        )
+        return Beginning(**rows[0]) if rows else None
 
     async def steps(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None

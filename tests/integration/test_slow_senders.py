@@ -25,7 +25,7 @@ from headwater.projections.workflows.queries import Workflows
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
-from tests.unit.gateway.workflow_fakes import MemoryCommands
+from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
 
 BODY = b'{"type":"daily","user":{"user_id":"terra-1","reference_id":"user_1"},"data":[]}'
 LARGE = 10 * 1024 * 1024
@@ -82,6 +82,7 @@ async def served() -> AsyncIterator[Connect]:
         workflows=WorkflowPorts(
             commands=MemoryCommands(),
             workflows=Workflows(postgres),
+            runs=MemoryRuns(),
             hooks=WorkflowHooks(),
             new_id=lambda: f"id-{next(numbers)}",
         ),

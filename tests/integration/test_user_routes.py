@@ -28,7 +28,7 @@ from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.terra import StandIn, Taken
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, USER, key_set, token
 from tests.unit.gateway.problem_contract import assert_problem
-from tests.unit.gateway.workflow_fakes import MemoryCommands, instance, reply
+from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns, instance, reply
 
 Connect = Callable[..., None]
 
@@ -86,6 +86,7 @@ class House:
             workflows=WorkflowPorts(
                 commands=self.commands,
                 workflows=self.instances,  # type: ignore[arg-type]
+                runs=MemoryRuns(),
                 hooks=WorkflowHooks(),
                 new_id=lambda: "unused",
             ),

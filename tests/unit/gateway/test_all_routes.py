@@ -33,7 +33,7 @@ from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.problem_contract import assert_problem
-from tests.unit.gateway.workflow_fakes import MemoryCommands
+from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
 
 #: Who is let in where; what is not named here asks for no key.
 KEYS = {
@@ -95,6 +95,7 @@ def application(folder: Path) -> Litestar:
         workflows=WorkflowPorts(
             commands=MemoryCommands(),
             workflows=Workflows(reader),
+            runs=MemoryRuns(),
             hooks=WorkflowHooks(),
             new_id=lambda: f"id-{next(numbers)}",
         ),

@@ -32,7 +32,7 @@ from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.problem_contract import assert_problem
-from tests.unit.gateway.workflow_fakes import MemoryCommands, reply
+from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns, reply
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 TICK_KEY = {"x-api-key": "the-tick-key"}
@@ -50,6 +50,11 @@ ROUTES: list[tuple[str, str, bytes]] = [
     ("GET", ORDER, b""),
     ("GET", f"{ORDER}/history", b""),
     ("GET", f"{ORDER}/events-stream", b""),
+    ("GET", f"{ORDER}/graph/tokens", b""),
+    ("GET", f"{ORDER}/graph/explain", b""),
+    ("GET", f"{ORDER}/graph/trace", b""),
+    ("POST", f"{ORDER}/graph/simulate-routing", b'{"node":"a"}'),
+    ("POST", f"{ORDER}/graph/simulate-synchronization", b'{"token":"0","transition":"a"}'),
     ("POST", ORDERS, b"{}"),
     ("POST", f"{ORDERS}/batch", b'{"instances":[{"id":"a"}]}'),
     ("POST", f"{ORDER}/pause", b""),
@@ -60,8 +65,8 @@ ROUTES: list[tuple[str, str, bytes]] = [
     ("POST", f"{ORDER}/events", b'{"type":"go"}'),
     ("POST", f"{BASE}/_runner/tick", b""),
 ]
-READS = [route for route in ROUTES if route[0] == "GET"]
-WRITES = [route for route in ROUTES if route[0] == "POST" and "tick" not in route[1]]
+READS = [route for route in ROUTES if route[0] == "GET" or "simulate" in route[1]]
+WRITES = [route for route in ROUTES[:-1] if route not in READS]
 
 
 def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> Client:
@@ -79,6 +84,7 @@ def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> 
         workflows=WorkflowPorts(
             commands=commands,
             workflows=Workflows(reader),
+            runs=MemoryRuns(),
             hooks=hooks,
             new_id=lambda: f"id-{next(numbers)}",
         ),

@@ -1,13 +1,13 @@
 """What the workflow service speaks to, in memory: commands with scripted outcomes, and rows."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from headwater.projections.workflows.answers import Changed, Changes, Placed, instance_of, status_of
 from headwater.schemas.answers import StatusOfRun
-from headwater.schemas.history import ReplySent
+from headwater.schemas.history import HistoryAppended, ReplySent
 from headwater.streams.workflows.client import Addressed
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
@@ -79,6 +79,19 @@ def instance(**changes: object) -> Placed:
 
 def status(**changes: object) -> StatusOfRun:
     return status_of(row(**changes))
+
+
+class MemoryRuns:
+    """The records of runs, by the keys of their instances."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[HistoryAppended]] = {}
+
+    async def read(
+        self, _partition: int, _start: int, key: str
+    ) -> AsyncGenerator[list[HistoryAppended]]:
+        for record in self.records.get(key, []):
+            yield [record]
 
 
 class MemoryTail:

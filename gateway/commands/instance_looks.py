@@ -1,0 +1,290 @@
+"""`headwater instances …`: looking into instances of graphs, as they are or were."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.options import examples, json_option
+from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.times import moment
+from headwater.gateway.commands.workflow_service import (
+    ENVIRONMENT,
+    Service,
+    id_option,
+    service_options,
+    workflow_option,
+)
+
+if TYPE_CHECKING:
+    from headwater.gateway.client import Client
+    from headwater.schemas.introspection import (
+        AsOf,
+        Explanation,
+        LiveToken,
+        Simulated,
+        SimulatedRouting,
+        SimulatedSynchronization,
+        TokensPage,
+        TracedDecision,
+        WaitsFor,
+    )
+
+_at_option: Final = click.option(
+    "--at",
+    type=click.IntRange(min=0),
+    metavar="SEQUENCE",
+    help="As it was after this event of its run. Default: as it is now.",
+)
+_TOKEN_COLUMNS: Final = ("token", "node", "status", "branch", "attempts", "waits for")
+_TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
+
+
+@click.command(
+    "tokens",
+    epilog=examples(
+        "headwater instances tokens -w review -i review-1",
+        "headwater instances tokens -w review -i review-1 --at 12      as it was then",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@_at_option
+@json_option
+@service_options
+def tokens(
+    service: Service, workflow: str, instance_id: str, at: int | None, as_json: bool
+) -> None:
+    """Show the tokens of a graph that live, and what each waits for."""
+
+    async def ask(client: "Client") -> "TokensPage":
+        return await client.workflow(workflow).get(instance_id).introspect_tokens(at)
+
+    found = service.ask(ask)
+    if as_json:
+        print_json(_plain(found))
+        return
+    rows = [_token_row(each) for each in found.tokens]
+    print_rows(rows, _TOKEN_COLUMNS, title=_title(found))
+
+
+@click.command(
+    "explain",
+    epilog=examples(
+        "headwater instances explain -w review -i review-1             why does it wait?",
+        "headwater instances explain -w review -i review-1 --at 12",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@_at_option
+@json_option
+@service_options
+def explain(
+    service: Service, workflow: str, instance_id: str, at: int | None, as_json: bool
+) -> None:
+    """Say why an instance of a graph stands where it stands.
+
+    Of each join that waits: who has arrived, who has not and why not, when its time is over and
+    what happens then.
+    """
+
+    async def ask(client: "Client") -> "Explanation":
+        return await client.workflow(workflow).get(instance_id).explain(at)
+
+    found = service.ask(ask)
+    if as_json:
+        print_json(_plain(found))
+        return
+    for line in found.says:
+        click.echo(line)
+
+
+@click.command(
+    "simulate-routing",
+    epilog=examples(
+        "headwater instances simulate-routing -w review -i review-1 --token 3",
+        "headwater instances simulate-routing -w review -i review-1 --node vote \\",
+        '    --output \'{"vote": "yes"}\' --at 12',
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@click.option("--token", help="The token that would complete.")
+@click.option("--node", help="In place of a token: the one at this node.")
+@click.option("--output", type=JsonArgument(), help="What its task would give; @FILE, or -.")
+@_at_option
+@json_option
+@service_options
+def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    token: str | None,
+    node: str | None,
+    output: Given | None,
+    at: int | None,
+    as_json: bool,
+) -> None:
+    """Say what would follow if a token completed. Nothing is changed.
+
+    Without --output nothing is mapped: conditions see the context as it stands.
+    """
+    if (token is None) is (node is None):
+        raise click.UsageError("expected --token or --node, found both or neither")
+
+    async def ask(client: "Client") -> "SimulatedRouting":
+        more = {} if output is None else {"output": output.value}
+        instance = client.workflow(workflow).get(instance_id)
+        return await instance.simulate_routing(token, node=node, at=at, **more)
+
+    found = service.ask(ask)
+    if as_json:
+        print_json(_plain(found))
+        return
+    rows = [
+        {"transition": each.transition_ref, "to": each.to_node_ref, "tokens": each.tokens}
+        for each in found.fires
+    ]
+    print_rows(rows, ("transition", "to", "tokens"), title=_title(found))
+    if not rows:
+        say(f"Token {found.token.id} would lead nowhere from {found.token.node_ref}.")
+    _say_end(found)
+
+
+@click.command(
+    "simulate-synchronization",
+    epilog=examples(
+        "headwater instances simulate-synchronization -w review -i review-1 --token 3 \\",
+        "    --transition meet",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@click.option("--token", required=True, help="The token that would come.")
+@click.option("--transition", required=True, metavar="REF", help="By which it would come.")
+@_at_option
+@json_option
+@service_options
+def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    token: str,
+    transition: str,
+    at: int | None,
+    as_json: bool,
+) -> None:
+    """Say what a join would decide if a token came to it. Nothing is changed."""
+
+    async def ask(client: "Client") -> "SimulatedSynchronization":
+        instance = client.workflow(workflow).get(instance_id)
+        return await instance.simulate_synchronization(token, transition, at=at)
+
+    found = service.ask(ask)
+    if as_json:
+        print_json(_plain(found))
+        return
+    counts = _plain(found.counts) if found.counts else {}
+    row = {"decision": found.decision, "strategy": found.strategy, **counts}
+    rows = [{"field": name, "value": value} for name, value in row.items()]
+    print_rows(rows, ("field", "value"), title=_title(found))
+    _say_end(found)
+
+
+@click.command(
+    "trace",
+    epilog=examples(
+        "headwater instances trace -w review -i review-1",
+        "headwater instances trace -w review -i review-1 --from 10 --to 20",
+        "headwater instances trace -w review -i review-1 --json     with the decisions, whole",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Decisions that begin with this event, or later.")  # fmt: skip
+@click.option("--to", "last", type=click.IntRange(min=0), help="The last event to look at.")
+@json_option
+@service_options
+def trace(
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    first: int,
+    last: int | None,
+    as_json: bool,
+) -> None:
+    """Show how the decisions of a graph came about: each is made again from the history."""
+
+    async def ask(client: "Client") -> "list[TracedDecision]":
+        instance = client.workflow(workflow).get(instance_id)
+        return [each async for each in instance.trace(first, last)]
+
+    found = service.ask(ask)
+    if as_json:
+        print_json([_plain(each) for each in found])
+        return
+    rows = [_trace_row(told, each) for each in found for told in each.trace]
+    print_rows(rows, _TRACE_COLUMNS, title=f"{workflow}/{instance_id}")
+    for each in found:
+        if not each.same:
+            say(f"Another release decided otherwise at {each.sequence}: its events alone are told.")
+
+
+def _plain(found: object) -> Any:  # noqa: ANN401 (JSON)
+    import msgspec  # noqa: PLC0415 (loads more than --help needs)
+
+    return msgspec.to_builtins(found)
+
+
+def _title(found: "AsOf") -> str:
+    return (
+        f"{found.workflow_name}/{found.instance_id}, run {found.run_number}, as of sequence "
+        f"{found.sequence} ({moment(found.at)})"
+    )
+
+
+def _token_row(token: "LiveToken") -> dict[str, Any]:
+    alone = token.fork is None
+    return {
+        "token": token.id,
+        "node": token.node_ref,
+        "status": token.status,
+        "branch": None if alone else f"{token.branch_index} of {token.branch_total}",
+        "attempts": token.attempts or None,
+        "waits for": _waits(token.waits_for),
+    }
+
+
+def _waits(waits: "WaitsFor") -> str:
+    child = f" {waits.child_workflow_name}/{waits.child_instance_id}"
+    until = f", until {moment(waits.until)}" if waits.until else ""
+    return f"{waits.what}{child if waits.child_instance_id else ''}{until}"
+
+
+def _say_end(found: "Simulated") -> None:
+    why = f": {found.error.name}: {found.error.message}" if found.error else ""
+    say(f"The run would be {found.would_be}{why}. With --json all decisions are there.")
+
+
+def _trace_row(told: dict[str, Any], decided: "TracedDecision") -> dict[str, Any]:
+    return {
+        "sequence": told["sequence"],
+        "at": moment(decided.at),
+        "what": told["type"],
+        "token": told["token_id"],
+        "node": told["node_ref"],
+        "payload": told["payload"],
+    }
+
+
+LOOKS: Final = (tokens, explain, routing, synchronization, trace)

@@ -1,0 +1,180 @@
+"""The routes by which instances of graphs are looked into. None of them changes anything."""
+
+from typing import Annotated, Final, TypeAlias
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, QueryParameter
+
+from headwater.gateway.workflows import examples
+from headwater.gateway.workflows.bodies import RoutingAsked, SynchronizationAsked, text
+from headwater.gateway.workflows.looking import Looking, shown
+from headwater.gateway.workflows.openapi import OF_BODIES, reads
+from headwater.gateway.workflows.parameters import Named, Position
+from headwater.processors.graph.explaining import explain
+from headwater.processors.graph.introspection import (
+    introspect_tokens,
+    simulate_routing,
+    simulate_synchronization,
+)
+from headwater.schemas import introspection
+from headwater.schemas.failures import (
+    INSTANCE_NOT_FOUND,
+    INSTANCE_TERMINAL,
+    NODE_NOT_FOUND,
+    NOT_A_GRAPH,
+    SEQUENCE_NOT_FOUND,
+    TOKEN_NOT_FOUND,
+    TRANSITION_NOT_FOUND,
+)
+from headwater.streams.authoring.looking import TOKENS_MAX
+
+#: The largest number that an event can have.
+_NUMBER_MAX: Final = 2**63 - 1
+_PROBLEMS: Final = (
+    INSTANCE_NOT_FOUND,
+    NOT_A_GRAPH,
+    SEQUENCE_NOT_FOUND,
+    "broker_unavailable",
+    "overloaded",
+)
+_AS_OF: Final = (
+    "Of the current run as it was after its event `at`; without it, as it is now. Read from the "
+    "history in Kafka, so it is no older than what was answered before. Nothing is changed."
+)
+
+
+def _number(name: str, description: str) -> QueryParameter:
+    return QueryParameter(name=name, ge=0, le=_NUMBER_MAX, description=description)
+
+
+At: TypeAlias = Annotated[
+    int | None, _number("at", "Number of an event of the current run; the first is 0.")
+]
+After: TypeAlias = Annotated[
+    int | None, _number("after", "Only tokens with greater numbers: the cursor of a page.")
+]
+Tokens: TypeAlias = Annotated[
+    int, QueryParameter(name="pageSize", ge=1, le=TOKENS_MAX, description="How many, at most.")
+]
+First: TypeAlias = Annotated[
+    int, _number("from", "Decisions that begin with this event, or later.")
+]
+Last: TypeAlias = Annotated[int | None, _number("to", "The last event that is looked at.")]
+
+
+def looks(looking: Looking) -> list[HTTPRouteHandler]:
+    """Looking into an instance as it is, or was."""
+
+    @get(
+        "/graph/tokens",
+        operation_id="introspectTokens",
+        summary="The tokens of a graph that live",
+        description=f"Where each is, and what it waits for. {_AS_OF}",
+        **reads(introspection.TokensPage, examples.TOKENS, *_PROBLEMS),
+    )
+    async def get_tokens(
+        workflow: Named,
+        instance_id: Named,
+        position: Position,
+        at: At = None,
+        after: After = None,
+        page_size: Tokens = TOKENS_MAX,
+    ) -> Response[bytes]:
+        past, positions = await looking.past(workflow, instance_id, position, at)
+        behind = -1 if after is None else after
+        return shown(introspect_tokens(past, after=behind, limit=page_size), positions)
+
+    @get(
+        "/graph/explain",
+        operation_id="explainInstance",
+        summary="Why a graph stands where it stands",
+        description="Of each join that waits: who has arrived, who has not and why not, when its "
+        f"time is over and what happens then; as data and in sentences. {_AS_OF}",
+        **reads(introspection.Explanation, examples.EXPLAINED, *_PROBLEMS),
+    )
+    async def get_explanation(
+        workflow: Named, instance_id: Named, position: Position, at: At = None
+    ) -> Response[bytes]:
+        past, positions = await looking.past(workflow, instance_id, position, at)
+        return shown(explain(past), positions)
+
+    @get(
+        "/graph/trace",
+        operation_id="traceInstance",
+        summary="How the decisions of a graph came about",
+        description="Each is made again from the state before it: what the planners decided and "
+        "what they looked at. Where `same` is false another release has decided otherwise.",
+        **reads(introspection.TracePage, examples.TRACED, *_PROBLEMS),
+    )
+    async def get_trace(
+        workflow: Named,
+        instance_id: Named,
+        position: Position,
+        first: First = 0,
+        last: Last = None,
+    ) -> Response[bytes]:
+        tracing, positions = await looking.trace(workflow, instance_id, position, first, last)
+        return shown(tracing.page(), positions)
+
+    return [get_tokens, get_explanation, get_trace, *_simulations(looking)]
+
+
+def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
+    """What would follow."""
+
+    @post(
+        "/graph/simulate-routing",
+        operation_id="simulateRouting",
+        summary="What would follow if a token completed",
+        description="Which transitions would fire, all that would be decided, and how the run "
+        f"would stand. {_AS_OF}",
+        **reads(
+            introspection.SimulatedRouting,
+            examples.ROUTED,
+            *_PROBLEMS,
+            *OF_BODIES,
+            TOKEN_NOT_FOUND,
+            NODE_NOT_FOUND,
+            INSTANCE_TERMINAL,
+        ),
+    )
+    async def post_routing(
+        workflow: Named,
+        instance_id: Named,
+        data: JSONBody[RoutingAsked],
+        position: Position,
+        at: At = None,
+    ) -> Response[bytes]:
+        past, positions = await looking.past(workflow, instance_id, position, at)
+        output = text(data.output) or None
+        found = simulate_routing(past, token=data.token, node=data.node, output=output)
+        return shown(found, positions)
+
+    @post(
+        "/graph/simulate-synchronization",
+        operation_id="simulateSynchronization",
+        summary="What a join would decide if a token came",
+        description=f"Its counts, and what would follow. {_AS_OF}",
+        **reads(
+            introspection.SimulatedSynchronization,
+            examples.JOINED,
+            *_PROBLEMS,
+            *OF_BODIES,
+            TOKEN_NOT_FOUND,
+            TRANSITION_NOT_FOUND,
+            INSTANCE_TERMINAL,
+        ),
+    )
+    async def post_synchronization(
+        workflow: Named,
+        instance_id: Named,
+        data: JSONBody[SynchronizationAsked],
+        position: Position,
+        at: At = None,
+    ) -> Response[bytes]:
+        past, positions = await looking.past(workflow, instance_id, position, at)
+        found = simulate_synchronization(past, token=data.token, transition=data.transition)
+        return shown(found, positions)
+
+    return [post_routing, post_synchronization]
