@@ -77,7 +77,8 @@ class _Counting:
         for record in records:
             of = key_of_record(record.key or b"")
             if self._claims is None:
-                self.is_gone = record.offset != self._start or record.value is None
+                is_first = record.offset == self._start and of == self._key
+                self.is_gone = not is_first or record.value is None
                 if self.is_gone:
                     return
                 self._claims = Claims(decode(record.value, HistoryAppended).epoch)

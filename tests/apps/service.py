@@ -144,3 +144,62 @@ judged = GraphWorkflow(
     ],
     output_mapping={"votes": "state.votes"},
 )
+
+
+@task("cast")
+async def cast(given: dict[str, Any]) -> dict[str, Any]:
+    """Votes; who is `late` has to be asked again, and a `bad` one fails the run the first time."""
+    if given["voter"] == "late":
+        raise RuntimeError("not at home")
+    if given["voter"] == "bad" and not await asyncio.to_thread(Path(given["file"]).exists):
+        raise NonRetryableError("no such voter")
+    return {"vote": given["voter"]}
+
+
+voting = GraphWorkflow(
+    name="voting",
+    initial_node_ref="start",
+    nodes=[
+        {"ref": "start", "task": "noop"},
+        {
+            "ref": "vote",
+            "task": "cast",
+            "retries": {"limit": 3, "delay": "1 hour", "backoff": "constant"},
+            "input_mapping": {"voter": "voter", "file": "input.file"},
+            "output_mapping": {"output.vote": "result.vote"},
+        },
+        {"ref": "aside", "task": "noop"},
+        {"ref": "count", "task": "noop"},
+    ],
+    transitions=[
+        {
+            "ref": "ask",
+            "from_node_ref": "start",
+            "to_node_ref": "vote",
+            "sibling_group": "voters",
+            "foreach": {"collection": "input.voters", "item_var": "voter"},
+        },
+        {
+            "ref": "abstain",
+            "from_node_ref": "vote",
+            "to_node_ref": "aside",
+            "priority": -1,
+            "condition": "voter == 'nobody'",
+        },
+        {
+            "ref": "meet",
+            "from_node_ref": "vote",
+            "to_node_ref": "count",
+            "synchronization": {
+                "strategy": "all",
+                "sibling_group": "voters",
+                "timeout_ms": 7_200_000,
+                "merge": {
+                    "source": "_branch.output.vote",
+                    "target": "output.votes",
+                    "strategy": "append",
+                },
+            },
+        },
+    ],
+)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from headwater import Client
 from tests.e2e.house import House, opened
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
@@ -151,7 +152,9 @@ def at_once(
 
 def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
     names = [each["name"] for each in api.get("/workflows").json()["workflows"]]
-    assert names == ["choosy", "echo", "flaky", "forgiving", "judged", "slow", "telling", "waiting"]
+    assert names == [
+        "choosy", "echo", "flaky", "forgiving", "judged", "slow", "telling", "voting", "waiting"
+    ]  # fmt: skip
 
 
 def test_an_instance_is_created_and_read_with_its_values_as_they_came(api: httpx.Client) -> None:
@@ -864,3 +867,102 @@ def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
     assert problem(again) in ((409, "INSTANCE_ID_ALREADY_EXISTS"), (503, "outcome_unknown"))
     house.wait(lambda: api.get(of("echo", name)).is_success, "the command to be carried out")
     assert until(api, "echo", name, "complete")["output"] == 1
+
+
+# -- looking into graphs
+
+
+def looked(api: httpx.Client, name: str, wanted: dict[str, int]) -> dict[str, Any]:
+    """The explanation of a graph, once its tokens wait for this."""
+    deadline = time.monotonic() + 15
+    while True:
+        found: dict[str, Any] = api.get(of("voting", name, "graph/explain")).json()
+        if found["waitingFor"] == wanted:
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Client) -> None:
+    name = create(api, "voting", {"voters": ["ada", "late", "nobody"], "file": ""})
+    found = looked(api, name, {"retry": 1, "siblings": 1})
+    (join,) = found["joins"]
+    assert [(each["branchIndex"], each["why"]) for each in join["missing"]] == [
+        (1, "retry"),
+        (2, "elsewhere"),
+    ]
+    assert "attempt 1 failed with RuntimeError: not at home" in join["missing"][0]["says"]
+    last = found["sequence"]
+    live = [
+        api.get(of("voting", name, "graph/tokens"), params={"at": at}).json()
+        for at in range(last + 1)
+    ]
+    assert [each["sequence"] for each in live] == list(range(last + 1))
+    assert sorted(each["status"] for each in live[-1]["tokens"]) == [
+        "pending",
+        "waiting_for_siblings",
+    ]
+    page = api.get(of("voting", name, "graph/tokens"), params={"pageSize": 1}).json()
+    rest = api.get(of("voting", name, "graph/tokens"), params={"after": page["cursor"]}).json()
+    assert (page["total"], page["tokens"] + rest["tokens"]) == (2, live[-1]["tokens"])
+    beyond = api.get(of("voting", name, "graph/tokens"), params={"at": last + 1})
+    assert problem(beyond) == (404, "SEQUENCE_NOT_FOUND")
+    assert f"expected 0 to {last}" in beyond.json()["detail"]
+    told = api.get(of("voting", name, "graph/trace"), params={"from": 2}).json()
+    assert all(each["same"] for each in told["decided"])
+    late = next(each["id"] for each in live[-1]["tokens"] if each["status"] == "pending")
+    asked = {"token": late, "output": {"vote": "late"}}
+    routed = api.post(of("voting", name, "graph/simulate-routing"), json=asked).json()
+    assert [each["transitionRef"] for each in routed["fires"]] == ["meet"]
+    assert "ACTIVATE_FAN_IN" in [each["type"] for each in routed["decisions"]]
+    asked = {"token": late, "transition": "meet"}
+    joined = api.post(of("voting", name, "graph/simulate-synchronization"), json=asked).json()
+    assert (joined["decision"], joined["counts"]["completed"]) == ("ACTIVATE_FAN_IN", 2)
+    assert looked(api, name, {"retry": 1, "siblings": 1}) == found
+
+
+def test_what_cannot_be_looked_into_is_a_problem(api: httpx.Client) -> None:
+    code, name = create(api, "waiting"), create(api, "voting", {"voters": ["late"], "file": ""})
+    looked(api, name, {"retry": 1})
+    assert problem(api.get(of("waiting", code, "graph/explain"))) == (409, "NOT_A_GRAPH")
+    assert problem(api.get(of("voting", "none", "graph/tokens"))) == (404, "INSTANCE_NOT_FOUND")
+    for body, found in (
+        ({"token": "9"}, (404, "TOKEN_NOT_FOUND")),
+        ({"node": "x"}, (404, "NODE_NOT_FOUND")),
+        ({}, (400, "invalid_body")),
+        ({"token": "1", "node": "vote"}, (400, "invalid_body")),
+    ):
+        asked = api.post(of("voting", name, "graph/simulate-routing"), json=body)
+        assert problem(asked) == found
+    where = of("voting", name, "graph/simulate-synchronization")
+    asked = api.post(where, json={"token": "1", "transition": "ask"})
+    assert problem(asked) == (404, "TRANSITION_NOT_FOUND")
+    api.post(of("voting", name, "terminate"))
+    asked = api.post(of("voting", name, "graph/simulate-routing"), json={"node": "vote"})
+    assert problem(asked) == (409, "INSTANCE_TERMINAL")
+
+
+def test_retried_and_restarted_graphs_are_looked_into_in_their_newest_run(
+    api: httpx.Client, house: House, tmp_path: Path
+) -> None:
+    file = tmp_path / "voter"
+    name = create(api, "voting", {"voters": ["ada", "bad", "late"], "file": str(file)})
+    until(api, "voting", name, "errored")
+    file.touch()
+    assert api.post(of("voting", name, "retry")).status_code == 200
+
+    async def told() -> None:
+        async with Client(base(house), headers=KEY) as client:
+            instance = client.workflow("voting").get(name)
+            begun = await instance.introspect_tokens(0)
+            assert begun.run_number == 1
+            assert {each.node_ref for each in begun.tokens} <= {"vote", "count"}
+            assert all([each.same async for each in instance.trace()])
+            node = await instance.simulate_routing(node="vote", output={"vote": None})
+            assert [each.to_node_ref for each in node.fires] == ["count"]
+
+    looked(api, name, {"retry": 1, "siblings": 2})
+    asyncio.run(told())
+    assert api.post(of("voting", name, "restart")).status_code == 200
+    again = looked(api, name, {"retry": 1, "siblings": 2})
+    assert (again["runNumber"], again["joins"][0]["arrivedCount"]) == (2, 2)

@@ -395,3 +395,88 @@ def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):
 def test_the_clock_of_the_house_is_the_default():
     assert at(Surroundings().clock()).year >= 2026
     assert click.Context(cli).find_object(Surroundings) is None
+
+
+# -- looking into graphs
+
+
+AS_OF = {
+    "workflowName": "order", "instanceId": "order-1", "runNumber": 0, "status": "active",
+    "sequence": 14, "at": "2026-11-21T13:59:59Z",
+}  # fmt: skip
+TOKEN = {
+    "id": "2", "nodeRef": "vote", "status": "pending", "pathId": "root.start.1",
+    "parentTokenId": "0", "transitionRef": "ask", "fork": "0/judges", "siblingGroup": "judges",
+    "branchIndex": 1, "branchTotal": 2, "iterationCounts": {}, "attempts": 1,
+    "waitsFor": {"what": "retry", "until": "2026-11-21T14:00:00Z"},
+}  # fmt: skip
+SIMULATED = {**AS_OF, "token": TOKEN, "decisions": [], "trace": [], "wouldBe": "complete"}
+
+
+def test_tokens_are_listed_as_of_an_event_over_pages():
+    network = Network(
+        answer({**AS_OF, "tokens": [TOKEN], "total": 2, "cursor": "2"}),
+        answer({**AS_OF, "tokens": [TOKEN | {"id": "3"}], "total": 2}),
+    )
+    found = headwater(network, "instances", "tokens", *ON, "--at", "14")
+    assert found.stdout.splitlines() == [
+        "# order/order-1, run 0, as of sequence 14 (2026-11-21 13:59:59 UTC)",
+        "token\tnode\tstatus\tbranch\tattempts\twaits for",
+        "2\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
+        "3\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
+    ]
+    assert queries(network.asked) == [
+        {"at": "14", "pageSize": "1000"},
+        {"at": "14", "pageSize": "1000", "after": "2"},
+    ]
+
+
+def test_a_graph_that_waits_is_explained_in_sentences():
+    explained = {**AS_OF, "says": ["It waits.", "For Bo."], "joins": [], "waitingFor": {"task": 1}}
+    assert headwater(Network(answer(explained)), "instances", "explain", *ON).stdout == (
+        "It waits.\nFor Bo.\n"
+    )
+    whole = headwater(Network(answer(explained)), "instances", "explain", *ON, "--json")
+    assert '"waitingFor": {"task": 1}' in whole.stdout
+    refused = problem(404, "SEQUENCE_NOT_FOUND", "at: expected 0 to 14, found 15")
+    beyond = headwater(Network(refused), "instances", "explain", *ON, "--at", "15")
+    assert "expected 0 to 14, found 15" in beyond.output
+
+
+def test_what_would_follow_is_asked_for_and_told():
+    fires = [{"transitionRef": "meet", "toNodeRef": "tally", "tokens": 1}]
+    network = Network(answer({**SIMULATED, "fires": fires}))
+    found = headwater(
+        network, *("instances", "simulate-routing", *ON, "--token", "2", "--output", '{"a": 1}')
+    )
+    assert found.stdout.splitlines()[1:] == ["transition\tto\ttokens", "meet\ttally\t1"]
+    assert "The run would be complete." in found.stderr
+    assert network.asked[0].content == b'{"token":"2","output":{"a":1}}'
+    counts = {"total": 2, "completed": 2, "failed": 0, "terminal": 2}
+    joined = {
+        **SIMULATED, "transitionRef": "meet", "strategy": "all", "decision": "ACTIVATE_FAN_IN",
+        "counts": counts,
+    }  # fmt: skip
+    found = headwater(
+        Network(answer(joined)),
+        *("instances", "simulate-synchronization", *ON, "--token", "2", "--transition", "meet"),
+    )
+    assert "decision\tACTIVATE_FAN_IN\n" in found.stdout
+    neither = headwater(Network(), "instances", "simulate-routing", *ON)
+    assert "expected --token or --node" in neither.output
+
+
+def test_a_trace_says_where_another_release_decided_otherwise():
+    told = {"type": "decision.routing.start", "token_id": "2", "node_ref": "vote", "payload": {}}
+    decided = {
+        "sequence": 3, "lastSequence": 5, "at": "2026-11-21T13:59:59Z", "events": [],
+        "decisions": [], "trace": [told | {"sequence": 3}], "same": False,
+    }  # fmt: skip
+    network = Network(answer({**AS_OF, "decided": [decided]}))
+    found = headwater(network, "instances", "trace", *ON, "--from", "3", "--to", "9")
+    assert found.stdout.splitlines()[1:] == [
+        "sequence\tat\twhat\ttoken\tnode\tpayload",
+        "3\t2026-11-21 13:59:59 UTC\tdecision.routing.start\t2\tvote\t{}",
+    ]
+    assert "decided otherwise at 3" in found.stderr
+    assert queries(network.asked) == [{"from": "3", "to": "9"}]
