@@ -63,7 +63,13 @@ CONFIG: Final[dict[str, Any]] = {
 }
 
 #: Params of the instances that exist; each is named as its workflow is.
-INSTANCES: Final = {"waiting": 1_000_000, "choosy": None, "telling": 3, "flaky": None}
+INSTANCES: Final = {
+    "waiting": 1_000_000,
+    "choosy": None,
+    "telling": 3,
+    "flaky": None,
+    "voting": {"voters": ["ada", "late", "nobody"], "file": ""},
+}
 STATUSES: Final = {"telling": "complete", "flaky": "errored", "choosy": "waiting"}
 #: Which of them a route is asked about, one after the other, so that all they have to tell shows.
 ASKED: Final = {
@@ -72,6 +78,11 @@ ASKED: Final = {
     "getHistory": ("telling", "flaky", "choosy"),
     "sendEvent": ("waiting", "telling"),
     "retryInstance": ("flaky", "waiting"),
+    "introspectTokens": ("voting", "telling"),
+    "explainInstance": ("voting", "telling"),
+    "traceInstance": ("voting",),
+    "simulateRouting": ("voting", "telling"),
+    "simulateSynchronization": ("voting",),
 }
 OF_OTHERS: Final = ("waiting", "telling")
 
