@@ -35,11 +35,13 @@ class AsOf(Answer, frozen=True, kw_only=True):
 class WaitsFor(Answer, frozen=True, kw_only=True):
     """What a token waits for, and until when if there is an end to it.
 
-    Shape:  what is dispatch (of its task), task (its result), retry, siblings or subworkflow.
+    Shape:  what is dispatch (of its task), task (its result), worker (who takes a job), retry,
+            siblings or subworkflow; `worker` has the job until then.
     """
 
     what: str
     until: datetime | None = None
+    worker: str | None = None
     child_workflow_name: str | None = None
     child_instance_id: str | None = None
 
@@ -141,9 +143,9 @@ class ArrivedBranch(Answer, frozen=True, kw_only=True):
 class MissingBranch(Answer, frozen=True, kw_only=True):
     """A branch that has not arrived, and why.
 
-    Shape:  why is running, dispatch, retry, siblings (it waits at a join itself), subworkflow, or
-            elsewhere: it has ended, and never comes. The token is the one that is furthest behind
-            in it, or the last one that it had.
+    Shape:  why is running, worker (nobody has taken its job), dispatch, retry, siblings (it waits
+            at a join itself), subworkflow, or elsewhere: it has ended, and never comes. The token
+            is the one that is furthest behind in it, or the last one that it had.
     """
 
     branch_index: int

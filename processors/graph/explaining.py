@@ -18,6 +18,7 @@ from headwater.schemas.introspection import (
     JoinExplained,
     MissingBranch,
 )
+from headwater.schemas.statuses import RunStatus
 
 #: Branches that are listed of a join, joins that are explained, and tokens that are named.
 LISTED_MAX: Final = 100
@@ -25,7 +26,7 @@ JOINS_MAX: Final = 20
 _NAMED_MAX: Final = 10
 #: What can be the reason that a branch has not arrived; of several tokens the first of these.
 _ELSEWHERE: Final = "elsewhere"
-_ORDER: Final = ("retry", "task", "dispatch", "subworkflow", "siblings")
+_ORDER: Final = ("retry", "worker", "task", "dispatch", "subworkflow", "siblings")
 _RUNNING: Final = {"task": "running"}
 
 
@@ -215,9 +216,12 @@ def _doing(past: Past, token: LiveToken) -> str:
     node, attempt = repr(token.node), token.attempts + 1
     until = f" until {_time(waits.until)}" if waits.until else ""
     match waits.what:
+        case "worker":
+            return f"waits for a worker that takes {node} (token {token.number})"
         case "task":
             again = f", which is attempt {attempt}" if attempt > 1 else ""
-            return f"runs {node}{again} (token {token.number})"
+            worker = f": {waits.worker!r} has it{until}" if waits.worker else ""
+            return f"runs {node}{again} (token {token.number}){worker}"
         case "retry":
             why = f" with {failure.name}: {failure.message}" if failure else ""
             return f"waits{until} to try {node} again: attempt {token.attempts} failed{why}"
@@ -227,8 +231,9 @@ def _doing(past: Past, token: LiveToken) -> str:
             child = f"{waits.child_workflow_name}/{waits.child_instance_id}"
             return f"waits for {child}, which {node} has started{until}"
         case _:
-            paused = "the run is paused" if past.run.status == "paused" else "others go first"
-            return f"has not begun {node}: {paused}"
+            paused = past.run.status is RunStatus.PAUSED
+            why = "the run is paused" if paused else "others go first"
+            return f"has not begun {node}: {why}"
 
 
 def _ended_says(number: int, ended: TokenView | None) -> str:

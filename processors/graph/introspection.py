@@ -103,8 +103,11 @@ def waits_for(run: GraphRun, token: LiveToken) -> WaitsFor:
                 child_workflow_name=None if child is None else child.workflow,
                 child_instance_id=None if child is None else child.instance_id,
             )
+        case _ if token.lease is not None:
+            until = moment_or_none(token.lease.until_ms)
+            return WaitsFor(what="task", until=until, worker=token.lease.worker)
         case _:
-            return WaitsFor(what="task")
+            return WaitsFor(what="task" if token.job is None else "worker")
 
 
 def shown_failure(failure: history.Failure | None) -> Failure | None:
@@ -209,7 +212,7 @@ def _chosen(
     there = (each for each in run.tokens.values() if each.node == node)
     able = (each.number for each in there if each.status is not _WAITS)
     number = min(able, default=None)
-    return draft, _made_up(draft, node or "") if number is None else run.tokens[number]
+    return _made_up(draft, node or "") if number is None else (draft, run.tokens[number])
 
 
 def _no_token(past: Past, token: str) -> Rejection:
@@ -223,10 +226,11 @@ def _no_token(past: Past, token: str) -> Rejection:
     )
 
 
-def _made_up(draft: Draft, node: str) -> LiveToken:
-    number = draft.run.created
-    draft.emit(TokensCreated(number, 1, node, None, None, ROOT, None, None, 0, 1, ()))
-    return draft.run.tokens[number]
+def _made_up(draft: Draft, node: str) -> tuple[Draft, LiveToken]:
+    """A token at a node, and a draft of a run that has it: what is taken back is not the token."""
+    run, graph = draft.run, draft.graph
+    draft.emit(TokensCreated(run.created, 1, node, None, None, ROOT, None, None, 0, 1, ()))
+    return Draft(draft.run, graph, draft.now_ms), draft.run.tokens[run.created - 1]
 
 
 def _way(draft: Draft, token: LiveToken, ref: str) -> Transition | Rejection:

@@ -10,11 +10,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from headwater.processors.graph.advancing import begin, complete, go_on
-from headwater.processors.graph.decide import meeting_timed_out
+from headwater.processors.graph.advancing import begin, complete
+from headwater.processors.graph.decide import follow, meeting_timed_out
 from headwater.processors.graph.decisions import Trace, as_dict
 from headwater.processors.graph.draft import Draft
-from headwater.processors.graph.ends import Over
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.graph.introspection import SHOWN_MAX
 from headwater.processors.graph.past import Past, moment
@@ -51,6 +50,7 @@ _NAMED_MAX: Final = 20
 _TRIGGERS: Final = (
     GraphStarted,
     TokenCompleted,
+    TokenFailed,
     TokensTimedOut,
     FanInActivated,
     RunResumed,
@@ -157,15 +157,17 @@ def _again(past: Past, events: Sequence[LogEvent], at_ms: int) -> tuple[Draft, i
     what = _trigger(run, first)
     if what is None:
         return draft, _until(events, _TRIGGERS), True
-    try:
+    before = plans = 0
+
+    def whole(draft: Draft) -> None:
+        nonlocal before, plans
         what(draft)
         before, plans = len(draft.events), len(draft.plans)
-        go_on(draft)
-    except Over:
-        before, plans = len(draft.events), len(draft.plans)
+
+    follow(draft, whole)
     if _begins(events, draft.events):
         return draft, len(draft.events), True
-    if _begins(events, draft.events[:before]):
+    if before and _begins(events, draft.events[:before]):
         # Time has moved several things at once; what follows comes after the last of them.
         del draft.plans[plans:]
         return draft, before, True
@@ -194,7 +196,11 @@ def _trigger(run: GraphRun, first: LogEvent) -> Callable[[Draft], None] | None:
                 begin(draft)
 
             return starting
-        case TokenCompleted(token=number, result=result) if number in run.tokens:
+        # One that the run could not go on with has failed with its result.
+        case (
+            TokenCompleted(token=number, result=str(result))
+            | TokenFailed(token=number, result=str(result))
+        ) if number in run.tokens:
             token = run.tokens[number]
             return lambda draft: complete(draft, token, result)
         case TokensTimedOut(tokens=(number, *_)) | FanInActivated(tokens=(number, *_)):

@@ -150,6 +150,35 @@ def test_an_output_that_breaks_an_expression_would_fail_the_run():
     play(fan(), scenario, {"items": [SLOW]})
 
 
+def test_an_output_with_which_a_run_could_not_go_on_is_traced_when_it_has_come():
+    definition = fan()
+    definition["nodes"][2] = node("end", outputMapping={"state.n": "1 / input.zero"})
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        made_up = await instance.simulate_routing(node="end", output={}, at=1)
+        assert (made_up.would_be, made_up.fires) == ("errored", [])
+        await test.run_until_idle()
+        assert (await instance.status()).status == "errored"
+        last = (await traced(instance))[-1]
+        assert last.same
+        assert last.decisions[-1]["type"] == "FAIL_WORKFLOW"
+        assert last.events[0] == "TokenFailed"
+
+    play(definition, scenario, {"items": [1], "zero": 0})
+
+
+def test_a_job_of_workers_outside_says_who_has_it_or_that_nobody_has():
+    definition = graph([node("a", "out", external=True)], [])
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        (token,) = (await instance.introspect_tokens()).tokens
+        assert token.waits_for.what == "worker"
+        assert "waits for a worker that takes 'a'" in (await instance.explain()).says[1]
+
+    play(definition, scenario)
+
+
 def test_every_sequence_of_the_past_has_its_state():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
