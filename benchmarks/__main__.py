@@ -9,7 +9,17 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from benchmarks import ingest, pipeline, rebuild, reconcile, service, size, tables, workflows
+from benchmarks import (
+    graphs,
+    ingest,
+    pipeline,
+    rebuild,
+    reconcile,
+    service,
+    size,
+    tables,
+    workflows,
+)
 from benchmarks.children import BenchmarkFailed
 from benchmarks.house import say
 from benchmarks.machine import facts
@@ -25,7 +35,7 @@ _TOP: Final = 25
 @click.argument(
     "which",
     type=click.Choice(
-        ["ingest", "pipeline", "rebuild", "reconcile", "workflows", "service", "size"]
+        ["ingest", "pipeline", "rebuild", "reconcile", "workflows", "graphs", "service", "size"]
     ),
     required=False,
 )
@@ -37,7 +47,7 @@ _TOP: Final = 25
 @click.option(
     "--profile",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Record py-spy profiles of the workers into this folder (pipeline and workflows).",
+    help="Record py-spy profiles of the workers into this folder (pipeline, workflows and graphs).",
 )
 def main(
     which: str | None, rounds: int | None, quick: bool, file: Path | None, profile: Path | None
@@ -82,6 +92,8 @@ def _measured(
         found.append(_reconcile(quick, rounds))
     if which in {None, "workflows"}:
         found += _workflows(quick, rounds, recorder)
+    if which in {None, "graphs"}:
+        found += _graphs(quick, rounds, recorder)
     if which in {None, "service"}:
         found += _service(quick, rounds)
     if which == "size":
@@ -122,6 +134,13 @@ def _workflows(quick: bool, rounds: int | None, recorder: Profiler | None) -> li
     if rounds:
         sizes = dataclasses.replace(sizes, rounds=rounds)
     return workflows.run(sizes, recorder)
+
+
+def _graphs(quick: bool, rounds: int | None, recorder: Profiler | None) -> list[Comparison]:
+    sizes = graphs.QUICK if quick else graphs.FULL
+    if rounds:
+        sizes = dataclasses.replace(sizes, rounds=rounds)
+    return graphs.run(sizes, recorder)
 
 
 def _service(quick: bool, rounds: int | None) -> list[Comparison]:

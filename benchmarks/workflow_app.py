@@ -1,8 +1,9 @@
 """The workflows that are measured: as little as a workflow can do, so that all else is ours."""
 
+from itertools import pairwise
 from typing import Final
 
-from headwater import Step, WorkflowEvent, workflow
+from headwater import GraphWorkflow, Step, WorkflowEvent, task, workflow
 
 #: Steps of the workflow `ten`.
 TEN: Final = 10
@@ -12,6 +13,71 @@ ENDED: Final = "ten steps are done"
 
 async def _nothing() -> None:
     return None
+
+
+#: Branches of the graph `fan`, where a worker runs it.
+BRANCHES: Final = 100
+
+
+@task("nothing")
+async def nothing(_given: object) -> None:
+    """Does nothing."""
+    return await _nothing()
+
+
+_NODES: Final = [f"n{number}" for number in range(TEN)]
+#: In two parts: their definitions are in the history, too, and are not to look like their ends.
+_TOLD: Final = {"ended": f"'{ENDED[:3]}' + '{ENDED[3:]}'"}
+
+line = GraphWorkflow(
+    name="line",
+    initial_node_ref=_NODES[0],
+    nodes=[{"ref": ref, "task": "nothing"} for ref in _NODES],
+    transitions=[
+        {"ref": f"to {end}", "from_node_ref": start, "to_node_ref": end}
+        for start, end in pairwise(_NODES)
+    ],
+    output_mapping=_TOLD,
+)
+
+fan = GraphWorkflow(
+    name="fan",
+    initial_node_ref="begin",
+    nodes=[
+        {"ref": "begin", "task": "nothing"},
+        {
+            "ref": "branch",
+            "task": "nothing",
+            "input_mapping": {"item": "item"},
+            "output_mapping": {"output.item": "item"},
+        },
+        {"ref": "end", "task": "nothing"},
+    ],
+    transitions=[
+        {
+            "ref": "out",
+            "from_node_ref": "begin",
+            "to_node_ref": "branch",
+            "sibling_group": "items",
+            "foreach": {"collection": "input.items", "item_var": "item"},
+        },
+        {
+            "ref": "in",
+            "from_node_ref": "branch",
+            "to_node_ref": "end",
+            "synchronization": {
+                "strategy": "all",
+                "sibling_group": "items",
+                "merge": {
+                    "source": "_branch.output.item",
+                    "target": "state.items",
+                    "strategy": "append",
+                },
+            },
+        },
+    ],
+    output_mapping=_TOLD,
+)
 
 
 @workflow("ten")

@@ -3,7 +3,8 @@
 `python -m benchmarks.workflow_load BOOTSTRAP` reports `ready`, then does what each line on its
 standard input says, a JSON object with `do`, and reports it:
 
-- `run`: COUNT workflows of ten steps, CONCURRENCY at a time; reports `steps_s`
+- `run`: COUNT instances of WORKFLOW with PARAMS, CONCURRENCY at a time, each with STEPS; reports
+  `steps_s`
 - `follow`: reads TOPIC along, from `following` until nothing comes any more; reports `followed`
 - `sleep`: COUNT instances that sleep, CONCURRENCY commands at a time; reports `asleep`
 - `end`: one sleeping instance of each partition, to see when its owner answers; reports `answered`
@@ -23,7 +24,7 @@ import uvloop
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.reporting import report
-from benchmarks.workflow_app import ENDED, TEN
+from benchmarks.workflow_app import ENDED
 from headwater.schemas.history import Command, StartRun, TerminateRun, instance_key, key_of_record
 from headwater.schemas.topics import WORKFLOW_COMMANDS, WORKFLOW_HISTORY, WORKFLOW_SNAPSHOTS
 from headwater.streams.clock import now_ms
@@ -70,7 +71,9 @@ class Load:
 
     # -- workflows of ten steps
 
-    async def run(self, count: int, concurrency: int) -> dict[str, Any]:
+    async def run(
+        self, count: int, concurrency: int, workflow: str, params: str, steps: int
+    ) -> dict[str, Any]:
         """Runs workflows, each task the next one as soon as its last one has ended."""
         consumer = await self._consumer(WORKFLOW_HISTORY)
         places = sorted(consumer.assignment())
@@ -82,13 +85,15 @@ class Load:
         # A group, so that a reader that fails ends the run at once.
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(self._read_ends(consumer))
-            await _shared(concurrency, lambda: self._one_after_another(ids, latencies))
+            await _shared(
+                concurrency, lambda: self._one_after_another(workflow, params, ids, latencies)
+            )
             took, busy = time.perf_counter() - began, time.process_time() - cpu
             reader.cancel()
         last = [await consumer.position(place) for place in places]
         await consumer.stop()
         return {
-            "steps_s": round(count * TEN / took, 1),
+            "steps_s": round(count * steps / took, 1),
             "workflows_s": round(count / took, 1),
             **percentiles(latencies),
             "records": sum(last) - sum(first),
@@ -99,13 +104,15 @@ class Load:
             },
         }
 
-    async def _one_after_another(self, ids: Iterator[str], latencies: list[float]) -> None:
+    async def _one_after_another(
+        self, workflow: str, params: str, ids: Iterator[str], latencies: list[float]
+    ) -> None:
         loop = asyncio.get_running_loop()
         for name in ids:
-            key = instance_key("ten", name).encode()
+            key = instance_key(workflow, name).encode()
             ended = self._waiting[key] = loop.create_future()
             began = time.perf_counter()
-            await self._send("ten", name, StartRun("null"))
+            await self._send(workflow, name, StartRun(params))
             await ended
             latencies.append(time.perf_counter() - began)
 

@@ -25,12 +25,13 @@ from benchmarks.children import BenchmarkFailed, Child
 from benchmarks.house import House, opened, say
 from benchmarks.profiles import Profiler
 from benchmarks.results import Comparison, Round, Target, turns
+from benchmarks.workflow_app import TEN
 
 APP: Final = "benchmarks.workflow_app"
 HEADWATER: Final = "headwater"
 RAW: Final = "raw appends"
 READ: Final = "raw appends, read"
-_RAW_TOPIC: Final = "bench-history"
+RAW_TOPIC: Final = "bench-history"
 _PATIENCE_S: Final = 120.0
 #: Workflows before the first round, by how many run at once: connections are made, code is
 #: specialised, and the broker's compiler, which would take a core meanwhile, has had its time.
@@ -68,6 +69,19 @@ QUICK: Final = Sizes(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is run: a workflow with params, its steps, and whether each has a record of its own."""
+
+    workflow: str
+    params: str
+    steps: int
+    every: bool = True
+
+
+_TEN: Final = Work("ten", "null", TEN)
+
+
 class Course:
     """The worker, the generator and the raw producer."""
 
@@ -78,7 +92,7 @@ class Course:
             house.child("workflow load", "benchmarks.workflow_load", house.bootstrap)
         )
         self._raw = stack.enter_context(
-            house.child("raw appends", "benchmarks.workflow_raw", house.bootstrap, _RAW_TOPIC)
+            house.child("raw appends", "benchmarks.workflow_raw", house.bootstrap, RAW_TOPIC)
         )
         for child in (self._load, self._raw):
             child.expect("ready", within_s=_PATIENCE_S)
@@ -88,22 +102,25 @@ class Course:
         for concurrency, count in _WARM.items():
             self.round(count, concurrency, None)
 
-    def round(self, count: int, concurrency: int, profiler: Profiler | None) -> dict[str, Round]:
+    def round(
+        self, count: int, concurrency: int, profiler: Profiler | None, work: Work = _TEN
+    ) -> dict[str, Round]:
         """Measures workflows, then the appends of their records."""
         house = self._house
         before = house.meter(worker=self.worker)
         with self._profiled(profiler, concurrency):
-            _ask(self._load, do="run", count=count, concurrency=concurrency)
+            what = {"workflow": work.workflow, "params": work.params, "steps": work.steps}
+            _ask(self._load, do="run", count=count, concurrency=concurrency, **what)
             _, found = self._load.expect("steps_s", within_s=_PATIENCE_S)
         after = house.meter(worker=self.worker)
         others = before.others(after, also_ours=found["busy"] * found["seconds"])
-        records, steps = found["records"], count * 10
-        if records < steps:
+        records, steps = found["records"], count * work.steps
+        if work.every and records < steps:
             raise BenchmarkFailed(f"expected at least {steps} records, found {records}")
         ours = Round(values=_numbers(found, others), cpu_us=before.each(after, steps))
 
         raw = self._raw_round(found, concurrency)
-        _ask(self._load, do="follow", topic=_RAW_TOPIC)
+        _ask(self._load, do="follow", topic=RAW_TOPIC)
         self._load.expect("following", within_s=_PATIENCE_S)
         read = self._raw_round(found, concurrency)
         self._load.expect("followed", within_s=_PATIENCE_S)
@@ -144,7 +161,7 @@ def run(sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
 
 
 def _throughput(house: House, sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
-    house.make_topics(_RAW_TOPIC)
+    house.make_topics(RAW_TOPIC)
     rounds: dict[int, dict[str, list[Round]]] = {
         concurrency: {name: [] for name in _WHAT} for concurrency in sizes.workflows
     }

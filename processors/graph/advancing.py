@@ -128,9 +128,11 @@ def go_on(draft: Draft) -> None:
     """Begins what may begin; without tokens the run ends, and it waits if no host does anything."""
     run = draft.run
     dispatch(draft)
+    if run.in_flight > run.jobs:
+        return
     if next(iter(run.tokens), None) is None:
         _finish(draft)
-    elif run.status is RunStatus.ACTIVE and run.in_flight == run.jobs:
+    elif run.status is RunStatus.ACTIVE:
         draft.emit(RunSuspended())
 
 

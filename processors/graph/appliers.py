@@ -50,6 +50,7 @@ from headwater.schemas.history import (
 )
 
 _changed: Final = msgspec.structs.replace
+_IDLE: Final = LiveBranch()
 _FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 #: Jobs whose end a run knows again if it is told once more: workers repeat what they were not
 #: answered, within seconds, and as many jobs of a run are open at once.
@@ -210,13 +211,13 @@ def _fork_ended(run: GraphRun, event: ForkEnded) -> None:
 def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
     items = None if event.items is None else json.loads(event.items)
     taken = {each.ref: each.times for each in event.taken}
-    many = event.count > 1
     for nth in range(event.count):
         branch = event.branch + nth
-        token = LiveToken(
+        path = f"{event.path}{branch}" if event.count > 1 else event.path
+        run.tokens[event.first + nth] = LiveToken(
             event.first + nth,
             event.node,
-            f"{event.path}{branch}" if many else event.path,
+            path,
             event.parent,
             event.transition,
             event.fork,
@@ -225,13 +226,27 @@ def _tokens_created(run: GraphRun, event: TokensCreated) -> None:
             event.total,
             taken,
         )
-        if items is not None and token.place is not None:
-            item = LiveBranch(item_name=event.item_name, item=items[nth])
-            run.branches[token.place] = item
-        run.tokens[token.number] = token
-        _moves(run, token, 1)
+    if event.fork is not None:
+        _begin_to_move(run, event, event.fork, items)
     run.created = event.first + event.count
     _pass_over(run)
+
+
+def _begin_to_move(run: GraphRun, event: TokensCreated, name: str, items: list[Any] | None) -> None:
+    """Counts new tokens in their branches; the fork is changed once, however many there are."""
+    began = 0
+    for nth in range(event.count):
+        key = place(name, event.branch + nth)
+        before = run.branches.get(key) or _IDLE
+        began += before.active == 0
+        if items is None:
+            after = _changed(before, active=before.active + 1)
+        else:
+            after = LiveBranch(before.active + 1, item_name=event.item_name, item=items[nth])
+        run.branches[key] = after
+    if began:
+        fork = run.forks[name]
+        run.forks[name] = _changed(fork, live=fork.live + began)
 
 
 def _tasks_dispatched(run: GraphRun, event: TasksDispatched) -> None:
@@ -386,10 +401,19 @@ def _fan_in_activated(run: GraphRun, event: FanInActivated) -> None:
     runs.move(run, event)
     if event.merges:
         _merge(run, event)
+    # They are all that wait there, so nothing is left of the meeting.
     for number in event.tokens:
-        _end(run, number)
-    fork = run.forks[event.fork]
-    run.forks[event.fork] = _changed(fork, met=(*fork.met, event.node))
+        _token(run, number)
+        del run.tokens[number]
+    key, fork = meeting_key(event.fork, event.node), run.forks[event.fork]
+    run.meetings.pop(key, None)
+    run.times.pop(key, None)
+    run.forks[event.fork] = _changed(
+        fork,
+        waiting=fork.waiting - len(event.tokens),
+        meetings=tuple(node for node in fork.meetings if node != event.node),
+        met=(*fork.met, event.node),
+    )
 
 
 def _merge(run: GraphRun, event: FanInActivated) -> None:

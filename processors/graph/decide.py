@@ -6,11 +6,13 @@ has ended, an attempt that has timed out, a run that is over) is rejected as STA
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from headwater.processors.graph.advancing import activate, begin, complete, go_on, waiting_at
 from headwater.processors.graph.appliers import begin as begin_run
 from headwater.processors.graph.decisions import ActivateFanIn, FailWorkflow
+from headwater.processors.graph.definition import NodeRetries
 from headwater.processors.graph.dispatching import try_again
 from headwater.processors.graph.draft import Draft, planned
 from headwater.processors.graph.ends import CannotGoOn, Over, end, fail
@@ -108,8 +110,11 @@ def started(
 def policy_of(graph: Graph, token: LiveToken) -> RetryPolicy:
     """How a token's task is tried again."""
     retries = graph.node(token.node).retries
-    if retries is None:
-        return _ONCE
+    return _ONCE if retries is None else _policy(retries)
+
+
+@lru_cache
+def _policy(retries: NodeRetries) -> RetryPolicy:
     return RetryPolicy(retries.limit, milliseconds(retries.delay), retries.backoff)
 
 

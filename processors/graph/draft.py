@@ -23,6 +23,7 @@ from headwater.schemas.history import Json, RunEvent
 K = TypeVar("K")
 V = TypeVar("V")
 _GONE: Final[Any] = object()
+_TEXT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Overlay(MutableMapping[K, V]):
@@ -173,4 +174,4 @@ def planned(token: LiveToken) -> Token:
 
 def text_of(value: Any) -> Json:  # noqa: ANN401, any JSON value
     """A value as JSON text."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _TEXT(value)

@@ -86,7 +86,7 @@ class Scope:
         self.context = context
         self.local: dict[str, Any] = {
             **items,
-            BRANCH: msgspec.to_builtins(branch) if branch else {},
+            BRANCH: msgspec.structs.asdict(branch) if branch else {},
         }
 
     def with_result(self, result: Any) -> "Scope":  # noqa: ANN401

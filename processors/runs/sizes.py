@@ -7,8 +7,9 @@ instead, or only the command, where there is no run that could end.
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from operator import attrgetter
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
@@ -38,7 +39,10 @@ def _names(kind: type[msgspec.Struct], *, texts: bool) -> list[str]:
     return found
 
 
-def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+_Get: TypeAlias = Callable[[Any], tuple[Any, ...]]
+
+
+def _getter(names: list[str]) -> _Get:
     if not names:
         return lambda _: ()
     get = attrgetter(*names)
@@ -71,16 +75,29 @@ def bytes_max(events: Iterable[LogEvent], measure: Callable[[str], int] | None =
 
 
 def _part(part: object, measure: Callable[[str], int] | None) -> int:
-    match part:
-        case str():
-            return _PART_BYTES + (measure(part) if measure else 4 * len(part))
-        case tuple():
-            return _PART_BYTES + sum(_part(each, measure) for each in part)
-        case msgspec.Struct():
-            fields = (getattr(part, name) for name in part.__struct_fields__)
-            return _PART_BYTES + sum(_part(each, measure) for each in fields)
-        case _:
-            return _PART_BYTES
+    if isinstance(part, str):
+        return _PART_BYTES + (measure(part) if measure else 4 * len(part))
+    if isinstance(part, tuple):
+        if part and type(part[0]) is int:
+            return _PART_BYTES * (1 + len(part))
+        return _PART_BYTES + sum([_part(each, measure) for each in part])
+    if not isinstance(part, msgspec.Struct):
+        return _PART_BYTES
+    size, texts, parts = _fields_of(type(part))
+    for text in texts(part):
+        if text:
+            size += measure(text) if measure else 4 * len(text)
+    for each in parts(part):
+        if each is not None:
+            size += _part(each, measure)
+    return size
+
+
+@cache
+def _fields_of(kind: type[msgspec.Struct]) -> tuple[int, _Get, _Get]:
+    """The bytes of a part but for its texts and the parts within it, and what gives these."""
+    size = _PART_BYTES * (1 + len(kind.__struct_fields__))
+    return size, _getter(_names(kind, texts=True)), _getter(_names(kind, texts=False))
 
 
 def fitting(engine: Engine[Any], run: Any, decision: Decision) -> Decision:  # noqa: ANN401

@@ -276,7 +276,7 @@ class Owner:
         self._activations.make_ready(live, Priority.BEGIN, record.at_ms)
         return live
 
-    def _follow(  # noqa: C901, PLR0912, one for each event
+    def _follow(  # noqa: C901, PLR0912, PLR0915, one for each event
         self, live: LiveInstance, event: RunEvent, sequence: int
     ) -> None:
         """What an event means for the code and for others, once it is durable."""
@@ -288,14 +288,16 @@ class Owner:
         if message is not None:
             self._activations.send(live, message)
         match event:
-            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
-                self._activations.attempts_ended(live, event.key)
             case TokenCompleted() | TokenFailed():
                 self._activations.attempts_ended(live, str(event.token))
-            case EntriesCancelled():
-                self._activations.attempts_ended(live, *event.keys)
             case TokensCancelled():
                 self._activations.attempts_ended(live, *map(str, event.tokens))
+            case OfGraph():
+                pass
+            case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
+                self._activations.attempts_ended(live, event.key)
+            case EntriesCancelled():
+                self._activations.attempts_ended(live, *event.keys)
             case PostsQueued():
                 self._staging.effect(Queued(live.key, event.posts))
             case RunResumed():
@@ -321,7 +323,6 @@ class Owner:
                 | HostLost()
                 | RunPaused()
                 | RunStarted()
-                | OfGraph()
             ):
                 pass
 
