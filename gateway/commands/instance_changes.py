@@ -11,7 +11,7 @@ from headwater.gateway.commands.output import say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
-    id_option,
+    instance_named,
     service_options,
     workflow_option,
 )
@@ -55,7 +55,7 @@ def create(service: Service, workflow: str, instance_id: str | None, params: Giv
 
     made = service.ask(ask)
     sys.stdout.write(f"{made}\n")
-    say(f"Created; `headwater instances get -w {workflow} -i {made}` shows where it stands.")
+    say(f"Created; `headwater instances get {workflow}/{made}` shows where it stands.")
 
 
 def _steering(verb: Verb) -> click.Command:
@@ -64,10 +64,9 @@ def _steering(verb: Verb) -> click.Command:
     @click.command(
         verb.name,
         help=f"{verb.summary}.\n\n{verb.effect}",
-        epilog=examples(f"headwater instances {verb.name} -w order -i order-1") + ENVIRONMENT,
+        epilog=examples(f"headwater instances {verb.name} order/order-1") + ENVIRONMENT,
     )
-    @workflow_option
-    @id_option
+    @instance_named
     @service_options
     def steer(service: Service, workflow: str, instance_id: str) -> None:
         async def ask(client: "Client") -> "InstanceStatus":
@@ -94,13 +93,12 @@ def _stands(verb: Verb, found: "InstanceStatus") -> str:
 @click.command(
     "retry",
     epilog=examples(
-        "headwater instances retry -w order -i order-1",
-        "headwater instances retry -w order -i order-1 --from-step charge",
+        "headwater instances retry order/order-1",
+        "headwater instances retry order/order-1 --from-step charge",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @click.option(
     "--from-step",
     metavar="KEY",
@@ -126,16 +124,15 @@ def retry(service: Service, workflow: str, instance_id: str, from_step: str | No
 @click.command(
     "send-event",
     epilog=examples(
-        "headwater instances send-event -w order -i order-1 --type approval",
-        "headwater instances send-event -w order -i order-1 --type approval \\",
+        "headwater instances send-event order/order-1 --type approval",
+        "headwater instances send-event order/order-1 --type approval \\",
         "    --payload '{\"approved\": true}'",
-        "headwater instances send-event -w order -i order-1 --type line --payload @line.json \\",
+        "headwater instances send-event order/order-1 --type line --payload @line.json \\",
         '    --start-if-missing --params \'{"sku": "x"}\'',
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @click.option("--type", "event_type", required=True, metavar="TYPE", help="Type of the event.")
 @click.option("--payload", type=JsonArgument(), help=f"What it says: {_JSON_HELP}.")
 @click.option("--start-if-missing", is_flag=True, help="Create the instance if there is none.")

@@ -12,9 +12,8 @@ from headwater.gateway.commands.output import at_terminal, print_line, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
-    id_option,
+    instance_named,
     service_options,
-    workflow_option,
 )
 
 if TYPE_CHECKING:
@@ -39,16 +38,15 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(
     "logs",
     epilog=examples(
-        "headwater instances logs -w order -i order-1",
-        "headwater instances logs -w order -i order-1 --follow",
-        "headwater instances logs -w order -i order-1 --limit 20       the last 20",
-        "headwater instances logs -w order -i order-1 --log-level error --run 0",
-        "headwater instances logs -w order -i order-1 --log-category system",
+        "headwater instances logs order/order-1",
+        "headwater instances logs order/order-1 --follow",
+        "headwater instances logs order/order-1 --limit 20       the last 20",
+        "headwater instances logs order/order-1 --log-level error --run 0",
+        "headwater instances logs order/order-1 --log-category system",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @log_options
 @click.option("--limit", type=click.IntRange(1, 100_000), help="Only the last so many.")
 @click.option("--follow", is_flag=True, help="Stay and show new lines until the instance ends.")

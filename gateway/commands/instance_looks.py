@@ -11,9 +11,8 @@ from headwater.gateway.commands.times import moment
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
-    id_option,
+    instance_named,
     service_options,
-    workflow_option,
 )
 
 if TYPE_CHECKING:
@@ -43,13 +42,12 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
 @click.command(
     "tokens",
     epilog=examples(
-        "headwater instances tokens -w review -i review-1",
-        "headwater instances tokens -w review -i review-1 --at 12      as it was then",
+        "headwater instances tokens review/review-1",
+        "headwater instances tokens review/review-1 --at 12      as it was then",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @_at_option
 @json_option
 @service_options
@@ -72,13 +70,12 @@ def tokens(
 @click.command(
     "explain",
     epilog=examples(
-        "headwater instances explain -w review -i review-1             why does it wait?",
-        "headwater instances explain -w review -i review-1 --at 12",
+        "headwater instances explain review/review-1             why does it wait?",
+        "headwater instances explain review/review-1 --at 12",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @_at_option
 @json_option
 @service_options
@@ -105,14 +102,13 @@ def explain(
 @click.command(
     "simulate-routing",
     epilog=examples(
-        "headwater instances simulate-routing -w review -i review-1 --token 3",
-        "headwater instances simulate-routing -w review -i review-1 --node vote \\",
+        "headwater instances simulate-routing review/review-1 --token 3",
+        "headwater instances simulate-routing review/review-1 --node vote \\",
         '    --output \'{"vote": "yes"}\' --at 12',
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @click.option("--token", help="The token that would complete.")
 @click.option("--node", help="In place of a token: the one at this node.")
 @click.option("--output", type=JsonArgument(), help="What its task would give; @FILE, or -.")
@@ -159,13 +155,12 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.command(
     "simulate-synchronization",
     epilog=examples(
-        "headwater instances simulate-synchronization -w review -i review-1 --token 3 \\",
+        "headwater instances simulate-synchronization review/review-1 --token 3 \\",
         "    --transition meet",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @click.option("--token", required=True, help="The token that would come.")
 @click.option("--transition", required=True, metavar="REF", help="By which it would come.")
 @_at_option
@@ -201,14 +196,13 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.command(
     "trace",
     epilog=examples(
-        "headwater instances trace -w review -i review-1",
-        "headwater instances trace -w review -i review-1 --from 10 --to 20",
-        "headwater instances trace -w review -i review-1 --json     with the decisions, whole",
+        "headwater instances trace review/review-1",
+        "headwater instances trace review/review-1 --from 10 --to 20",
+        "headwater instances trace review/review-1 --json     with the decisions, whole",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True,
               help="Decisions that begin with this event, or later.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=0), help="The last event to look at.")

@@ -24,7 +24,7 @@ from headwater.gateway.commands.token_words import TOKEN_COLUMNS, TOKEN_STYLES, 
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
-    id_option,
+    instance_named,
     service_options,
     workflow_option,
 )
@@ -44,13 +44,13 @@ _PAGE_MAX: Final = 100
 @click.group(
     epilog=examples(
         "headwater instances list -w order --status errored",
-        "headwater instances get -w order -i order-1             where it stands",
-        "headwater instances history -w order -i order-1         what happened",
-        "headwater instances logs -w order -i order-1 --follow   what it says",
+        "headwater instances get order/order-1             where it stands",
+        "headwater instances history order/order-1         what happened",
+        "headwater instances logs order/order-1 --follow   what it says",
         'headwater instances create -w order --params \'{"sku": "x"}\'',
-        "headwater instances send-event -w order -i order-1 --type approval",
-        "headwater instances retry -w order -i order-1           go on after an error",
-        "headwater instances explain -w review -i review-1       why a graph waits",
+        "headwater instances send-event order/order-1 --type approval",
+        "headwater instances retry order/order-1           go on after an error",
+        "headwater instances explain review/review-1       why a graph waits",
     )
     + ENVIRONMENT
 )
@@ -114,13 +114,12 @@ def list_instances(
 @instances.command(
     "get",
     epilog=examples(
-        "headwater instances get -w order -i order-1",
-        "headwater instances get -w order -i order-1 --full      with params and output",
+        "headwater instances get order/order-1",
+        "headwater instances get order/order-1 --full      with params and output",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @click.option("--full", is_flag=True, help="Also params, output and all that is known.")
 @service_options
 def get_instance(service: Service, workflow: str, instance_id: str, full: bool) -> None:
@@ -139,15 +138,14 @@ def get_instance(service: Service, workflow: str, instance_id: str, full: bool) 
 @instances.command(
     "history",
     epilog=examples(
-        "headwater instances history -w order -i order-1",
-        "headwater instances history -w order -i order-1 --run 0 --include-logs",
-        "headwater instances history -w order -i order-1 --include-logs --log-level error",
-        "headwater instances history -w order -i order-1 --full     results and payloads, whole",
+        "headwater instances history order/order-1",
+        "headwater instances history order/order-1 --run 0 --include-logs",
+        "headwater instances history order/order-1 --include-logs --log-level error",
+        "headwater instances history order/order-1 --full     results and payloads, whole",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @log_options
 @click.option("--include-logs", is_flag=True, help="Also what the run has logged.")
 @click.option("--full", is_flag=True, help="Results and payloads as long as they are.")

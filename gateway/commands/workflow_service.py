@@ -231,11 +231,37 @@ def workflow_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def id_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--id`."""
-    return click.option(
-        "-i", "--id", "instance_id", required=True, metavar="ID", help="Id of the instance."
-    )(command)
+def instance_named(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which instance: `WORKFLOW/ID`, as all output names it, or `--workflow` and `--id`."""
+
+    @click.argument("instance", required=False, metavar="[WORKFLOW/ID]")
+    @click.option("-w", "--workflow", metavar="NAME", help="Name of the workflow, with --id.")
+    @click.option("-i", "--id", "instance_id", metavar="ID", help="Id of the instance.")
+    @functools.wraps(command)
+    def named(
+        *,
+        instance: str | None,
+        workflow: str | None,
+        instance_id: str | None,
+        **rest: Any,  # noqa: ANN401 (what the command takes)
+    ) -> Any:  # noqa: ANN401
+        given = (workflow, instance_id)
+        if instance is not None:
+            if given != (None, None):
+                raise click.UsageError("expected WORKFLOW/ID or --workflow and --id, found both")
+            workflow, _, instance_id = instance.partition("/")
+        if not (workflow and instance_id):
+            found = repr(instance) if instance is not None else _found(*given)
+            raise click.UsageError(f"expected an instance, such as order/order-1, found {found}")
+        return command(workflow=workflow, instance_id=instance_id, **rest)
+
+    return named
+
+
+def _found(workflow: str | None, instance_id: str | None) -> str:
+    if workflow is None and instance_id is None:
+        return "none"
+    return "--id alone" if workflow is None else "--workflow alone"
 
 
 def _development_key(url: str) -> str | None:

@@ -222,7 +222,7 @@ def test_an_instance_is_created_and_its_id_alone_goes_to_stdout():
     network = Network(answer({"id": "x", "details": {"status": "active"}}))
     found = headwater(network, *("instances", "create", "-w", "order", "-i", "o-1"))
     assert found.stdout == "o-1\n"
-    assert "`headwater instances get -w order -i o-1`" in found.stderr
+    assert "`headwater instances get order/o-1`" in found.stderr
 
 
 def test_json_comes_inline_from_a_file_or_from_standard_input(tmp_path: Path):
@@ -291,6 +291,15 @@ def failure(result: Result) -> str:
     return result.stderr.strip().splitlines()[-1].removeprefix("Error: ")
 
 
+@pytest.mark.parametrize("named", [ON, ("order/order-1",), ("order/a/b",)])
+def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str, ...]):
+    network = Network(answer({"ok": True, "status": {"status": "paused"}}))
+    found = headwater(network, "instances", "pause", *named)
+    assert found.exit_code == 0
+    name = "order/a/b" if "order/a/b" in named else "order/order-1"
+    assert found.stderr.startswith(f"{name} is paused")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -300,7 +309,12 @@ def failure(result: Result) -> str:
         (["create", "-w", "order", "--params", "[" * 9999], "found too many levels"),
         (["send-event", *ON], "Missing option '--type'"),
         (["send-event", *ON, "--type", "go", "--params", "1"], "--params takes --start-if-missing"),
-        (["get", "-w", "order"], "Missing option '-i' / '--id'"),
+        (["get", "-w", "order"], "such as order/order-1, found --workflow alone"),
+        (["get", "-i", "o-1"], "such as order/order-1, found --id alone"),
+        (["get"], "such as order/order-1, found none"),
+        (["get", "order"], "such as order/order-1, found 'order'"),
+        (["get", "/o-1"], "such as order/order-1, found '/o-1'"),
+        (["get", "order/o-1", "-w", "order"], "--workflow and --id, found both"),
         (["list"], "Missing option '-w' / '--workflow'"),
         (["list", "-w", "order", "--status", "done"], "'done' is not one of 'active', 'waiting'"),
         (["logs", *ON, "--follow", "--run", "0"], "leave out --run"),
