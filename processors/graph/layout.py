@@ -13,6 +13,14 @@ from headwater.processors.graph.definition import Definition, Transition
 TokensAt: TypeAlias = Mapping[str, Mapping[str, int]]
 
 NO_TOKENS: Final[TokensAt] = {}
+_DRAWN: Final = {
+    "failed": {"failed", "timed_out"},
+    "live": {
+        *("pending", "dispatched", "executing"),
+        *("waiting_for_siblings", "waiting_for_subworkflow"),
+    },
+    "done": {"completed"},
+}
 
 
 def layers(definition: Definition) -> list[list[str]]:
@@ -75,4 +83,17 @@ def label(way: Transition) -> str:
 
 def counts(tokens: TokensAt, ref: str) -> str:
     """The tokens at a node in words: `2 executing, 1 completed`."""
-    return ", ".join(f"{count} {status}" for status, count in tokens.get(ref, {}).items() if count)
+    found = tokens.get(ref, {}).items()
+    return ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in found if count)
+
+
+def standing(tokens: TokensAt, ref: str) -> str:
+    """How a node is drawn: failed if a token is, live while one moves or waits; else done.
+
+    Shape:  empty where no token has been, or none but cancelled ones.
+    """
+    there = {status for status, count in tokens.get(ref, {}).items() if count}
+    for drawn, statuses in _DRAWN.items():
+        if there & statuses:
+            return drawn
+    return ""

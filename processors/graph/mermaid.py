@@ -3,12 +3,14 @@
 from typing import Final
 
 from headwater.processors.graph.definition import Definition, Node
-from headwater.processors.graph.layout import NO_TOKENS, TokensAt, counts, label
+from headwater.processors.graph.layout import NO_TOKENS, TokensAt, counts, label, standing
 
-#: A node is drawn as live while tokens have one of these statuses there.
-_LIVE: Final = frozenset(
-    {"pending", "dispatched", "executing", "waiting_for_siblings", "waiting_for_subworkflow"}
-)
+#: How nodes are drawn at which tokens are, or were.
+_STYLES: Final = {
+    "live": "fill:#ddf4ff,stroke:#0969da,stroke-width:3px",
+    "failed": "fill:#ffebe9,stroke:#cf222e,stroke-width:3px",
+    "done": "fill:#dafbe1,stroke:#1a7f37",
+}
 
 
 def to_mermaid(definition: Definition, tokens: TokensAt = NO_TOKENS) -> str:
@@ -24,9 +26,10 @@ def to_mermaid(definition: Definition, tokens: TokensAt = NO_TOKENS) -> str:
         said = label(way)
         arrow = f'-->|"{_text(said)}"|' if said else "-->"
         lines.append(f"    {names[way.from_node_ref]} {arrow} {names[way.to_node_ref]}")
-    live = [names[ref] for ref in names if _LIVE.intersection(tokens.get(ref, {}))]
-    if live:
-        lines += ["    classDef live stroke-width:3px", f"    class {','.join(live)} live"]
+    for drawn, style in _STYLES.items():
+        found = [names[ref] for ref in names if standing(tokens, ref) == drawn]
+        if found:
+            lines += [f"    classDef {drawn} {style}", f"    class {','.join(found)} {drawn}"]
     return "\n".join(lines) + "\n"
 
 

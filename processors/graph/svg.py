@@ -5,7 +5,7 @@ from html import escape
 from typing import Final, NamedTuple
 
 from headwater.processors.graph.definition import Definition, Node, Transition
-from headwater.processors.graph.layout import NO_TOKENS, TokensAt, counts, label, layers
+from headwater.processors.graph.layout import NO_TOKENS, TokensAt, counts, label, layers, standing
 
 # All in pixels.
 _WIDTH: Final = 170
@@ -23,6 +23,8 @@ _STYLE: Final = (
     ".owner,.way{fill:#666;font-size:10px}"
     "rect{fill:#f6f8fa;stroke:#57606a}"
     ".live rect{fill:#ddf4ff;stroke:#0969da;stroke-width:2}"
+    ".failed rect{fill:#ffebe9;stroke:#cf222e;stroke-width:2}"
+    ".done rect{fill:#dafbe1;stroke:#1a7f37}"
     ".subworkflow rect{stroke-dasharray:5 3}"
     "path{fill:none;stroke:#57606a}"
     ".tokens{fill:#0969da;font-size:10px}"
@@ -88,7 +90,8 @@ def _way(way: Transition, places: dict[str, _Place]) -> Iterator[str]:
 
 def _node(node: Node, place: _Place, tokens: TokensAt) -> str:
     at = counts(tokens, node.ref)
-    classes = [name for name, has in (("subworkflow", node.subworkflow), ("live", at)) if has]
+    classes = ["subworkflow"] if node.subworkflow else []
+    classes += [drawn for drawn in [standing(tokens, node.ref)] if drawn]
     owner = node.task or node.subworkflow or ""
     parts = [
         f'<g class="{" ".join(classes)}">',

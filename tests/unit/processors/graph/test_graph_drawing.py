@@ -27,7 +27,7 @@ def test_mermaid_shows_nodes_ways_and_tokens():
     n0 -->|"each judge of input.judges"| n1
     n1 -->|"m_of_n:2 of judges"| n2
     n2 -->|"state.n #60; 3 #38;#38; state.x == #34;#60;b#62;#34;"| n1
-    classDef live stroke-width:3px
+    classDef live fill:#ddf4ff,stroke:#0969da,stroke-width:3px
     class n1 live
 """
     )
@@ -41,6 +41,24 @@ def test_svg_is_a_document_with_every_node_way_and_token():
     titles = [each.text for each in picture.iter(f"{space}title")]
     assert {"review", "t1", "t2", "t3", 'state.n < 3 && state.x == "<b>"'} <= set(titles)
     assert len([each for each in picture.iter(f"{space}g") if each.get("class") == "live"]) == 1
+
+
+def test_a_node_is_drawn_as_the_worst_of_its_tokens_is():
+    tokens = {
+        "start": {"completed": 1},
+        "vote": {"completed": 1, "failed": 1, "cancelled": 1},
+        "tally": {"waiting_for_siblings": 2, "completed": 1},
+    }
+    definition = read_definition(REVIEW)
+    text = to_mermaid(definition, tokens)
+    assert "class n0 done" in text
+    assert "class n1 failed" in text
+    assert "class n2 live" in text
+    assert "2 waiting for siblings, 1 completed" in text
+    picture = to_svg(definition, tokens)
+    for drawn in ("done", "failed", "live"):
+        assert picture.count(f'<g class="{drawn}">') == 1
+    assert " class n" not in to_mermaid(definition, {"vote": {"cancelled": 1}})
 
 
 def test_layers_lead_down_and_loops_do_not_count():
