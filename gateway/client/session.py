@@ -40,6 +40,7 @@ class Session:
     ) -> T:
         """Reads, no earlier than what was written here; a question with a body is posted.
 
+        Shape:  str is the answer as it is; of any other kind it is JSON.
         Errors: every ClientError.
         """
         asked = asked_for({**(query or {}), "min_position": self._positions.seen(instance)})
@@ -51,6 +52,8 @@ class Session:
             body=None if body is None else body.encode(),
         )
         answer = await self.transport.send(request)
+        if issubclass(kind, str):
+            return kind(answer.body, "utf-8")
         return read(answer.body, kind, self.transport.url)
 
     async def write(

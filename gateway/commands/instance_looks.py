@@ -1,6 +1,6 @@
 """`headwater instances …`: looking into instances of graphs, as they are or were."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -97,6 +97,36 @@ def explain(
         return
     for line in found.says:
         click.echo(line)
+
+
+@click.command(
+    "draw",
+    epilog=examples(
+        "headwater instances draw -w review -i review-1                       as Mermaid",
+        "headwater instances draw -w review -i review-1 --as svg > review.svg",
+        "headwater instances draw -w review -i review-1 --at 12               as it was then",
+    )
+    + ENVIRONMENT,
+)
+@workflow_option
+@id_option
+@click.option("--as", "written", type=click.Choice(["mermaid", "svg"]), default="mermaid",
+              show_default=True, help="What to write.")  # fmt: skip
+@_at_option
+@service_options
+def draw(
+    service: Service,
+    workflow: str,
+    instance_id: str,
+    written: Literal["svg", "mermaid"],
+    at: int | None,
+) -> None:
+    """Draw the graph of an instance, with the tokens of its run on it."""
+
+    async def ask(client: "Client") -> str:
+        return await client.workflow(workflow).get(instance_id).draw(written, at=at)
+
+    click.echo(service.ask(ask), nl=False)
 
 
 @click.command(
@@ -282,4 +312,4 @@ def _trace_row(told: dict[str, Any], decided: "TracedDecision") -> dict[str, Any
     }
 
 
-LOOKS: Final = (tokens, explain, routing, synchronization, trace)
+LOOKS: Final = (tokens, explain, draw, routing, synchronization, trace)

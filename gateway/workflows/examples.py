@@ -206,3 +206,8 @@ TRACED: Final[dict[str, Any]] = {
     ],
     "nextFrom": 15,
 }
+SVG: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 280 106">…</svg>'
+MERMAID: Final = (
+    'flowchart TD\n    start(( )) --> n0\n    n0["vote<br/>ask_judge<br/>1 executing"]\n'
+    "    classDef live fill:#ddf4ff,stroke:#0969da,stroke-width:3px\n    class n0 live\n"
+)

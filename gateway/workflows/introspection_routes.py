@@ -8,9 +8,10 @@ from litestar.params import JSONBody, QueryParameter
 
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import RoutingAsked, SynchronizationAsked, text
-from headwater.gateway.workflows.looking import Looking, shown
+from headwater.gateway.workflows.looking import MERMAID, SVG, Looking, drawn, shown
 from headwater.gateway.workflows.openapi import OF_BODIES, reads
 from headwater.gateway.workflows.parameters import Named, Position
+from headwater.processors.graph.drawing import draw
 from headwater.processors.graph.explaining import explain
 from headwater.processors.graph.introspection import (
     introspect_tokens,
@@ -117,7 +118,39 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         tracing, positions = await looking.trace(workflow, instance_id, position, first, last)
         return shown(tracing.page(), positions)
 
-    return [get_tokens, get_explanation, get_trace, *_simulations(looking)]
+    return [get_tokens, get_explanation, get_trace, *_pictures(looking), *_simulations(looking)]
+
+
+def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
+    """A run, drawn."""
+
+    @get(
+        "/graph/svg",
+        operation_id="drawInstance",
+        summary="A run of a graph as a picture",
+        description=f"Its definition, with its tokens on it. {_AS_OF}",
+        **reads(str, examples.SVG, *_PROBLEMS, media_type=SVG),
+    )
+    async def get_svg(
+        workflow: Named, instance_id: Named, position: Position, at: At = None
+    ) -> Response[bytes]:
+        past, positions = await looking.past(workflow, instance_id, position, at)
+        return drawn(draw(past, "svg"), SVG, positions)
+
+    @get(
+        "/graph/mermaid",
+        operation_id="drawInstanceInMermaid",
+        summary="A run of a graph as a Mermaid flowchart",
+        description=f"Its definition, with its tokens on it. {_AS_OF}",
+        **reads(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
+    )
+    async def get_mermaid(
+        workflow: Named, instance_id: Named, position: Position, at: At = None
+    ) -> Response[bytes]:
+        past, positions = await looking.past(workflow, instance_id, position, at)
+        return drawn(draw(past, "mermaid"), MERMAID, positions)
+
+    return [get_svg, get_mermaid]
 
 
 def _simulations(looking: Looking) -> list[HTTPRouteHandler]:

@@ -19,6 +19,8 @@ from headwater.schemas.failures import INSTANCE_NOT_FOUND, REFUSALS
 from headwater.schemas.history import HistoryAppended, instance_key
 from headwater.schemas.introspection import AsOf
 
+SVG: Final = "image/svg+xml"
+MERMAID: Final = "text/vnd.mermaid"
 #: Runs that are folded at a time: each has a reader of Kafka, and a run in memory.
 LOOKS_MAX: Final = 8
 
@@ -121,3 +123,15 @@ def shown(found: AsOf | Rejection, positions: Positions) -> Response[bytes]:
     body = json.dumps(msgspec.to_builtins(found), separators=(",", ":")).encode()
     position = stated(positions)
     return Response(body, media_type=JSON, headers={HEADER: position} if position else {})
+
+
+def drawn(picture: str | Rejection, media_type: str, positions: Positions) -> Response[bytes]:
+    """A picture of a run.
+
+    Errors: Problem.
+    """
+    if isinstance(picture, Rejection):
+        raise problem_of(picture)
+    position = stated(positions)
+    headers = {HEADER: position} if position else {}
+    return Response(picture.encode(), media_type=media_type, headers=headers)

@@ -7,7 +7,7 @@ the number of an event within it; without it, up to now.
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -112,6 +112,12 @@ class LookedInto(ABC):
     async def explain(self, at: int | None = None) -> Explanation:
         """Why it stands where it stands: `.says` in sentences, `.joins` as data."""
         return await self.ask(Question(path="explain", answer=Explanation, numbers={"at": at}))
+
+    async def draw(
+        self, written: Literal["svg", "mermaid"] = "svg", *, at: int | None = None
+    ) -> str:
+        """Its graph as a picture, with the tokens of its run on it."""
+        return await self.ask(Question(path=written, answer=str, numbers={"at": at}))
 
     async def trace(
         self, first: int = 0, last: int | None = None

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from headwater.processors.graph.drawing import draw
 from headwater.processors.graph.explaining import explain
 from headwater.processors.graph.introspection import (
     introspect_tokens,
@@ -48,8 +49,10 @@ def _answer(past: Past, folded: Past | Tracing, question: Question[Any]) -> Any:
             return simulate_routing(past, **names, output=texts.get("output"))
         case "simulate-synchronization":
             return simulate_synchronization(past, **names)
+        case "svg" | "mermaid" as written:
+            return draw(past, written)
         case "explain":
             return explain(past)
         case _:
-            assert isinstance(folded, Tracing)  # noqa: S101, there are five questions
+            assert isinstance(folded, Tracing)  # noqa: S101, this is the last of the questions
             return folded.page()

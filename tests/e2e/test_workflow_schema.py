@@ -81,6 +81,8 @@ ASKED: Final = {
     "introspectTokens": ("voting", "telling"),
     "explainInstance": ("voting", "telling"),
     "traceInstance": ("voting",),
+    "drawInstance": ("voting", "telling"),
+    "drawInstanceInMermaid": ("voting",),
     "simulateRouting": ("voting", "telling"),
     "simulateSynchronization": ("voting",),
 }

@@ -692,6 +692,14 @@ def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path:
     named = api.post(of("judged", name, "retry"), json={"fromStep": "judge"})
     assert problem(named) == (404, "STEP_NOT_FOUND")
     assert "cannot take back what others did" in named.json()["detail"]
+    picture = api.get(of("judged", name, "graph/svg"))
+    assert picture.headers["content-type"].startswith("image/svg+xml")
+    assert [picture.text.count(f'<g class="{drawn}">') for drawn in ("failed", "done")] == [1, 1]
+    began = api.get(of("judged", name, "graph/mermaid"), params={"at": 2})
+    assert began.headers["content-type"].startswith("text/vnd.mermaid")
+    assert 'n0["start<br/>noop<br/>1 pending"]' in began.text
+    undefined = api.get(of("judged", name, "graph/svg"), params={"at": 0})
+    assert problem(undefined) == (404, "SEQUENCE_NOT_FOUND")
     mended.touch()
     assert api.post(of("judged", name, "retry")).json()["runNumber"] == 1
     until(api, "judged", name, "waiting")

@@ -57,6 +57,22 @@ def test_the_tokens_that_live_say_what_they_wait_for():
     play(waiting(), scenario, ITEMS)
 
 
+def test_a_run_is_drawn_with_its_tokens_as_it_is_and_as_it_was():
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        text = await instance.draw("mermaid")
+        assert 'n1["work<br/>2 completed, 1 pending, 1 dispatched"]' in text
+        assert 'n2["end<br/>noop<br/>1 waiting for siblings"]' in text
+        before = await instance.draw("mermaid", at=2)
+        assert "waiting" not in before
+        assert 'n0["start<br/>noop<br/>1 pending"]' in before
+        assert '<g class="live">' in await instance.draw()
+        refused = await refusal_of(instance.draw(at=0))
+        assert "expected 1 or more" in str(refused)
+
+    play(waiting(), scenario, ITEMS)
+
+
 def test_a_join_that_waits_is_explained():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()

@@ -457,6 +457,19 @@ def test_a_graph_that_waits_is_explained_in_sentences():
     assert "expected 0 to 14, found 15" in beyond.output
 
 
+def test_a_graph_is_drawn_as_it_is_and_as_it_was():
+    chart = "flowchart TD\n    start(( )) --> n0\n"
+    picture = '<svg xmlns="http://www.w3.org/2000/svg"/>'
+    network = Network(httpx.Response(200, text=chart), httpx.Response(200, text=picture))
+    assert headwater(network, "instances", "draw", *ON).stdout == chart
+    drawn = headwater(network, "instances", "draw", *ON, "--as", "svg", "--at", "12")
+    assert drawn.stdout == picture
+    mermaid, svg = network.asked
+    assert mermaid.url.path.endswith("/graph/mermaid")
+    assert svg.url.path.endswith("/graph/svg")
+    assert queries(network.asked) == [{}, {"at": "12"}]
+
+
 def test_what_would_follow_is_asked_for_and_told():
     fires = [{"transitionRef": "meet", "toNodeRef": "tally", "tokens": 1}]
     network = Network(answer({**SIMULATED, "fires": fires}))

@@ -53,6 +53,8 @@ ROUTES: list[tuple[str, str, bytes]] = [
     ("GET", f"{ORDER}/graph/tokens", b""),
     ("GET", f"{ORDER}/graph/explain", b""),
     ("GET", f"{ORDER}/graph/trace", b""),
+    ("GET", f"{ORDER}/graph/svg", b""),
+    ("GET", f"{ORDER}/graph/mermaid", b""),
     ("POST", f"{ORDER}/graph/simulate-routing", b'{"node":"a"}'),
     ("POST", f"{ORDER}/graph/simulate-synchronization", b'{"token":"0","transition":"a"}'),
     ("POST", ORDERS, b"{}"),
