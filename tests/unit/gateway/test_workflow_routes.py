@@ -516,6 +516,8 @@ def test_the_description_names_every_route_and_has_examples(client: Client) -> N
         "introspectTokens",
         "explainInstance",
         "traceInstance",
+        "drawInstance",
+        "drawInstanceInMermaid",
         "simulateRouting",
         "simulateSynchronization",
         "createInstance",
