@@ -102,14 +102,13 @@ def explain(
 @click.command(
     "draw",
     epilog=examples(
-        "headwater instances draw -w review -i review-1                       as Mermaid",
-        "headwater instances draw -w review -i review-1 --as svg > review.svg",
-        "headwater instances draw -w review -i review-1 --at 12               as it was then",
+        "headwater instances draw review/review-1                       as Mermaid",
+        "headwater instances draw review/review-1 --as svg > review.svg",
+        "headwater instances draw review/review-1 --at 12               as it was then",
     )
     + ENVIRONMENT,
 )
-@workflow_option
-@id_option
+@instance_named
 @click.option("--as", "written", type=click.Choice(["mermaid", "svg"]), default="mermaid",
               show_default=True, help="What to write.")  # fmt: skip
 @_at_option
