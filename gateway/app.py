@@ -128,7 +128,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _admin_routes(settings, reader, log, replays, sources, wiping, workflows, clock),
             registry,
             health_routes(log, reader, metrics),
-            *([] if service is None else [service.router()]),
+            *([] if service is None else service.routers()),
         ],
         lifespan=[lambda _app: _running([log, answers, replays], wiping, reader, service, users)],
         before_send=[_add_headers],

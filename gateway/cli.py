@@ -132,6 +132,7 @@ async def _serve(settings: "Settings") -> None:
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.answer_log import AnswerLog  # noqa: PLC0415 (see above)
     from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
+    from headwater.streams.workflows.definition_log import DefinitionLog  # noqa: PLC0415 (see above)
     from headwater.streams.workflows.run_reader import RunReader  # noqa: PLC0415 (see above)
 
     refuse_taken_port(settings.host, settings.port)
@@ -156,10 +157,12 @@ async def _serve(settings: "Settings") -> None:
         wiping=_wiping(settings, cluster, new_id),
         workflows=WorkflowPorts(
             commands=_commands(cluster, new_id),
+            definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
             workflows=Workflows(reader),
             runs=RunReader(cluster),
             hooks=load_hooks(settings.workflow_hooks),
             new_id=new_id,
+            clock=now_ms,
         ),
         users=for_users(settings),
     )

@@ -29,6 +29,10 @@ UNSERIALISABLE: Final = "UnserialisableError"
 
 ALREADY_PAUSED: Final = "ALREADY_PAUSED"
 EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
+GRAPH_CHANGED: Final = "GRAPH_CHANGED"
+GRAPH_INVALID: Final = "GRAPH_INVALID"
+GRAPH_NOT_FOUND: Final = "GRAPH_NOT_FOUND"
+GRAPH_OF_APP: Final = "GRAPH_OF_APP"
 INSTANCE_EXISTS: Final = "INSTANCE_ID_ALREADY_EXISTS"
 INSTANCE_NOT_ENDED: Final = "INSTANCE_NOT_ENDED"
 INSTANCE_NOT_ERRORED: Final = "INSTANCE_NOT_ERRORED"
@@ -223,6 +227,10 @@ REFUSALS: Final = {
         Refusal(TOKEN_NOT_FOUND, 404, "No such token lives", field="token"),
         Refusal(TRANSITION_NOT_FOUND, 404, "The token cannot come by such a transition",
                 field="transition"),
+        Refusal(GRAPH_INVALID, 400, "The definition contradicts itself"),
+        Refusal(GRAPH_NOT_FOUND, 404, "No such graph, or no such version"),
+        Refusal(GRAPH_OF_APP, 409, "The name is that of a workflow of an app"),
+        Refusal(GRAPH_CHANGED, 412, "Another version was deployed meanwhile"),
         Refusal(NOT_A_GRAPH, 409, "The run is not of a graph"),
         Refusal(JOB_NOT_FOUND, 404, "No such job"),
         Refusal(INSTANCE_EXISTS, 409, "An instance of this id exists", InstanceExistsError),

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from headwater.schemas.definitions import GraphDeployed
 from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
@@ -288,6 +289,7 @@ Record: TypeAlias = (
     | CommandSent
     | ReplySent
     | SnapshotTaken
+    | GraphDeployed
 )
 
 #: Record type by the stem of its Avro file.
@@ -305,4 +307,5 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "effect_decided": EffectDecided,
     "row_rebuilt": RowRebuilt,
     "user_forgotten": UserForgotten,
+    "graph_deployed": GraphDeployed,
 }

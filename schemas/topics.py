@@ -116,6 +116,7 @@ WORKFLOW_COMMANDS: Final = "workflow-commands"
 WORKFLOW_HISTORY: Final = "workflow-history"
 WORKFLOW_SNAPSHOTS: Final = "workflow-snapshots"
 WORKFLOW_REPLIES: Final = "workflow-replies"
+GRAPH_DEFINITIONS: Final = "graph-definitions"
 
 TOPICS: Final = (
     Topic(
@@ -244,6 +245,15 @@ TOPICS: Final = (
         # Longer than any sender waits for its answer.
         retention_ms=_HOUR_MS,
         purpose="What became of commands, for senders that wait to hear.",
+    ),
+    Topic(
+        name=GRAPH_DEFINITIONS,
+        key="name of the graph and an id: each record has its own; all in partition 0",
+        value="graph_deployed",
+        # No version is superseded: runs stay on the one that they began with.
+        cleanup=Cleanup.COMPACT,
+        purpose="Every version of every graph that was deployed.",
+        key_form=re.compile(rb"\w[\w-]*#[0-9a-f]+"),
     ),
 )
 

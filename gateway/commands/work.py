@@ -34,6 +34,8 @@ from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.kafka.static_members import MemberFenced
 from headwater.streams.kafka.topics import check_topics
 from headwater.streams.scheduling import run_as_batch
+from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
 from headwater.streams.workflows.worker import WorkflowWorker
 
@@ -86,6 +88,9 @@ async def _work(
     cluster = cluster_of(settings)
 
     graphs = GraphEngine()
+    deployed = DeployedGraphs(
+        DefinitionLog(cluster=cluster, client_id=f"{name}-graphs"), graphs.deploy, clock=clock
+    )
 
     async def joined() -> None:
         # The hosts have loaded the apps by now, and nothing is owned yet.
@@ -117,6 +122,7 @@ async def _work(
             joined=joined,
             stores=stores_of(settings, clock),
             house=Program("headwater.gateway.house", environment(settings)),
+            graphs=deployed,
         )
         if ticked:
             # Brings the web framework, which other workers do without.

@@ -203,7 +203,7 @@ def read(kind: type[B], body: bytes) -> B:
     """
     if not body.strip():
         body = b"{}"
-    _check(body)
+    check_json(body)
     try:
         found = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -295,8 +295,11 @@ def _struct(found: inspect.Type) -> inspect.StructType:
 # --- JSON ---------------------------------------------------------------------------------------
 
 
-def _check(body: bytes) -> None:
-    """Refuses what is not JSON, or is no JSON that everybody reads alike."""
+def check_json(body: bytes) -> None:
+    """Refuses what is not JSON, or is no JSON that everybody reads alike.
+
+    Errors: Problem.
+    """
     try:
         msgspec.json.decode(body)
         too_deep = _depth(body) > NESTING_MAX

@@ -67,6 +67,17 @@ def writes(
     return _described(policy, answers, (*OF_BODIES, *_OF_WRITES, *problems))
 
 
+def deploys(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+    """Describes the route that deploys, with the codes of its own problems."""
+    answers = {
+        200: _answer(answer, example, "It is the newest version already."),
+        201: _answer(answer, example, "It is a new version."),
+    }
+    return _described(
+        Policy.MANAGE, answers, (*OF_BODIES, "broker_unavailable", "not_yet_readable", *problems)
+    )
+
+
 def drives(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
     """Describes the route that drives a worker."""
     answers = {200: _answer(answer, example, "As asked.")}

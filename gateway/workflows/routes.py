@@ -21,6 +21,8 @@ from headwater.gateway.workflows.entrance import (
     LimitedBodies,
 )
 from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.graph_routes import graph_router
+from headwater.gateway.workflows.graphs import Definitions, Graphs
 from headwater.gateway.workflows.introspection_routes import looks
 from headwater.gateway.workflows.looking import Looking, RunLog
 from headwater.gateway.workflows.parameters import (
@@ -56,14 +58,17 @@ _OF_INSTANCE: Final = f"{OF_WORKFLOW}/{{{INSTANCE}:str}}"
 class WorkflowPorts:
     """What the workflow service needs of the world.
 
-    Shape:  new_id gives ids of instances and events that nobody else has.
+    Shape:  new_id gives ids of instances and events that nobody else has; clock, Unix
+            milliseconds.
     """
 
     commands: Commands
+    definitions: Definitions
     workflows: Workflows
     runs: RunLog
     hooks: WorkflowHooks
     new_id: Callable[[], str]
+    clock: Callable[[], int]
 
 
 class WorkflowService:
@@ -96,6 +101,7 @@ class WorkflowService:
         async with AsyncExitStack() as parts:
             await self._ports.commands.start()
             parts.push_async_callback(self._ports.commands.stop)
+            parts.push_async_callback(self._ports.definitions.stop)
             await self._ticks.start()
             parts.push_async_callback(self._ticks.stop)
             await self._freshness.start()
@@ -107,8 +113,12 @@ class WorkflowService:
         """Ends the streams; a server that waits for its connections would wait for them."""
         self._tails.close()
 
-    def router(self) -> Router:
-        """The routes."""
+    def routers(self) -> list[Router]:
+        """The routes: of workflows, and of graphs that are deployed."""
+        graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
+        return [self._router(), graph_router(graphs, self._entrance, self._bodies)]
+
+    def _router(self) -> Router:
         guarded = Router(
             "/",
             route_handlers=[

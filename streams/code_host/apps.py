@@ -51,6 +51,8 @@ class Declarations(msgspec.Struct, frozen=True):
     error: str = ""
     #: The definitions of those that are graphs, JSON text, by their names.
     graphs: dict[str, str] = {}
+    #: The names of its tasks.
+    tasks: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -72,7 +74,7 @@ class App(NamedTuple):
         schedules = tuple(each.declared for each in self.schedules)
         names = tuple(sorted((*self.workflows, *self.graphs)))
         graphs = {name: json.dumps(each.to_dict()) for name, each in self.graphs.items()}
-        return Declarations(names, schedules, graphs=graphs)
+        return Declarations(names, schedules, graphs=graphs, tasks=tuple(sorted(self.tasks)))
 
 
 def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:

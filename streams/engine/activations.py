@@ -18,7 +18,8 @@ class Activations:
     """The activations of one owner.
 
     Shape:  `number` gives one that no other activation of the process has, for a host; hosts are
-            those of workflows, by name.
+            those of workflows by name, and of definitions by digest, which is looked for first: a
+            run stays where it began, whatever is deployed under its name.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Activations:
 
     def host_of(self, live: LiveInstance) -> int:
         """The number of the host that has the workflow of an instance."""
-        return self._hosts.get(live.run.workflow, 0)
+        run = live.run
+        number = self._hosts.get(run.definition.digest) if run.definition else None
+        return self._hosts.get(run.workflow, 0) if number is None else number
 
     # -- to hosts
 

@@ -1,7 +1,7 @@
 """The code hosts of a worker: one for each app that it serves, and one for the house's own."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from headwater.processors.runs.host_messages import HostMessage
@@ -49,7 +49,7 @@ class Hosts:
         """
         try:
             await self._start_apps()
-            apps = {each.app: each.declared for each in self._apps}
+            apps = self.declared_by_app()
             declared = side_by_side(apps)
             names = [each.schedule for each in declared.schedules]
             house = HostSupervisor(0, HOUSE_APP, self._driver, self._wake_up, names, self._house)
@@ -93,6 +93,22 @@ class Hosts:
     def numbers(self) -> dict[str, int]:
         """The number of the host that has a workflow, by the names of workflows."""
         return {name: each.number for each in self._all for name in each.declared.workflows}
+
+    def declared_by_app(self) -> dict[str, Declarations]:
+        """What each app declares, without the house's own."""
+        return {each.app: each.declared for each in self._apps}
+
+    def number_of(self, app: str) -> int | None:
+        """The number of the host of an app, or None."""
+        return next((each.number for each in self._apps if each.app == app), None)
+
+    def number_with(self, tasks: Collection[str]) -> int:
+        """The number of the host that has most of these tasks, the first of several."""
+        wanted = set(tasks)
+        found = max(
+            self._apps, key=lambda each: len(wanted & set(each.declared.tasks)), default=None
+        )
+        return found.number if found else 0
 
     # -- talking
 

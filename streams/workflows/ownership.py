@@ -7,7 +7,7 @@ meanwhile. Whatever goes wrong with one, it is dropped and taken over again from
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,7 +69,8 @@ class Ownership:
     """The partitions of one worker.
 
     Shape:  `take_over` makes a Partition of (number, offset up to which commands have their
-            replies); `before_giving_up` is awaited before partitions are given up in order, and
+            replies); `before_deciding` is awaited with commands before they are decided;
+            `before_giving_up` is awaited before partitions are given up in order, and
             `given_up` called for each that is; `parked` gets commands that cannot be read;
             `wake_up` is called when something has come.
     """
@@ -88,7 +89,9 @@ class Ownership:
         given_up: Callable[[Partition], None],
         parked: Callable[[Incoming, HeadwaterError], None],
         wake_up: Callable[[], None],
+        before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None,
     ) -> None:
+        self._before_deciding = before_deciding
         self._driver = driver
         self._log = workflow_log
         self._clock = clock
@@ -156,19 +159,32 @@ class Ownership:
                 log.warning("commands cannot be read: %r", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            for where, records in fetched.items():
-                partition = self._driver.partitions.get(where.partition)
-                if partition is not None:
-                    self._read(partition, records)
+            await self._read(fetched)
             for line in self._waiting.due(self._clock()):
                 log.warning("%s", line)
             await self._note_positions()
             await self._look_ahead()
             self._wake_up()
 
-    def _read(self, partition: Partition, records: Sequence[Incoming]) -> None:
+    async def _read(self, fetched: Mapping[TopicPartition, Sequence[Incoming]]) -> None:
+        read = [
+            (partition, self._decoded(partition, records))
+            for where, records in fetched.items()
+            if (partition := self._driver.partitions.get(where.partition)) is not None
+        ]
+        if self._before_deciding is not None and read:
+            await self._before_deciding([sent for _, some in read for _, sent in some])
+        for partition, commands in read:
+            # One that was given up meanwhile is read again by whoever takes it over.
+            if self._driver.drives(partition):
+                partition.commands.extend(commands)
+
+    def _decoded(
+        self, partition: Partition, records: Sequence[Incoming]
+    ) -> list[tuple[int, CommandSent]]:
+        commands: list[tuple[int, CommandSent]] = []
         if partition.number in self._waiting:
-            return
+            return commands
         known, newer = readable(records)
         if newer is not None:
             # Instances go on with what they have; time stands still for them, as behind every
@@ -178,10 +194,11 @@ class Ownership:
             self._consumer.seek(_commands(partition.number), newer.offset)
         for record in known:
             try:
-                partition.commands.append((record.offset, decode(record.value, CommandSent)))
+                commands.append((record.offset, decode(record.value, CommandSent)))
             except (UndecodableRecord, UnknownSchema) as error:
                 log.error("a command is parked as a dead letter: %s", error)  # noqa: TRY400
                 self._parked(record, error)
+        return commands
 
     async def _note_positions(self) -> None:
         """Takes note of how far each partition was read: past its last record, if it has any."""

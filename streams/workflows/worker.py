@@ -7,6 +7,7 @@ batches of a turn are appended, and what the driver releases goes out.
 import asyncio
 import contextlib
 import logging
+from collections import ChainMap
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -35,6 +36,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
+from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
 from headwater.streams.workflows.instance_stores import InstanceStores
@@ -76,7 +78,8 @@ class WorkflowWorker:
             workers apart in the log and is not kept; member is a name that a worker keeps over
             restarts; one that is ticked runs code only then; joined returns when it is known what
             others read; stores have the instances that rest, which without any lie in memory; house
-            is the program of the house's own app, which without one has schedules alone.
+            is the program of the house's own app, which without one has schedules alone; graphs
+            are those that are deployed, which without any are not followed.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
@@ -96,11 +99,13 @@ class WorkflowWorker:
         joined: Callable[[], Awaitable[None]] | None = None,
         stores: StateStores | None = None,
         house: Program | None = None,
+        graphs: DeployedGraphs | None = None,
     ) -> None:
+        self._graphs = graphs
         self._stores = InstanceStores(cluster, engines, stores)
         self._joined = joined
         self._engines = engines
-        self._without_host = workflows or {}
+        self._without_host = dict(workflows or {})
         self._clock = clock
         self._draw_seed = draw_seed
         self._name = name
@@ -124,6 +129,7 @@ class WorkflowWorker:
             given_up=self._given_up,
             parked=self._outbox.park,
             wake_up=self._something_came.set,
+            before_deciding=graphs.before if graphs is not None else None,
         )
         self._replies = Replies(cluster=cluster, client_id=f"{name}-replies", outbox=self._outbox)
         self._checkpoints = Checkpoints(
@@ -153,6 +159,8 @@ class WorkflowWorker:
             await self._connect()
             if self._joined is not None:
                 await self._joined()
+            if self._graphs is not None:
+                await self._graphs.start(self._hosts)
             await self._ownership.start()
             parts = (self._ownership, self._replies, self._outbox)
             tasks = [asyncio.create_task(part.run()) for part in parts]
@@ -171,6 +179,8 @@ class WorkflowWorker:
                 partition.owner.instances.store.close()
             await asyncio.gather(self._outbox.stop(), self._replies.stop(), self._log.stop())
             await self._hosts.stop()
+            if self._graphs is not None:
+                await self._graphs.stop()
 
     async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Has a worker that is ticked do what is due; see `Ticks.tick`."""
@@ -185,8 +195,14 @@ class WorkflowWorker:
     def _owners(self) -> list[Owner]:
         return [partition.owner for partition in self._driver.partitions.values()]
 
-    def _workflows(self) -> dict[str, str]:
-        return {**self._without_host, **self._hosts.kinds()}
+    def _workflows(self) -> Mapping[str, str]:
+        """What may be started; grows with what is deployed."""
+        deployed = {} if self._graphs is None else self._graphs.kinds
+        return ChainMap(self._hosts.kinds(), self._without_host, deployed)
+
+    def _host_numbers(self) -> Mapping[str, int]:
+        deployed = {} if self._graphs is None else self._graphs.hosts
+        return ChainMap(self._hosts.numbers(), deployed)
 
     async def _connect(self) -> None:
         retrying = Retrying(log, "waiting for Kafka")
@@ -291,7 +307,7 @@ class WorkflowWorker:
 
     async def _restore(self, number: int, replied: int, store: InstanceStore) -> Partition:
         workflows = self._workflows()
-        epoch = await self._log.claim(number, self._name, workflows)
+        epoch = await self._log.claim(number, self._name, dict(workflows))
         instances = LiveInstances(self._engines, store)
         restored = await take_over(self._log, instances, number, epoch, replied)
         owner = Owner(
@@ -300,7 +316,7 @@ class WorkflowWorker:
             restored.instances,
             restored.wakes,
             workflows=workflows,
-            hosts=self._hosts.numbers(),
+            hosts=self._host_numbers(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
         )

@@ -28,7 +28,7 @@ from tests.integration.test_user_routes import BEARER, House, dsn, running, stan
 
 __all__ = ["dsn", "running", "stand_in"]
 
-KEYS: Final = BEARER | {"x-admin-key": "dev-admin-key"}
+KEYS: Final = BEARER | {"x-admin-key": "dev-admin-key", "x-api-key": "dev-workflow-key"}
 OF_REQUESTS: Final = ("method", "url", "headers", "params", "data", "json", "files")
 CHECKS: Final = [
     not_a_server_error,

@@ -23,6 +23,7 @@ from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
 from headwater.streams.clock import now_ms
+from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
@@ -81,6 +82,8 @@ async def served() -> AsyncIterator[Connect]:
         new_request_id=lambda: f"request-{next(numbers)}",
         workflows=WorkflowPorts(
             commands=MemoryCommands(),
+            definitions=MemoryDefinitions(),
+            clock=lambda: 0,
             workflows=Workflows(postgres),
             runs=MemoryRuns(),
             hooks=WorkflowHooks(),

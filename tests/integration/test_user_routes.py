@@ -24,6 +24,7 @@ from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.answers import Placed
+from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.terra import StandIn, Taken
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, USER, key_set, token
@@ -85,6 +86,8 @@ class House:
             new_request_id=lambda: f"id-{next(numbers)}",
             workflows=WorkflowPorts(
                 commands=self.commands,
+                definitions=MemoryDefinitions(),
+                clock=lambda: 0,
                 workflows=self.instances,  # type: ignore[arg-type]
                 runs=MemoryRuns(),
                 hooks=WorkflowHooks(),

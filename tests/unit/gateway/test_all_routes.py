@@ -29,6 +29,7 @@ from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import BrokerUnavailable
+from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
@@ -40,6 +41,7 @@ KEYS = {
     "/v1": f"Bearer {token()}",
     "/admin": "dev-admin-key",
     "/api/workflows": "Bearer dev-workflow-key",
+    "/api/graphs": "Bearer dev-workflow-key",
 }
 TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
@@ -94,6 +96,8 @@ def application(folder: Path) -> Litestar:
         new_request_id=lambda: f"request-{next(numbers)}",
         workflows=WorkflowPorts(
             commands=MemoryCommands(),
+            definitions=MemoryDefinitions(),
+            clock=lambda: 0,
             workflows=Workflows(reader),
             runs=MemoryRuns(),
             hooks=WorkflowHooks(),

@@ -29,6 +29,7 @@ from headwater.schemas.history import (
     TerminateRun,
 )
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
+from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.unit.gateway.conftest import NO_POSTGRES
 from tests.unit.gateway.problem_contract import assert_problem
@@ -85,6 +86,8 @@ def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> 
         new_request_id=lambda: f"request-{next(numbers)}",
         workflows=WorkflowPorts(
             commands=commands,
+            definitions=MemoryDefinitions(),
+            clock=lambda: 0,
             workflows=Workflows(reader),
             runs=MemoryRuns(),
             hooks=hooks,

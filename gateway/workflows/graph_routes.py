@@ -1,0 +1,171 @@
+"""The routes of graphs: deploying them, and reading what is deployed."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
+
+from litestar import Request, Response, Router, get, put
+from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import (
+    OpenAPIMediaType,
+    OpenAPIType,
+    Operation,
+    RequestBody,
+    Schema,
+)
+from litestar.params import HeaderParameter, PathParameter
+
+from headwater.gateway.http.known_parameters import known_parameters
+from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.entrance import BodyRequest, Entrance, LimitedBodies
+from headwater.gateway.workflows.graphs import Graphs
+from headwater.gateway.workflows.openapi import deploys, reads
+from headwater.gateway.workflows.parameters import WORKFLOW, Named, workflow_name
+from headwater.schemas.failures import (
+    GRAPH_CHANGED,
+    GRAPH_INVALID,
+    GRAPH_NOT_FOUND,
+    GRAPH_OF_APP,
+)
+from headwater.schemas.graph_answers import (
+    GraphDefinition,
+    GraphList,
+    GraphVersion,
+    GraphVersions,
+)
+
+BASE: Final = "/api/graphs"
+_OF_GRAPH: Final = f"/{{{WORKFLOW}:str}}"
+_VERSIONS_MAX: Final = 2**31 - 1
+_DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
+_OF_READS: Final = ("broker_unavailable", "not_yet_readable")
+
+_IfMatch: TypeAlias = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        description="The ETag of the version that has to be the newest one; else nothing is "
+        "deployed.",
+    ),
+]
+_Number: TypeAlias = Annotated[
+    int, PathParameter(description="The version.", ge=1, le=_VERSIONS_MAX)
+]
+
+_VERSION: Final[dict[str, Any]] = {
+    "name": "review",
+    "version": 2,
+    "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "deployedAt": "2026-07-01T08:00:00Z",
+}
+_DEFINITION: Final[dict[str, Any]] = {
+    "name": "review",
+    "initialNodeRef": "start",
+    "nodes": [{"ref": "start", "task": "noop"}],
+}
+
+
+@dataclass
+class _Definition(Operation):
+    """The body of the route: a document whose mistakes are all told at once, so it is read raw."""
+
+    def __post_init__(self) -> None:
+        shape = Schema(
+            type=OpenAPIType.OBJECT,
+            description="The definition of a graph, of at most 1 MiB.",
+            example=_DEFINITION,
+        )
+        self.request_body = RequestBody(
+            content={"application/json": OpenAPIMediaType(schema=shape)}, required=True
+        )
+
+
+def graph_router(graphs: Graphs, entrance: Entrance, limited: LimitedBodies) -> Router:
+    """The routes."""
+    return Router(
+        BASE,
+        route_handlers=[_deploy(graphs), *_reads(graphs)],
+        guards=[entrance.guard, known_parameters],
+        dependencies={"workflow": Provide(workflow_name)},
+        middleware=[limited],
+        request_class=BodyRequest,
+        request_max_body_size=None,
+        tags=["graphs"],
+    )
+
+
+def _deploy(graphs: Graphs) -> HTTPRouteHandler:
+    @put(
+        _OF_GRAPH,
+        operation_id="deployGraph",
+        operation_class=_Definition,
+        summary="Deploy a graph",
+        description="New instances are made from it as soon as this is answered; those that there "
+        "are stay on the version that they began with. The same definition twice is one version.",
+        **deploys(GraphVersion, _VERSION, GRAPH_INVALID, GRAPH_OF_APP, GRAPH_CHANGED),
+    )
+    async def deploy_graph(
+        request: Request[Any, Any, Any], workflow: Named, if_match: _IfMatch = None
+    ) -> Response[bytes]:
+        return await graphs.deploy(workflow, await request.body(), _digest_of(if_match))
+
+    return deploy_graph
+
+
+def _reads(graphs: Graphs) -> list[HTTPRouteHandler]:
+    @get(
+        "/",
+        operation_id="listGraphs",
+        summary="The graphs that are deployed",
+        description="The newest version of each, those of apps, too.",
+        **reads(GraphList, {"graphs": [_VERSION]}, *_OF_READS),
+    )
+    async def list_graphs() -> Response[bytes]:
+        return await graphs.listing()
+
+    @get(
+        _OF_GRAPH,
+        operation_id="getGraph",
+        summary="The newest version of a graph",
+        **reads(
+            GraphDefinition, _VERSION | {"definition": _DEFINITION}, *_OF_READS, GRAPH_NOT_FOUND
+        ),
+    )
+    async def get_graph(workflow: Named) -> Response[bytes]:
+        return await graphs.definition(workflow)
+
+    @get(
+        f"{_OF_GRAPH}/versions",
+        operation_id="listGraphVersions",
+        summary="The versions of a graph, the newest first",
+        **reads(GraphVersions, {"versions": [_VERSION]}, *_OF_READS, GRAPH_NOT_FOUND),
+    )
+    async def list_versions(workflow: Named) -> Response[bytes]:
+        return await graphs.versions(workflow)
+
+    @get(
+        f"{_OF_GRAPH}/versions/{{number:int}}",
+        operation_id="getGraphVersion",
+        summary="One version of a graph",
+        **reads(
+            GraphDefinition, _VERSION | {"definition": _DEFINITION}, *_OF_READS, GRAPH_NOT_FOUND
+        ),
+    )
+    async def get_version(workflow: Named, number: _Number) -> Response[bytes]:
+        return await graphs.definition(workflow, number)
+
+    return [list_graphs, get_graph, list_versions, get_version]
+
+
+def _digest_of(if_match: str | None) -> str:
+    if if_match is None:
+        return ""
+    found = _DIGEST.fullmatch(if_match.strip())
+    if found is None:
+        raise Problem(
+            "invalid_parameter",
+            f"If-Match: expected the ETag of a version, in quotes, found {if_match[:80]!r}",
+            field="If-Match",
+        )
+    return found[1]

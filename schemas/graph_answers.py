@@ -1,0 +1,41 @@
+"""What is answered of graphs that are deployed: their versions, and their definitions."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from headwater.schemas.answers import Answer
+
+
+class GraphVersion(Answer, frozen=True, kw_only=True):
+    """A version of a graph."""
+
+    name: str
+    version: Annotated[int, msgspec.Meta(description="Gapless from 1.")]
+    digest: Annotated[
+        str, msgspec.Meta(description="SHA-256 of the definition: the same for the same content.")
+    ]
+    deployed_at: datetime
+    app: Annotated[
+        str | None,
+        msgspec.Meta(description="The app that declares it; absent if it was deployed over HTTP."),
+    ] = None
+
+
+class GraphDefinition(GraphVersion, frozen=True, kw_only=True):
+    """A version of a graph, whole."""
+
+    definition: Annotated[Any, msgspec.Meta(description="The definition, without its defaults.")]
+
+
+class GraphList(Answer, frozen=True, kw_only=True):
+    """The newest version of each graph."""
+
+    graphs: list[GraphVersion]
+
+
+class GraphVersions(Answer, frozen=True, kw_only=True):
+    """The versions of a graph, the newest first."""
+
+    versions: list[GraphVersion]

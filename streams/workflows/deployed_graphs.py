@@ -1,0 +1,133 @@
+"""The graphs that were deployed, as a worker runs them: beside what its apps declare."""
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+
+from headwater.processors.graph.catalogue import Catalogue, Version
+from headwater.processors.graph.definition import DefinitionInvalid, digest, read_definition
+from headwater.processors.graph.graph import Graph, graph_of
+from headwater.processors.graph.state import KIND
+from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.history import CommandSent, RestartRun, SendEvent, StartRun
+from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.hosts import Hosts
+
+log = logging.getLogger(__name__)
+
+
+class DeployedGraphs:
+    """Makes new runs from what is deployed, and tells which host has the tasks.
+
+    A name that an app declares is the app's: its workers make runs from what they have loaded, and
+    publish it when they start, so that others see it and nobody deploys over it.
+
+    Shape:  `deploy` makes new runs of a graph's name from it, from then on.
+    """
+
+    def __init__(
+        self,
+        definitions: DefinitionLog,
+        deploy: Callable[[Graph], None],
+        *,
+        clock: Callable[[], int],
+    ) -> None:
+        self._log = definitions
+        self._deploy = deploy
+        self._clock = clock
+        #: The kinds of the runs of deployed graphs, by their names: grows while partitions use it.
+        self.kinds: dict[str, str] = {}
+        #: The numbers of the hosts that have the tasks of deployed graphs, by their digests.
+        self.hosts: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
+        self._declared: Collection[str] = ()
+        self._hosts: Hosts
+
+    async def start(self, hosts: Hosts) -> None:
+        """Publishes what apps declare, and learns all that is deployed; waits for Kafka."""
+        self._hosts = hosts
+        self._declared = hosts.kinds().keys()
+        retrying = Retrying(log, "graphs that apps declare cannot be published yet")
+        for app, declared in hosts.declared_by_app().items():
+            for name in declared.workflows:
+                record = self._published(app, name, declared.graphs.get(name))
+                await retrying.until_done(partial(self._publish, record))
+        await self._catch_up()
+
+    def _published(self, app: str, name: str, document: str | None) -> GraphDeployed:
+        found = "" if document is None else digest(read_definition(document))
+        return GraphDeployed(
+            name=name,
+            document=document or "",
+            digest=found,
+            app=app,
+            after="",
+            at_ms=self._clock(),
+        )
+
+    async def _publish(self, record: GraphDeployed) -> None:
+        """Says what an app has, unless that is known."""
+        catalogue = await self._log.catch_up()
+        newest = catalogue.newest(record.name)
+        known = not record.document or (newest is not None and newest.digest == record.digest)
+        if catalogue.apps.get(record.name) != record.app or not known:
+            await self._log.deploy(record)
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        await self._log.stop()
+
+    # -- before commands are decided
+
+    async def before(self, commands: Iterable[CommandSent]) -> None:
+        """Waits until all is known that was deployed before commands came that begin runs of it.
+
+        So whoever hears that a version is deployed, and then creates an instance, gets this version
+        or a later one, whichever gateway and worker they reach.
+        """
+        if any(self._needs(each) for each in commands):
+            await self._catch_up()
+
+    def _needs(self, sent: CommandSent) -> bool:
+        command = sent.command
+        begins = isinstance(command, StartRun | RestartRun) or (
+            isinstance(command, SendEvent) and command.start is not None
+        )
+        return begins and sent.workflow not in self._declared
+
+    async def _catch_up(self) -> None:
+        retrying = Retrying(log, "new runs of deployed graphs have to wait")
+        self._take(await retrying.until_done(self._log.catch_up))
+
+    def _take(self, catalogue: Catalogue) -> None:
+        for name, versions in catalogue.versions.items():
+            new = versions[self._seen.get(name, 0) :]
+            if not new:
+                continue
+            self._seen[name] = len(versions)
+            for version in new:
+                self.hosts[version.digest] = self._host_of(version)
+            # A name of an app that is not here is not run, as its workflows of code are not.
+            if name not in self._declared and name not in catalogue.apps:
+                self._make_ready(new[-1])
+
+    def _host_of(self, version: Version) -> int:
+        number = self._hosts.number_of(version.app)
+        if number is not None:
+            return number
+        nodes = json.loads(version.document)["nodes"]
+        return self._hosts.number_with({each["task"] for each in nodes if each.get("task")})
+
+    def _make_ready(self, version: Version) -> None:
+        try:
+            self._deploy(graph_of(version.document))
+        except DefinitionInvalid as fault:
+            # A release with other rules deployed it. None are begun of an older version instead.
+            log.error(  # noqa: TRY400
+                "version %d of the graph %s cannot be run: %s", version.number, version.name, fault
+            )
+            self.kinds.pop(version.name, None)
+        else:
+            self.kinds[version.name] = KIND

@@ -1,0 +1,144 @@
+"""Graphs that are deployed while workers run: versions are one for all, and nobody is too early."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from headwater.processors.graph.catalogue import Deployed, NotDeployed
+from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.graph import graph_of
+from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.failures import GRAPH_OF_APP, WORKFLOW_PARAMS_INVALID
+from headwater.schemas.history import StartRun
+from headwater.streams.clock import now_ms
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.deployed_graphs import DeployedGraphs
+from headwater.streams.workflows.worker import WorkflowWorker
+from tests.apps.graphs import doubles
+from tests.e2e.workflow_house import Sender
+from tests.fakes.engines import ENGINES
+from tests.integration.test_graph_worker import until
+
+#: More than partitions: each has some.
+INSTANCES = 12
+
+
+def definition(name: str, **more: object) -> GraphDeployed:
+    document = doubles.to_dict() | {"name": name} | more
+    return GraphDeployed(
+        name=name,
+        document=json.dumps(document),
+        digest=graph_of(document).digest,
+        app="",
+        after="",
+        at_ms=now_ms(),
+    )
+
+
+def gateway(topics: str) -> DefinitionLog:
+    return DefinitionLog(cluster=Cluster(topics), client_id="tests-gateway")
+
+
+def a_worker(topics: str) -> WorkflowWorker:
+    engine = GraphEngine([doubles.graph()])
+    log = DefinitionLog(cluster=Cluster(topics), client_id="tests-worker")
+    return WorkflowWorker(
+        cluster=Cluster(topics),
+        apps=["tests.e2e.workflow_app", "tests.apps.graphs"],
+        engines={**ENGINES, GraphEngine.kind: engine},
+        clock=now_ms,
+        draw_seed=lambda: "seed",
+        name="tests",
+        graphs=DeployedGraphs(log, engine.deploy, clock=now_ms),
+    )
+
+
+def test_gateways_that_deploy_at_once_agree_on_the_versions(topics: str):
+    async def scenario() -> None:
+        gateways = [gateway(topics) for _ in range(3)]
+        try:
+            found = await asyncio.gather(
+                *(
+                    each.deploy(definition("at-once", initialNodeRef=ref))
+                    for each in gateways
+                    for ref in ("start", "double", "tell")
+                )
+            )
+            versions = [each.version for each in found if isinstance(each, Deployed)]
+            assert len(versions) == len(found)
+            told = {each.number: each for each in versions}
+            assert sorted(told) == list(range(1, len(told) + 1))
+            for each in gateways:
+                assert (await each.catch_up()).versions["at-once"] == [
+                    told[number] for number in sorted(told)
+                ]
+        finally:
+            await asyncio.gather(*(each.stop() for each in gateways))
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def house(topics: str) -> AsyncIterator[tuple[WorkflowClient, DefinitionLog]]:
+    """A worker, a client, and a gateway's log of definitions."""
+    client = WorkflowClient(
+        cluster=Cluster(topics),
+        client_id="tests",
+        timeout_s=20,
+        clock=now_ms,
+        new_id=lambda: os.urandom(8).hex(),
+    )
+    deploying = gateway(topics)
+    working = asyncio.create_task(a_worker(topics).run())
+    await client.start()
+    try:
+        await Sender(client).ready()
+        yield client, deploying
+    finally:
+        await asyncio.gather(client.stop(), deploying.stop())
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def codes(client: WorkflowClient, prefix: str, seen: Path) -> set[str]:
+    """What becomes of creations in all partitions."""
+    params = StartRun(json.dumps({"items": [1, 2], "file": str(seen)}))
+    names = [f"{prefix}-{number}" for number in range(INSTANCES)]
+    replies = await asyncio.gather(*(client.send("redoubled", name, params) for name in names))
+    assert len({reply.partition for reply in replies}) > 1
+    return {reply.code for reply in replies}
+
+
+async def the_names_of_apps_are_theirs(client: WorkflowClient, deploying: DefinitionLog) -> None:
+    started = StartRun('{"items": [], "file": ""}')
+    assert not (await client.send("doubles", "d", started)).code
+    for name in ("doubles", "beside"):
+        refused = await deploying.deploy(definition(name))
+        assert isinstance(refused, NotDeployed)
+        assert refused.code == GRAPH_OF_APP
+    newest = deploying.catalogue.newest("doubles")
+    assert newest is not None
+    assert newest.app == "tests.apps.graphs"
+
+
+def test_what_was_deployed_is_what_the_next_instance_is_made_from(topics: str, tmp_path: Path):
+    seen, total = tmp_path / "seen", tmp_path / "seen.total"
+
+    async def scenario() -> None:
+        async with house(topics) as (client, deploying):
+            await the_names_of_apps_are_theirs(client, deploying)
+            assert isinstance(await deploying.deploy(definition("redoubled")), Deployed)
+            assert await codes(client, "first", seen) == {""}
+            schema = {"type": "object", "required": ["more"]}
+            await deploying.deploy(definition("redoubled", inputSchema=schema))
+            assert await codes(client, "second", seen) == {WORKFLOW_PARAMS_INVALID}
+            # Tasks run where they are, and instances that there were go on as they had begun.
+            await until(lambda: total.exists() and total.read_text() == "6")
+            await until(lambda: len(seen.read_text().splitlines()) == 2 * INSTANCES)
+
+    asyncio.run(scenario())
