@@ -101,13 +101,11 @@ class WorkflowWorker:
         house: Program | None = None,
         graphs: DeployedGraphs | None = None,
     ) -> None:
-        self._graphs = graphs
         self._stores = InstanceStores(cluster, engines, stores)
-        self._joined = joined
+        self._joined, self._graphs = joined, graphs
         self._engines = engines
         self._without_host = dict(workflows or {})
-        self._clock = clock
-        self._draw_seed = draw_seed
+        self._clock, self._draw_seed = clock, draw_seed
         self._name = name
         self._pace = pace or Pace()
         self._something_came = asyncio.Event()
