@@ -240,8 +240,10 @@ create index workflow_token_open_job on workflow_token (task, updated_at)
 create index workflow_token_current
     on workflow_token (workflow_name, instance_id, run_number, id)
     where completed_at is null or status in ('failed', 'timed_out');
+-- Holds all rows, and who finds a token by its key cannot take it for the key's: without statistics both
+-- look alike, and along this one each change would read all tokens of its run.
 create index workflow_token_changed
-    on workflow_token (workflow_name, instance_id, run_number, "offset");
+    on workflow_token (workflow_name, instance_id, run_number, "offset") where "offset" >= 0;
 
 comment on table workflow_token is
     'Tokens of graph workflows: each is at a node, and says how that stands. Topic workflow-history.';

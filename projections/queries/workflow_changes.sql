@@ -25,6 +25,7 @@ found as (
           and instance_id = %(instance_id)s
           and run_number = (select run_number from instance)
           and "offset" > %(after)s::bigint
+          and "offset" >= 0
         order by "offset"
         limit %(limit)s::bigint + 1
     )
@@ -98,6 +99,7 @@ tokens as (
           and instance_id = %(instance_id)s
           and run_number = (select run_number from page)
           and "offset" > %(after)s::bigint
+          and "offset" >= 0
           and "offset" <= (select through from page)
     ) t
 ),

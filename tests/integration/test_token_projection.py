@@ -6,11 +6,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from headwater import NonRetryableError, Step, WorkflowEvent, WorkflowTest, task, workflow
 from headwater.processors.runs.token_views import TokenView
 from headwater.processors.runs.views import RunView
 from headwater.projections.postgres.migrate import migrate
+from headwater.projections.postgres.statements import statement
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (
     FanInActivated,
@@ -173,3 +175,18 @@ def test_a_fan_out_of_ten_thousand_is_as_many_rows(fresh_database: str):
     log.write("x", InstanceDeleted())
     project(fresh_database, log, 2)
     assert rows_of(fresh_database)["workflow_token"] == []
+
+
+def test_a_token_is_found_by_its_key_before_there_are_statistics(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    log, many = Log(), 10_000
+    log.claim()
+    log.write("x", RunStarted("{}", "s", kind="graph"), created(0, many))
+    project(fresh_database, log, 2)
+    rows = [{"workflow_name": "order", "instance_id": "x", "run_number": 0, "id": 7}]
+    with psycopg.connect(fresh_database) as connection:
+        for way in ("hashjoin", "mergejoin", "seqscan"):
+            connection.execute(sql.SQL("set {} = off").format(sql.Identifier(f"enable_{way}")))
+        query = b"explain (costs off) " + statement("change_workflow_tokens")
+        plan = connection.execute(query, {"rows": json.dumps(rows)}).fetchall()
+    assert "using workflow_token_pkey on" in "\n".join(line for (line,) in plan), plan
