@@ -1,5 +1,6 @@
 """The routes by which instances of graphs are looked into. None of them changes anything."""
 
+from functools import partial
 from typing import Annotated, Final, TypeAlias
 
 from litestar import Response, get, post
@@ -8,7 +9,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import RoutingAsked, SynchronizationAsked, text
-from headwater.gateway.workflows.looking import MERMAID, SVG, Looking, drawn, shown
+from headwater.gateway.workflows.looking import MERMAID, SVG, Looking
 from headwater.gateway.workflows.openapi import OF_BODIES, reads
 from headwater.gateway.workflows.parameters import Named, Position
 from headwater.processors.graph.drawing import draw
@@ -82,9 +83,9 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         after: After = None,
         page_size: Tokens = TOKENS_MAX,
     ) -> Response[bytes]:
-        past, positions = await looking.past(workflow, instance_id, position, at)
         behind = -1 if after is None else after
-        return shown(introspect_tokens(past, after=behind, limit=page_size), positions)
+        say = partial(introspect_tokens, after=behind, limit=page_size)
+        return await looking.tell(workflow, instance_id, position, at, say)
 
     @get(
         "/graph/explain",
@@ -97,8 +98,7 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
     async def get_explanation(
         workflow: Named, instance_id: Named, position: Position, at: At = None
     ) -> Response[bytes]:
-        past, positions = await looking.past(workflow, instance_id, position, at)
-        return shown(explain(past), positions)
+        return await looking.tell(workflow, instance_id, position, at, explain)
 
     @get(
         "/graph/trace",
@@ -115,8 +115,7 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         first: First = 0,
         last: Last = None,
     ) -> Response[bytes]:
-        tracing, positions = await looking.trace(workflow, instance_id, position, first, last)
-        return shown(tracing.page(), positions)
+        return await looking.trace(workflow, instance_id, position, first, last)
 
     return [get_tokens, get_explanation, get_trace, *_pictures(looking), *_simulations(looking)]
 
@@ -134,8 +133,8 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
     async def get_svg(
         workflow: Named, instance_id: Named, position: Position, at: At = None
     ) -> Response[bytes]:
-        past, positions = await looking.past(workflow, instance_id, position, at)
-        return drawn(draw(past, "svg"), SVG, positions)
+        say = partial(draw, written="svg")
+        return await looking.tell(workflow, instance_id, position, at, say, SVG)
 
     @get(
         "/graph/mermaid",
@@ -147,8 +146,8 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
     async def get_mermaid(
         workflow: Named, instance_id: Named, position: Position, at: At = None
     ) -> Response[bytes]:
-        past, positions = await looking.past(workflow, instance_id, position, at)
-        return drawn(draw(past, "mermaid"), MERMAID, positions)
+        say = partial(draw, written="mermaid")
+        return await looking.tell(workflow, instance_id, position, at, say, MERMAID)
 
     return [get_svg, get_mermaid]
 
@@ -179,10 +178,9 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        past, positions = await looking.past(workflow, instance_id, position, at)
         output = text(data.output) or None
-        found = simulate_routing(past, token=data.token, node=data.node, output=output)
-        return shown(found, positions)
+        say = partial(simulate_routing, token=data.token, node=data.node, output=output)
+        return await looking.tell(workflow, instance_id, position, at, say)
 
     @post(
         "/graph/simulate-synchronization",
@@ -206,8 +204,7 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
-        past, positions = await looking.past(workflow, instance_id, position, at)
-        found = simulate_synchronization(past, token=data.token, transition=data.transition)
-        return shown(found, positions)
+        say = partial(simulate_synchronization, token=data.token, transition=data.transition)
+        return await looking.tell(workflow, instance_id, position, at, say)
 
     return [post_routing, post_synchronization]

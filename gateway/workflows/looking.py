@@ -1,12 +1,14 @@
 """Looking into instances of graphs: their runs, folded from the history for whoever asks."""
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from litestar import Response
+from typing_extensions import ParamSpec
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
@@ -24,7 +26,10 @@ MERMAID: Final = "text/vnd.mermaid"
 #: Runs that are folded at a time: each has a reader of Kafka, and a run in memory.
 LOOKS_MAX: Final = 8
 
-F = TypeVar("F", Past, Tracing)
+P = ParamSpec("P")
+T = TypeVar("T")
+#: What is said of a run: an answer, a picture, or why there is none.
+Said: TypeAlias = AsOf | str | Rejection
 
 
 class RunLog(Protocol):
@@ -42,31 +47,38 @@ class Looking:
         self._workflows = workflows
         self._log = log
         self._count = 0
+        self._thread = asyncio.Lock()
 
-    async def past(
-        self, workflow: str, instance_id: str, wanted: Positions, at: int | None
-    ) -> tuple[Past, Positions]:
-        """The current run as of an event.
+    async def tell(
+        self,
+        workflow: str,
+        instance_id: str,
+        wanted: Positions,
+        at: int | None,
+        say: Callable[[Past], Said],
+        media_type: str = JSON,
+    ) -> Response[bytes]:
+        """Says something of the current run as of an event.
 
         Errors: Problem; BrokerUnavailable.
         """
         found, begins = await self._find(workflow, instance_id, wanted)
         past = Past(workflow, instance_id, begins.run_number, at)
-        await self._fold(past, past, begins)
-        return past, own(found, self._reading.applied())
+        body, headers = await self._answer(past, found, begins, past, lambda: say(past))
+        return Response(body, media_type=media_type, headers=headers)
 
     async def trace(
         self, workflow: str, instance_id: str, wanted: Positions, first: int, last: int | None
-    ) -> tuple[Tracing, Positions]:
-        """The decisions of the current run from one event to another.
+    ) -> Response[bytes]:
+        """Says how the decisions of the current run came about, from one event to another.
 
         Errors: Problem; BrokerUnavailable.
         """
         found, begins = await self._find(workflow, instance_id, wanted)
         past = Past(workflow, instance_id, begins.run_number, last)
         tracing = Tracing(past, first)
-        await self._fold(tracing, past, begins)
-        return tracing, own(found, self._reading.applied())
+        body, headers = await self._answer(past, found, begins, tracing, tracing.page)
+        return Response(body, media_type=JSON, headers=headers)
 
     async def _find(
         self, workflow: str, instance_id: str, wanted: Positions
@@ -79,18 +91,31 @@ class Looking:
             raise Problem(INSTANCE_NOT_FOUND, message)
         return found, begins
 
-    async def _fold(self, folded: F, past: Past, begins: Beginning) -> None:
+    async def _answer(
+        self,
+        past: Past,
+        found: Placed,
+        begins: Beginning,
+        folded: Past | Tracing,
+        say: Callable[[], Said],
+    ) -> tuple[bytes, dict[str, str]]:
         key = instance_key(past.workflow, past.instance_id)
         with self._room():
             async with aclosing(self._log.read(begins.partition, begins.offset, key)) as batches:
                 async for records in batches:
-                    for record in records:
-                        folded.apply(record)
+                    await self._aside(_apply, folded, records)
                     if folded.is_done():
                         break
-        refused = past.refused()
-        if refused is not None:
-            raise problem_of(refused)
+            body = await self._aside(_said, past, say)
+        if isinstance(body, Rejection):
+            raise problem_of(body)
+        position = stated(own(found, self._reading.applied()))
+        return body, {HEADER: position} if position else {}
+
+    async def _aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Does work beside the event loop, which takes deliveries meanwhile; one at a time."""
+        async with self._thread:
+            return await asyncio.to_thread(work, *args, **kwargs)
 
     @contextmanager
     def _room(self) -> Iterator[None]:
@@ -112,26 +137,16 @@ def problem_of(refused: Rejection) -> Problem:
     return Problem(refused.code, refused.message, field=field)
 
 
-def shown(found: AsOf | Rejection, positions: Positions) -> Response[bytes]:
-    """An answer about a run.
+def _apply(folded: Past | Tracing, records: Iterable[HistoryAppended]) -> None:
+    for record in records:
+        folded.apply(record)
 
-    Errors: Problem.
-    """
+
+def _said(past: Past, say: Callable[[], Said]) -> bytes | Rejection:
+    found = past.refused() or say()
     if isinstance(found, Rejection):
-        raise problem_of(found)
+        return found
+    if isinstance(found, str):
+        return found.encode()
     # Values of authors may have text that msgspec's JSON refuses, and the library's does not.
-    body = json.dumps(msgspec.to_builtins(found), separators=(",", ":")).encode()
-    position = stated(positions)
-    return Response(body, media_type=JSON, headers={HEADER: position} if position else {})
-
-
-def drawn(picture: str | Rejection, media_type: str, positions: Positions) -> Response[bytes]:
-    """A picture of a run.
-
-    Errors: Problem.
-    """
-    if isinstance(picture, Rejection):
-        raise problem_of(picture)
-    position = stated(positions)
-    headers = {HEADER: position} if position else {}
-    return Response(picture.encode(), media_type=media_type, headers=headers)
+    return json.dumps(msgspec.to_builtins(found), separators=(",", ":")).encode()

@@ -45,23 +45,31 @@ class RunReader:
         """
         reading = read_partition(self._cluster, [WORKFLOW_HISTORY], partition, start=start)
         counting = _Counting(start, key.encode())
-        try:
-            async with asyncio.timeout(self._within_s), aclosing(reading) as batches:
-                async for records in batches:
-                    known, newer = readable(records)
-                    found = list(counting.of(known))
-                    if counting.is_gone:
-                        return
-                    if found:
-                        yield found
-                    if newer is not None:
-                        raise BrokerUnavailable(why_waits(newer))
-        except TimeoutError as error:
-            raise BrokerUnavailable(
-                f"expected to read {key} from {WORKFLOW_HISTORY}/{partition}@{start} on within "
-                f"{self._within_s:.0f} s, found it to take longer; ask for an earlier event, "
-                "with `at`"
-            ) from error
+        deadline = asyncio.get_running_loop().time() + self._within_s
+        async with aclosing(reading) as batches:
+            while True:
+                try:
+                    # Around each batch alone: between them whoever reads has the turn.
+                    async with asyncio.timeout_at(deadline):
+                        records = await anext(batches, None)
+                except TimeoutError as error:
+                    raise self._too_long(partition, start, key) from error
+                if records is None:
+                    return
+                known, newer = readable(records)
+                found = list(counting.of(known))
+                if counting.is_gone:
+                    return
+                if found:
+                    yield found
+                if newer is not None:
+                    raise BrokerUnavailable(why_waits(newer))
+
+    def _too_long(self, partition: int, start: int, key: str) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"expected to read {key} from {WORKFLOW_HISTORY}/{partition}@{start} on within "
+            f"{self._within_s:.0f} s, found it to take longer; ask for an earlier event, with `at`"
+        )
 
 
 class _Counting:
