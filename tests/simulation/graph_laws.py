@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headwater.processors.graph.engine import GraphEngine
+from headwater.processors.graph.past import Past
 from headwater.processors.graph.state import GraphRun, meeting_key, place
+from headwater.processors.graph.tracing import Tracing
 from headwater.schemas.history import (
     FanInActivated,
     ForkEnded,
@@ -223,12 +225,28 @@ def same_graph_runs(mine: GraphRun, theirs: GraphRun) -> bool:
     return engine.encode(runs[0]) == engine.encode(runs[1])
 
 
+def _decided_again(key: str, run: GraphRun, records: list[HistoryAppended]) -> None:
+    """Each decision of a run, made again from the state before it, is the same."""
+    first: int | None = 0
+    while first is not None:
+        past = Past(run.workflow, run.instance_id, run.run_number)
+        tracing = Tracing(past, first)
+        for record in records:
+            tracing.apply(record)
+        page = tracing.page()
+        for each in page.decided:
+            _law(each.same, f"expected {key} to be decided again as it was", each)
+        first = page.next_from
+        _law(first is not None or past.run == run, f"expected {key} to look as it is", past.run)
+
+
 def agrees_with_the_model(world: "World") -> None:
     """Every graph has done what the naive model does, given the same results and times."""
     for partition in world.partitions:
         for key, records in partition.reader.counted.items():
             run = partition.reader.states[key]
             if isinstance(run, GraphRun):
+                _decided_again(key, run, records)
                 try:
                     followed(records)
                 except AssertionError as why:
