@@ -291,6 +291,40 @@ class Ticked(Answer, frozen=True, kw_only=True):
     processed: int
 
 
+class Job(Answer, frozen=True, kw_only=True):
+    """A job that a worker has until its lease ends."""
+
+    key: Annotated[str, _means("Names this attempt: by it the job is ended, or extended.")]
+    type: Annotated[str, _means("The task of its node.")]
+    workflow: str
+    instance_id: str
+    run_number: int
+    token_id: str
+    node_ref: str
+    attempt: Annotated[int, _means("The first is 1.")]
+    input: Any
+    lease_until: datetime
+    idempotency_token: Annotated[str, _means("The same for all attempts.")]
+
+
+class JobList(Answer, frozen=True, kw_only=True):
+    """The jobs that a worker has got."""
+
+    jobs: list[Job]
+
+
+class JobEnded(Answer, frozen=True, kw_only=True):
+    """What a worker said of the end of a job was taken, now or before."""
+
+    ok: bool
+
+
+class JobExtended(Answer, frozen=True, kw_only=True):
+    """A worker has a job for longer."""
+
+    lease_until: datetime
+
+
 #: The messages of a live tail, by the names of their events.
 STREAMED: Final[dict[str, type[Answer]]] = {
     "status": StatusOfRun,

@@ -36,6 +36,7 @@ class Policy(StrEnum):
     READ = "instance_read"
     MANAGE = "management"
     SEND_EVENT = "send_event"
+    WORK = "job"
     TICK = "runner_tick"
 
 
@@ -45,7 +46,8 @@ class RequestContext:
 
     Shape:  names are None where a route has none; names of headers are matched in any case. The
             body is JSON as Python has it, and there for creations (`id`, `params`) and events
-            (`type`, `payload`) once their own hook is asked. A batch is asked about one by one.
+            (`type`, `payload`) once their own hook is asked, and for activations of jobs (`types`,
+            `worker`). A batch is asked about one by one.
     """
 
     policy: Policy
@@ -87,6 +89,7 @@ class WorkflowHooks:
     authorize_instance_read: Hook | None = None
     authorize_management: Hook | None = None
     authorize_send_event: Hook | None = None
+    authorize_job: Hook | None = None
     authorize_runner_tick: Hook | None = None
 
 

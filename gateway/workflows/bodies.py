@@ -59,7 +59,7 @@ def _name(longest: int, description: str) -> msgspec.Meta:
     return msgspec.Meta(description=description, extra_json_schema={"extra": described})
 
 
-_null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 _Value: TypeAlias = Annotated[
     msgspec.Raw, msgspec.Meta(description="Any JSON, of at most 1 MiB; null by default.")
 ]
@@ -89,13 +89,13 @@ class NewInstance(Body, frozen=True, kw_only=True):
     id: Annotated[str | None, _name(INSTANCE_ID_MAX, "Unique in the workflow; made if absent.")] = (
         None
     )
-    params: _Value = _null
+    params: _Value = null
 
     @override
     def check(self, at: str = "") -> None:
         if self.id is not None:
             _check_name(INVALID_INSTANCE_ID, f"{at}id", "an instance id", self.id, INSTANCE_ID_MAX)
-        _check_value(WORKFLOW_PARAMS_INVALID, f"{at}params", self.params)
+        check_value(WORKFLOW_PARAMS_INVALID, f"{at}params", self.params)
 
 
 class NamedInstance(NewInstance, frozen=True, kw_only=True):
@@ -118,21 +118,21 @@ class NewInstances(Body, frozen=True, kw_only=True):
             path = f"{at}instances[{number}]."
             instance.check(path)
             if instance.id in seen:
-                raise _invalid(f"{path}id", f"expected each id once, found {instance.id} again")
+                raise invalid(f"{path}id", f"expected each id once, found {instance.id} again")
             seen.add(instance.id)
 
 
 class StartIfMissing(Body, frozen=True, kw_only=True):
     """What an instance begins with that an event may create."""
 
-    params: _Value = _null
+    params: _Value = null
 
 
 class NewEvent(Body, frozen=True, kw_only=True):
     """An event to be sent."""
 
     type: Annotated[str, _name(EVENT_TYPE_MAX, "What a workflow waits for.")]
-    payload: _Value = _null
+    payload: _Value = null
     start_if_missing: Annotated[
         StartIfMissing | None,
         msgspec.Meta(
@@ -143,10 +143,10 @@ class NewEvent(Body, frozen=True, kw_only=True):
     @override
     def check(self, at: str = "") -> None:
         _check_name(INVALID_EVENT_TYPE, f"{at}type", "an event type", self.type, EVENT_TYPE_MAX)
-        _check_value(INVALID_EVENT_PAYLOAD, f"{at}payload", self.payload)
+        check_value(INVALID_EVENT_PAYLOAD, f"{at}payload", self.payload)
         if self.start_if_missing is not None:
             params = self.start_if_missing.params
-            _check_value(WORKFLOW_PARAMS_INVALID, f"{at}startIfMissing.params", params)
+            check_value(WORKFLOW_PARAMS_INVALID, f"{at}startIfMissing.params", params)
 
 
 class Retry(Body, frozen=True, kw_only=True):
@@ -162,7 +162,7 @@ class Retry(Body, frozen=True, kw_only=True):
     @override
     def check(self, at: str = "") -> None:
         if "\0" in (self.from_step or ""):
-            raise _invalid(f"{at}fromStep", "expected a step's key without NUL")
+            raise invalid(f"{at}fromStep", "expected a step's key without NUL")
 
 
 class RoutingAsked(Body, frozen=True, kw_only=True):
@@ -177,9 +177,9 @@ class RoutingAsked(Body, frozen=True, kw_only=True):
     @override
     def check(self, at: str = "") -> None:
         if (self.token is None) is (self.node is None):
-            raise _invalid(f"{at}token", "expected a token or a node, found both or neither")
+            raise invalid(f"{at}token", "expected a token or a node, found both or neither")
         if self.output:
-            _check_value("invalid_body", f"{at}output", self.output)
+            check_value("invalid_body", f"{at}output", self.output)
 
 
 class SynchronizationAsked(Body, frozen=True, kw_only=True):
@@ -250,7 +250,11 @@ def _check_name(code: str, field: str, what: str, name: str, longest: int) -> No
         raise Problem(code, fault, field=field)
 
 
-def _check_value(code: str, field: str, value: msgspec.Raw) -> None:
+def check_value(code: str, field: str, value: msgspec.Raw) -> None:
+    """Refuses a value of an author's that is too large.
+
+    Errors: Problem.
+    """
     fault = value_fault(field, text(value))
     if fault:
         raise Problem(code, fault, field=field)
@@ -262,13 +266,13 @@ def _misfit(message: str, kind: type[Body]) -> Problem:
     what, path = (found[1], found[2] or "") if found else (message, "")
     named = _FIELD.fullmatch(what)
     if named is None:
-        return _invalid(path or "body", what)
+        return invalid(path or "body", what)
     name = ascii(named[1][:_FIELD_SHOWN])[1:-1]
     said = what.replace(named[1], name)
     if "unknown" in what:
         fields = ", ".join(_fields(kind, path)) or "no fields"
         said = f"expected {fields}, found {name}"
-    return _invalid(f"{path}.{name}" if path else name, said)
+    return invalid(f"{path}.{name}" if path else name, said)
 
 
 def _fields(kind: type[Body], path: str) -> list[str]:
@@ -339,5 +343,6 @@ def _malformed(detail: str) -> Problem:
     return Problem("invalid_body", detail, field="body")
 
 
-def _invalid(field: str, detail: str) -> Problem:
+def invalid(field: str, detail: str) -> Problem:
+    """The problem of a body, at a place in it."""
     return Problem("invalid_body", f"{field}: {detail}", field=field)

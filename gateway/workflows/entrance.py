@@ -29,7 +29,7 @@ from headwater.gateway.workflows.parameters import INSTANCE, REPEATED, WORKFLOW
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 
 #: Policies whose hooks are shown the body, so the handler asks them when it has it.
-_WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT})
+_WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 
 
 class BodyRequest(Request[Any, Any, Any]):

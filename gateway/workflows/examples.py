@@ -102,6 +102,22 @@ HISTORY: Final[dict[str, Any]] = {
     ],
     "logsHasNextPage": False,
 }
+JOB: Final[dict[str, Any]] = {
+    "key": "order.order-1.0.4.1",
+    "type": "charge_card",
+    "workflow": "order",
+    "instanceId": "order-1",
+    "runNumber": 0,
+    "tokenId": "4",
+    "nodeRef": "pay",
+    "attempt": 1,
+    "input": {"amount": 125},
+    "leaseUntil": _AT,
+    "idempotencyToken": "9b1c7f0e52d84a6f8e3d2b5a70c1946f",
+}
+JOBS: Final[dict[str, Any]] = {"jobs": [JOB]}
+JOB_ENDED: Final[dict[str, Any]] = {"ok": True}
+JOB_EXTENDED: Final[dict[str, Any]] = {"leaseUntil": _AT}
 TAIL: Final = (
     'event: status\nid: 123\ndata: {"status":"waiting","runNumber":0}\n\n'
     'event: end\nid: 130\ndata: {"status":"complete","output":{"price":125},"runNumber":0}\n\n'

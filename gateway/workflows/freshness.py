@@ -6,8 +6,8 @@ who follows a run can wait longer.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeAlias
 
 from headwater.gateway.workflows.positions import Positions
 from headwater.schemas.errors import HeadwaterError, StoreUnavailable
@@ -23,15 +23,19 @@ _PAUSE_MAX_S: Final = 0.05
 #: The pause while nobody waits but those who follow runs.
 _PATIENT_PAUSE_S: Final = 0.1
 
+#: Whether so many of the positions are applied that a wait is over.
+_Enough: TypeAlias = Callable[[Iterable[bool]], bool]
+
 
 class _Waiter:
-    """Somebody who waits until positions are applied."""
+    """Somebody who waits until positions are applied: all of them, or one."""
 
-    __slots__ = ("applied", "patient", "wanted")
+    __slots__ = ("applied", "enough", "patient", "wanted")
 
-    def __init__(self, wanted: Positions, patient: bool) -> None:
+    def __init__(self, wanted: Positions, patient: bool, enough: _Enough) -> None:
         self.wanted = wanted
         self.patient = patient
+        self.enough = enough
         self.applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -79,17 +83,31 @@ class Freshness:
 
         Errors: StoreUnavailable.
         """
-        if self._has(wanted):
+        return await self._within(within_s, wanted, patient, all)
+
+    async def moved(self, since: Positions, within_s: float) -> bool:
+        """Waits until more is applied of any partition, as long as it takes; tells whether.
+
+        Errors: StoreUnavailable.
+        """
+        partitions = since.keys() | self._next.keys()
+        behind = {partition: since.get(partition, -1) + 1 for partition in partitions}
+        return await self._within(within_s, behind, True, any)
+
+    async def _within(
+        self, within_s: float, wanted: Positions, patient: bool, enough: _Enough
+    ) -> bool:
+        if self._has(wanted, enough):
             return True
         try:
             async with asyncio.timeout(within_s):
-                await self._wait(wanted, patient=patient)
+                await self._wait(wanted, patient=patient, enough=enough)
         except TimeoutError:
             return False
         return True
 
-    async def _wait(self, wanted: Positions, *, patient: bool) -> None:
-        waiter = _Waiter(wanted, patient)
+    async def _wait(self, wanted: Positions, *, patient: bool, enough: _Enough = all) -> None:
+        waiter = _Waiter(wanted, patient, enough)
         self._waiters.add(waiter)
         self._somebody.set()
         if not patient:
@@ -99,8 +117,8 @@ class Freshness:
         finally:
             self._waiters.discard(waiter)
 
-    def _has(self, wanted: Positions) -> bool:
-        return all(self._next.get(partition, 0) > offset for partition, offset in wanted.items())
+    def _has(self, wanted: Positions, enough: _Enough) -> bool:
+        return enough(self._next.get(partition, 0) > at for partition, at in wanted.items())
 
     async def _poll_for_ever(self) -> None:
         pause_s = _PAUSE_S
@@ -142,7 +160,7 @@ class Freshness:
             self._fail(error)
         else:
             for waiter in self._waiters:
-                if self._has(waiter.wanted) and not waiter.applied.done():
+                if self._has(waiter.wanted, waiter.enough) and not waiter.applied.done():
                     waiter.applied.set_result(None)
 
     def _fail(self, error: Exception) -> None:

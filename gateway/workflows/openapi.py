@@ -78,6 +78,12 @@ def deploys(answer: type, example: Any, *problems: str) -> Described:  # noqa: A
     )
 
 
+def works(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
+    """Describes a route of workers outside, with the codes of its own problems."""
+    answers = {200: _answer(answer, example, "As asked.")}
+    return _described(Policy.WORK, answers, (*OF_BODIES, *_OF_WRITES, *problems))
+
+
 def drives(answer: type, example: Any, *problems: str) -> Described:  # noqa: ANN401 (JSON)
     """Describes the route that drives a worker."""
     answers = {200: _answer(answer, example, "As asked.")}

@@ -1,4 +1,4 @@
-"""The routes of workflows, under /api/workflows."""
+"""The routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,6 +24,8 @@ from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.graph_routes import graph_router
 from headwater.gateway.workflows.graphs import Definitions, Graphs
 from headwater.gateway.workflows.introspection_routes import looks
+from headwater.gateway.workflows.job_routes import job_routes
+from headwater.gateway.workflows.jobs import Jobs
 from headwater.gateway.workflows.looking import Looking, RunLog
 from headwater.gateway.workflows.parameters import (
     BATCH,
@@ -45,6 +47,7 @@ from headwater.streams.authoring.steering import VERBS
 from headwater.streams.workflows.client import Commands
 
 BASE: Final = "/api/workflows"
+JOBS_BASE: Final = "/api/jobs"
 
 #: Seconds that a caller waits for a worker to decide a command: most take some ms, and a worker
 #: that takes a partition over needs a few seconds.
@@ -94,6 +97,13 @@ class WorkflowService:
         self._reading = Reading(ports.workflows, self._freshness)
         self._looking = Looking(self._reading, ports.workflows, ports.runs)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness)
+        self._jobs = Jobs(
+            ports.commands,
+            ports.workflows,
+            self._freshness,
+            clock=ports.clock,
+            new_id=ports.new_id,
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -110,13 +120,15 @@ class WorkflowService:
             yield
 
     def end_streams(self) -> None:
-        """Ends the streams; a server that waits for its connections would wait for them."""
+        """Ends what takes long; a server that waits for its connections would wait for it."""
         self._tails.close()
+        self._jobs.close()
 
     def routers(self) -> list[Router]:
-        """The routes: of workflows, and of graphs that are deployed."""
+        """The routes: of workflows, of graphs that are deployed, and of workers outside."""
         graphs = Graphs(self._ports.definitions, clock=self._ports.clock)
-        return [self._router(), graph_router(graphs, self._entrance, self._bodies)]
+        deployed = graph_router(graphs, self._entrance, self._bodies)
+        return [self._router(), deployed, self._jobs_router()]
 
     def _router(self) -> Router:
         guarded = Router(
@@ -139,6 +151,17 @@ class WorkflowService:
             request_class=BodyRequest,
             request_max_body_size=None,
             tags=["workflows"],
+        )
+
+    def _jobs_router(self) -> Router:
+        return Router(
+            JOBS_BASE,
+            route_handlers=job_routes(self._entrance, self._jobs, self._ports.clock),
+            guards=[self._entrance.guard, known_parameters],
+            middleware=[self._bodies],
+            request_class=BodyRequest,
+            request_max_body_size=None,
+            tags=["jobs"],
         )
 
     def _of_instance(self) -> list[HTTPRouteHandler]:

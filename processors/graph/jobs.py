@@ -7,7 +7,6 @@ How an attempt ended is kept for a while: a worker that was not answered may say
 """
 
 import json
-from typing import Final
 
 from headwater.processors.graph.advancing import complete
 from headwater.processors.graph.decide import follow, policy_of
@@ -39,11 +38,6 @@ from headwater.schemas.history import (
     TokenFailed,
 )
 from headwater.schemas.statuses import RunStatus
-
-#: How long a worker may have a job without a word. A shorter lease would be lost to a pause of its
-#: worker's, a longer one would not be missed.
-LEASE_MIN_MS: Final = 1_000
-LEASE_MAX_MS: Final = 86_400_000
 
 
 def decide_job(draft: Draft, command: JobCommand, sent_at_ms: int) -> Decision:

@@ -28,6 +28,7 @@ __all__ = [
     "BY_RANK",
     "Changed",
     "Changes",
+    "OpenJob",
     "Page",
     "Placed",
     "Row",
@@ -57,6 +58,20 @@ class RunKey(msgspec.Struct, frozen=True):
     workflow_name: str
     instance_id: str
     run_number: int
+
+
+class OpenJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that nobody had taken when Postgres was asked; the input is JSON text."""
+
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    token_id: str
+    node_ref: str
+    type: str
+    attempt: int
+    input: Json | None
+    idempotency_token: str
 
 
 class Page(msgspec.Struct, Generic[R], frozen=True, kw_only=True):

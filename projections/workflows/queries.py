@@ -5,7 +5,7 @@ a cursor names the last row that was seen: rows that come meanwhile move nothing
 asks for its changes instead, which come in the order of the log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -21,6 +21,7 @@ from headwater.projections.workflows.answers import (
     BY_RANK,
     Changed,
     Changes,
+    OpenJob,
     Page,
     Placed,
     RunKey,
@@ -41,6 +42,7 @@ __all__ = [
     "Beginning",
     "Changed",
     "Changes",
+    "OpenJob",
     "Order",
     "Page",
     "Placed",
@@ -57,6 +59,8 @@ _NUMBER_MIN: Final = -(2**63)
 _NUMBER_MAX: Final = 2**63 - 1
 #: Offsets have 15 digits in the ids of lines, which is enough for ever.
 _OFFSET_MAX: Final = 10**15 - 2
+#: Bytes of the inputs of jobs in one answer, but for that of a single job.
+_INPUTS_MAX: Final = 4 * 1024 * 1024
 #: Rows of one answer to who follows a run.
 CHANGES_MAX: Final = 500
 
@@ -241,6 +245,23 @@ class Workflows:
             offset=first["through"],
             more=first["more"],
         )
+
+    async def open_jobs(
+        self, types: Sequence[str], given: Sequence[str], *, limit: int
+    ) -> list[OpenJob]:
+        """Jobs of these types that nobody has taken, the longest waiting first.
+
+        Shape:  those that are being given away are left out, by the keys that workers have; at most
+                limit, of at most some MiB of input together, but for the first.
+        """
+        rows = await self._reader.answers(
+            statement("open_jobs"),
+            types=list(types),
+            given=list(given),
+            limit=bounded(limit),
+            bytes=_INPUTS_MAX,
+        )
+        return [OpenJob(**row) for row in rows]
 
     async def _page(
         self, query: bytes, bound: Row, answer: Callable[[Row], R], place: type[P], limit: int

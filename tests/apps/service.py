@@ -203,3 +203,27 @@ voting = GraphWorkflow(
         },
     ],
 )
+
+
+#: Its only node is a job, of a type of its own so that no other test takes it.
+paying = GraphWorkflow(
+    name="paying",
+    initial_node_ref="pay",
+    nodes=[
+        {
+            "ref": "pay",
+            "task": "charge_card",
+            "external": True,
+            "input_mapping": {"amount": "input.amount", "first": "input.first"},
+            "output_mapping": {"output.receipt": "result.receipt"},
+            "retries": {"limit": 1, "delay": "1 second", "backoff": "constant"},
+        }
+    ],
+    output_mapping={"receipt": "output.receipt"},
+)
+
+refunding = GraphWorkflow(
+    name="refunding",
+    initial_node_ref="pay",
+    nodes=[{"ref": "pay", "task": "refund", "external": True}],
+)

@@ -32,6 +32,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from typing_extensions import override
 
+from headwater.gateway.workflows.job_bodies import WAIT_MAX_MS
 from tests.e2e.house import House, opened
 
 API: Final = "/api/workflows"
@@ -167,13 +168,21 @@ def _path(workflow: str, verb: str = "") -> str:
 
 routes = (
     parametrized.from_fixture("described")
-    .include(path_regex=f"^{API}/")
+    .include(path_regex="^/api/(workflows|jobs)/")
     .exclude(operation_id="followInstance")
 )
 
 
 @routes.parametrize()
 def test_whatever_is_asked_is_answered_as_described(case: Case[Any]) -> None:
+    ask(case)
+
+
+def ask(case: Case[Any]) -> None:
+    """Asks, but for jobs not as long as it says: what is described does not depend on it."""
+    wait_ms = case.body.get("waitMs") if isinstance(case.body, dict) else None
+    if isinstance(wait_ms, int) and 0 < wait_ms <= WAIT_MAX_MS:
+        case.body["waitMs"] = 1
     case.call_and_validate(checks=CHECKS)
 
 
@@ -181,10 +190,13 @@ _turns = {name: cycle(workflows) for name, workflows in ASKED.items()}
 _turn = defaultdict(lambda: cycle(OF_OTHERS), _turns)
 
 
-@routes.exclude(operation_id=["listWorkflows", "tick"]).parametrize()
+OF_NONE: Final = ["listWorkflows", "tick", "activateJobs", "completeJob", "failJob", "extendJob"]
+
+
+@routes.exclude(operation_id=OF_NONE).parametrize()
 def test_whatever_is_asked_about_what_exists_is_answered_as_described(case: Case[Any]) -> None:
     workflow = next(_turn[str(case.operation.definition.raw["operationId"])])
     case.path_parameters.update(workflowName=workflow)
     if "instanceId" in case.path_parameters:
         case.path_parameters.update(instanceId=workflow)
-    case.call_and_validate(checks=CHECKS)
+    ask(case)

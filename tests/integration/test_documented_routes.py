@@ -1,4 +1,4 @@
-"""Every route but those of workflows as OpenAPI describes it, asked by schemathesis.
+"""Every route but those of workflows and their jobs as OpenAPI describes it, asked by schemathesis.
 
 Goal: whatever is asked, no answer is a 5xx, none has a status or a content type that is not
 described, and each is as its schema says. Method: cases at the edges of every parameter and body,
@@ -89,7 +89,7 @@ def _ask(client: TestClient[Any], case: Case[Any]) -> None:
     case.validate_response(answer, checks=CHECKS)
 
 
-_OF_OTHERS: Final = "^/api/workflows/"
+_OF_OTHERS: Final = "^/api/(workflows|jobs)/"
 
 
 @parametrized.from_fixture("few").exclude(path_regex=_OF_OTHERS).parametrize()

@@ -24,7 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
     "README.md",
     "docs/graphs.md",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "workflows").glob("*.md")),
+    *sorted(
+        str(path.relative_to(ROOT))
+        for folder in ("graphs", "workflows")
+        for path in (ROOT / "docs" / folder).glob("*.md")
+    ),
 )
 BLOCK = re.compile(r"^```python ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

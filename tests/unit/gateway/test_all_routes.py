@@ -42,6 +42,7 @@ KEYS = {
     "/admin": "dev-admin-key",
     "/api/workflows": "Bearer dev-workflow-key",
     "/api/graphs": "Bearer dev-workflow-key",
+    "/api/jobs": "Bearer dev-workflow-key",
 }
 TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.

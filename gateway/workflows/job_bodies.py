@@ -1,0 +1,107 @@
+"""What workers outside send."""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from typing_extensions import override
+
+from headwater.gateway.workflows.bodies import (
+    NAME_PATTERN,
+    Body,
+    check_value,
+    invalid,
+    null,
+)
+from headwater.processors.runs.limits import (
+    FAILURE_MESSAGE_MAX,
+    FAILURE_NAME_MAX,
+    SLEEP_MAX_MS,
+    WORKFLOW_NAME_MAX,
+)
+from headwater.schemas.failures import JOB_OUTPUT_INVALID
+
+#: Jobs of one answer: a worker that wants more asks again, and others want some, too.
+JOBS_MAX: Final = 100
+TYPES_MAX: Final = 100
+WORKER_MAX: Final = 128
+#: How long a worker may have a job without a word. A shorter lease would be lost to a pause of its
+#: worker's, a longer one would not be missed.
+LEASE_MIN_MS: Final = 1_000
+LEASE_MAX_MS: Final = 86_400_000
+LEASE_DEFAULT_MS: Final = 60_000
+#: Proxies cut what is silent for 30 to 60 s.
+WAIT_MAX_MS: Final = 55_000
+
+_Type: TypeAlias = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=WORKFLOW_NAME_MAX, pattern=NAME_PATTERN)
+]
+_Lease: TypeAlias = Annotated[
+    int,
+    msgspec.Meta(ge=LEASE_MIN_MS, le=LEASE_MAX_MS, description="Milliseconds, from now on."),
+]
+
+_Later: TypeAlias = Annotated[
+    int,
+    msgspec.Meta(
+        ge=0, le=SLEEP_MAX_MS, description="When it is tried again; else as its node says."
+    ),
+]
+
+
+class Activation(Body, frozen=True, kw_only=True):
+    """Jobs that a worker wants."""
+
+    types: Annotated[
+        tuple[_Type, ...],
+        msgspec.Meta(min_length=1, max_length=TYPES_MAX, description="Tasks of external nodes."),
+    ]
+    worker: Annotated[
+        str,
+        msgspec.Meta(min_length=1, max_length=WORKER_MAX, description="Who asks, for people."),
+    ]
+    max: Annotated[int, msgspec.Meta(ge=1, le=JOBS_MAX, description="How many, at most.")] = 1
+    lease_ms: _Lease = LEASE_DEFAULT_MS
+    wait_ms: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=WAIT_MAX_MS, description="How long to wait while there are none."),
+    ] = 0
+
+
+class Completion(Body, frozen=True, kw_only=True):
+    """The result of a job."""
+
+    output: Annotated[
+        msgspec.Raw, msgspec.Meta(description="Any JSON, of at most 1 MiB; null by default.")
+    ] = null
+
+    @override
+    def check(self, at: str = "") -> None:
+        check_value(JOB_OUTPUT_INVALID, f"{at}output", self.output)
+
+
+class JobError(Body, frozen=True, kw_only=True):
+    """What an attempt failed with."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=FAILURE_NAME_MAX)] = "Error"
+    message: Annotated[str, msgspec.Meta(max_length=FAILURE_MESSAGE_MAX)]
+
+
+class JobFailure(Body, frozen=True, kw_only=True):
+    """A failed attempt of a job."""
+
+    error: JobError
+    retryable: Annotated[
+        bool, msgspec.Meta(description="false: it is not tried again, whatever its node says.")
+    ] = True
+    retry_after_ms: _Later | None = None
+
+    @override
+    def check(self, at: str = "") -> None:
+        if self.retry_after_ms is not None and not self.retryable:
+            raise invalid(f"{at}retryAfterMs", "expected it with retryable, found that false")
+
+
+class Extension(Body, frozen=True, kw_only=True):
+    """More time for a job."""
+
+    lease_ms: _Lease = LEASE_DEFAULT_MS
