@@ -103,14 +103,14 @@ def explain(
     "draw",
     epilog=examples(
         "headwater instances draw review/review-1                       as Mermaid",
-        "headwater instances draw review/review-1 --as svg > review.svg",
+        "headwater instances draw review/review-1 --format svg > review.svg",
         "headwater instances draw review/review-1 --at 12               as it was then",
     )
     + ENVIRONMENT,
 )
 @instance_named
-@click.option("--as", "written", type=click.Choice(["mermaid", "svg"]), default="mermaid",
-              show_default=True, help="What to write.")  # fmt: skip
+@click.option("--format", "written", type=click.Choice(["mermaid", "svg"]), default="mermaid",
+              show_default=True, help="As what.")  # fmt: skip
 @_at_option
 @service_options
 def draw(

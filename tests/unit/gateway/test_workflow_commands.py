@@ -462,7 +462,7 @@ def test_a_graph_is_drawn_as_it_is_and_as_it_was():
     picture = '<svg xmlns="http://www.w3.org/2000/svg"/>'
     network = Network(httpx.Response(200, text=chart), httpx.Response(200, text=picture))
     assert headwater(network, "instances", "draw", *ON).stdout == chart
-    drawn = headwater(network, "instances", "draw", *ON, "--as", "svg", "--at", "12")
+    drawn = headwater(network, "instances", "draw", *ON, "--format", "svg", "--at", "12")
     assert drawn.stdout == picture
     mermaid, svg = network.asked
     assert mermaid.url.path.endswith("/graph/mermaid")
