@@ -11,7 +11,14 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import Rebuild, ask, begin, find
 from headwater.projections.rebuilds.work import RebuildWork
-from headwater.schemas.history import EventReceived, InstanceDeleted, LogWritten, RunStarted
+from headwater.schemas.history import (
+    EventReceived,
+    InstanceDeleted,
+    LogWritten,
+    RunStarted,
+    TokenCompleted,
+    TokensCreated,
+)
 from headwater.streams.kafka.cluster import Cluster
 from tests.integration.test_workflow_projection import rows_of
 from tests.integration.test_workflow_projection_kafka import (
@@ -33,14 +40,18 @@ def history() -> Log:
     second_half(log)
     log.write("i6", LogWritten("info", "c", "m", ODD), EventReceived("e9", "odd", ODD, START_MS))
     log.write("odd", RunStarted(ODD, "s"))
+    token = TokensCreated(0, 1, "start", None, None, "root", None, None, 0, 1, (), task="noop")
+    log.write("odd", token, TokenCompleted(0, 1, ODD))
     log.write("i8", InstanceDeleted())
     return log
 
 
-#: What an older release may have made otherwise: two steps and a line, an instance, an event.
+#: What an older release may have made otherwise: two steps and a line, a token, an instance, an
+#: event.
 MISTAKES = (
     ("update workflow_step set name = 'mistaken' where instance_id = %s", CHANGED),
     ("update workflow_log set message = 'it''s \\ \"so\"' where instance_id = %s", CHANGED),
+    ("update workflow_token set result = null where instance_id = %s", "odd"),
     ("delete from workflow_instance where instance_id = %s", GONE),
     (
         """
@@ -120,7 +131,7 @@ def of(instance_id: str, rows: list[Row]) -> list[Row]:
 async def compared(operator: Operator) -> None:
     found = await operator.carry_out("build")
     assert (found.state, found.applied) == ("compared", found.total)
-    assert (found.added, found.removed, found.changed) == (1, 1, 3)
+    assert (found.added, found.removed, found.changed) == (1, 1, 4)
     (missing,) = [each for each in found.examples if each.kind == "added"]
     assert missing.key == {"workflow_name": "order", "instance_id": GONE}
     assert missing.columns["params"] == (None, '{"n": 3}')
