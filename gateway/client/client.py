@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from secrets import SystemRandom
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
+from headwater.gateway.client.graphs import Deployable, Graphs
 from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.retries import Policy
 from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.schemas.answers import WorkflowList, WorkflowListed
+from headwater.schemas.graph_answers import GraphDefinition, GraphVersion
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -113,6 +115,29 @@ class Client:
     def workflow(self, name: str) -> WorkflowHandle:
         """The handle of a workflow; nothing is asked for yet."""
         return WorkflowHandle(self._entered, name)
+
+    async def deploy(
+        self, definition: "Mapping[str, Any] | Deployable", *, after: str = ""
+    ) -> GraphVersion:
+        """Deploys a graph: the next instance of its name is made from it.
+
+        Shape:  a definition as JSON has it, or a GraphWorkflow; after is the digest that the newest
+                version has to have, "" for any. The same definition twice is one version.
+        Errors: every ClientError; CommandRefusedError, which says all that is wrong.
+        """
+        return await Graphs(self._entered).deploy(definition, after)
+
+    async def graphs(self) -> list[GraphVersion]:
+        """The newest version of each graph that is deployed."""
+        return await Graphs(self._entered).newest()
+
+    async def graph(self, name: str, version: int | None = None) -> GraphDefinition:
+        """A graph that is deployed, with its `.definition`: the newest version or another."""
+        return await Graphs(self._entered).definition(name, version)
+
+    async def graph_versions(self, name: str) -> list[GraphVersion]:
+        """The versions of a graph, the newest first."""
+        return await Graphs(self._entered).versions(name)
 
     @property
     def _entered(self) -> "Session":

@@ -21,6 +21,7 @@ class Request:
     repeat: Repeat
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Answered:
     body: bytes
     position: str
     repeated: bool
+    #: The HTTP status.
+    status: int = 200
 
 
 def members(**texts: str | None) -> str:

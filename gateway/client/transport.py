@@ -62,12 +62,13 @@ class Transport:
         repeats, repeated = 0, False
         while True:
             try:
+                kind = {"content-type": "application/json"} if request.body else {}
                 answer = await self._http.request(
                     request.method,
                     request.path,
                     params=dict(request.query),
                     content=request.body,
-                    headers={"content-type": "application/json"} if request.body else None,
+                    headers={**kind, **request.headers},
                 )
             except httpx.RequestError as error:
                 never = isinstance(error, _NEVER_SENT)
@@ -75,7 +76,7 @@ class Transport:
                 found, wanted = self._unanswered(request, error, repeated=repeated), None
             else:
                 if answer.is_success:
-                    return Answered(answer.content, _position(answer), repeated)
+                    return Answered(answer.content, _position(answer), repeated, answer.status_code)
                 failure = failure_of(answer.status_code, _problem(answer).get("code", ""))
                 found = self._answered_badly(request, answer, repeated=repeated)
                 wanted = _retry_after(answer)

@@ -46,6 +46,11 @@ COMMANDS: Final = (
         "Look at dead letters and put them back into their topics.",
     ),
     OnDemand(
+        "graph",
+        "headwater.gateway.commands.graph:graph",
+        "Check, deploy and look at graphs.",
+    ),
+    OnDemand(
         "impact",
         "headwater.gateway.commands.lineage:impact",
         "Say what a delivery has set: rows, columns that still have its values, and workflows.",

@@ -1,0 +1,102 @@
+"""`headwater graph` and the client's graphs: what they ask, print, and say when it fails."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater import GraphWorkflow
+from headwater.gateway.client import Client
+from headwater.schemas.failures import CommandRefusedError
+from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.workflow_network import BASE_URL, Network, answer, problem
+
+GRAPH = {"name": "g", "initialNodeRef": "a", "nodes": [{"ref": "a", "task": "noop"}]}
+DIGEST = "0" * 64
+VERSION: dict[str, Any] = {
+    "name": "g",
+    "version": 2,
+    "digest": DIGEST,
+    "deployedAt": "2026-07-01T08:00:00Z",
+}
+LINE = f"g\t2\t2026-07-01T08:00:00+00:00\t\t{DIGEST}\n"
+HEADING = "name\tversion\tdeployed\tapp\tdigest\n"
+
+
+def test_every_mistake_of_every_file_is_told_here(tmp_path: Path):
+    right, wrong = tmp_path / "right.json", tmp_path / "wrong.json"
+    right.write_text(json.dumps(GRAPH))
+    wrong.write_text(json.dumps(GRAPH | {"initialNodeRef": "b", "nodes": [{"ref": "a"}]}))
+    found = headwater(Network(), "graph", "validate", str(right), str(wrong))
+    assert found.exit_code == 1
+    told = [line.split("\t")[:3] for line in found.stdout.splitlines()[1:]]
+    assert sorted(told) == sorted(
+        [
+            [str(wrong), "INVALID_NODE_REF", "initialNodeRef"],
+            [str(wrong), "MISSING_OWNER", "nodes[0]"],
+        ]
+    )
+    fine = headwater(Network(), "graph", "validate", str(right))
+    assert (fine.exit_code, fine.stdout) == (0, "")
+    assert "nothing is wrong" in fine.stderr
+
+
+def test_a_definition_of_standard_input_is_checked():
+    found = headwater(Network(), "graph", "validate", "-", "--json", given="{")
+    assert (found.exit_code, json.loads(found.stdout)[0]["code"]) == (1, "INVALID_DEFINITION")
+
+
+def test_a_definition_is_deployed_beside_the_workflows(tmp_path: Path):
+    file = tmp_path / "g.json"
+    file.write_text(json.dumps(GRAPH))
+    network = Network(answer(VERSION))
+    found = headwater(network, "graph", "deploy", str(file), "--after", DIGEST)
+    assert found.stdout == HEADING + LINE
+    (asked,) = network.asked
+    assert (asked.method, asked.url.path) == ("PUT", "/api/graphs/g")
+    assert asked.headers["if-match"] == f'"{DIGEST}"'
+    assert json.loads(asked.content) == GRAPH
+
+
+def test_what_is_wrong_is_told_before_anything_is_sent(tmp_path: Path):
+    file, network = tmp_path / "g.json", Network()
+    file.write_text(json.dumps(GRAPH | {"nodes": []}))
+    assert headwater(network, "graph", "deploy", str(file)).exit_code == 1
+    assert network.asked == []
+
+
+def test_graphs_and_their_versions_are_listed():
+    assert headwater(Network(answer({"graphs": [VERSION]})), "graph", "list").stdout == (
+        HEADING + LINE
+    )
+    network = Network(answer({"versions": [VERSION]}))
+    assert headwater(network, "graph", "list", "g").stdout == HEADING + LINE
+    assert network.asked[0].url.path == "/api/graphs/g/versions"
+    nothing = headwater(Network(answer({"graphs": []})), "graph", "list")
+    assert "headwater graph deploy" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("json", '{"name": "g"'), ("mermaid", "flowchart"), ("svg", "<svg")]
+)
+def test_a_version_is_shown_as_it_is_or_drawn(form: str, begins: str):
+    network = Network(answer(VERSION | {"definition": GRAPH}))
+    found = headwater(network, "graph", "show", "g", "--version", "2", "--format", form)
+    assert found.stdout.startswith(begins)
+    assert network.asked[0].url.path == "/api/graphs/g/versions/2"
+
+
+async def _deploys_one_that_is_an_apps() -> None:
+    graph = GraphWorkflow(name="g", initial_node_ref="a", nodes=[{"ref": "a", "task": "noop"}])
+    network = Network(problem(409, "GRAPH_OF_APP", "it is an app's"))
+    async with Client(BASE_URL, transport=network) as client:
+        with pytest.raises(CommandRefusedError) as refused:
+            await client.deploy(graph)
+    assert refused.value.code == "GRAPH_OF_APP"
+    assert json.loads(network.asked[0].content) == graph.to_dict()
+
+
+def test_a_program_deploys_what_it_has_built():
+    asyncio.run(_deploys_one_that_is_an_apps())
