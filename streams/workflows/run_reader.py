@@ -21,7 +21,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming
 
-#: Who waits longer for an answer has gone. Some hundred thousand records are read by then.
+#: Who waits longer for an answer has gone. Some million records of others are passed over by then.
 WITHIN_S: Final = 20.0
 _SLASH: Final = b"/"
 
