@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -122,6 +122,7 @@ def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
         "headwater graph show review",
         "headwater graph show review --version 1",
         "headwater graph show review --format svg > review.svg",
+        "headwater graph show review --instance review-1      with its tokens on it",
     )
     + ENVIRONMENT
 )
@@ -131,22 +132,40 @@ def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
     "--format",
     "form",
     type=click.Choice(["json", "mermaid", "svg"]),
-    default="json",
-    show_default=True,
-    help="As what.",
+    help="As what. Default: json; an instance is drawn, as mermaid.",
 )
+@click.option("--instance", "instance_id", metavar="ID", help="As this instance runs it.")
 @service_options
-def show(service: Service, name: str, version: int | None, form: str) -> None:
-    """Print a graph that is deployed, or draw it."""
+def show(
+    service: Service, name: str, version: int | None, form: str | None, instance_id: str | None
+) -> None:
+    """Print a graph that is deployed, or draw it.
+
+    With --instance it is the definition that its run began with, and its tokens are on it;
+    `headwater instances draw` also draws it as it was.
+    """
+    if instance_id is not None:
+        if version is not None or form == "json":
+            raise click.UsageError("--instance is drawn: it takes no --version, and no json")
+        sys.stdout.write(_drawn_instance(service, name, instance_id, form or "mermaid"))
+        return
 
     async def ask(client: "Client") -> "GraphDefinition":
         return await client.graph(name, version)
 
     document = service.ask(ask).definition
-    if form == "json":
+    if form is None or form == "json":
         print_json(document)
     else:
         sys.stdout.write(_drawn(document, form).rstrip("\n") + "\n")
+
+
+def _drawn_instance(service: Service, name: str, instance_id: str, form: str) -> str:
+    async def ask(client: "Client") -> str:
+        written: Literal["svg", "mermaid"] = "svg" if form == "svg" else "mermaid"
+        return await client.workflow(name).get(instance_id).draw(written)
+
+    return service.ask(ask)
 
 
 def _drawn(document: Any, form: str) -> str:  # noqa: ANN401 (JSON)

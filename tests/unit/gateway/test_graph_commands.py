@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from headwater import GraphWorkflow
@@ -86,6 +87,22 @@ def test_a_version_is_shown_as_it_is_or_drawn(form: str, begins: str):
     found = headwater(network, "graph", "show", "g", "--version", "2", "--format", form)
     assert found.stdout.startswith(begins)
     assert network.asked[0].url.path == "/api/graphs/g/versions/2"
+
+
+@pytest.mark.parametrize(("flags", "last"), [((), "mermaid"), (("--format", "svg"), "svg")])
+def test_an_instance_is_drawn_as_it_runs(flags: tuple[str, ...], last: str):
+    network = Network(httpx.Response(200, text="the picture\n"))
+    found = headwater(network, "graph", "show", "g", "--instance", "i-1", *flags)
+    assert found.stdout == "the picture\n"
+    path = network.asked[0].url.path
+    assert path == f"/api/workflows/workflows/g/instances/i-1/graph/{last}"
+
+
+@pytest.mark.parametrize("flags", [("--version", "1"), ("--format", "json")])
+def test_an_instance_is_on_its_own_definition_and_drawn(flags: tuple[str, ...]):
+    found = headwater(Network(), "graph", "show", "g", "--instance", "i-1", *flags)
+    assert found.exit_code == 2
+    assert "it takes no --version, and no json" in found.output
 
 
 async def _deploys_one_that_is_an_apps() -> None:
