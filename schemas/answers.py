@@ -252,6 +252,8 @@ class Token(Answer, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     completed_at: datetime | None
+    worker: Annotated[str | None, _means("The worker outside that has its job.")] = None
+    lease_until: Annotated[datetime | None, _means("Until when the worker has it.")] = None
 
 
 class HistoryPage(Answer, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ def _branch(token: "Token") -> str | None:
     return f"{token.branch_index + 1} of {token.branch_total}" if token.branch_total > 1 else None
 
 
-def _what(token: "Token", now: datetime, *, full: bool) -> str | None:
+def _what(token: "Token", now: datetime, *, full: bool) -> str | None:  # noqa: PLR0911, one for each
     """Why a token is as it is: what it waits for, its error, or its result."""
     error = f"{token.error.name}: {token.error.message}" if token.error else None
     until = f", until {both(token.wake_at, now)}" if token.wake_at else ""
@@ -76,6 +76,8 @@ def _what(token: "Token", now: datetime, *, full: bool) -> str | None:
             return f"waiting for its siblings{until}"
         case "waiting_for_subworkflow":
             return f"waiting for {token.child_workflow_name}/{token.child_instance_id}{until}"
+        case "executing" if token.worker and token.lease_until:
+            return f"a job that {token.worker} has until {both(token.lease_until, now)}"
         case "cancelled":
             return token.reason
         case "completed":

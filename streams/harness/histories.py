@@ -139,6 +139,8 @@ def _token(token: TokenView, run: _OfRun) -> Token:
         created_at=aware(token.created_at_ms),
         updated_at=aware(token.updated_at_ms),
         completed_at=_time(token.completed_at_ms),
+        worker=token.worker,
+        lease_until=_time(token.lease_until_ms),
     )
 
 

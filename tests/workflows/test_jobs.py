@@ -1,6 +1,7 @@
 """Jobs in the harness: tasks that workers outside take, and what becomes of late and lost ones."""
 
 from collections.abc import Awaitable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -50,7 +51,9 @@ def test_a_job_waits_until_a_worker_takes_it_and_its_output_goes_on():
         assert await test.activate_jobs("another") == []
         job = await take(test)
         assert (job.input, job.node_ref, job.attempt, job.token_id) == ({"n": 5}, "pay", 1, "0")
-        assert await statuses(instance) == ["executing"]
+        (token,) = (await instance.history()).tokens
+        assert (token.status, token.worker) == ("executing", "test")
+        assert token.lease_until == token.updated_at + timedelta(minutes=1)
         assert await test.activate_jobs("charge") == []
         await job.complete({"r": 7})
         await test.run_until_idle()

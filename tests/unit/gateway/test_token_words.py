@@ -30,6 +30,11 @@ def token(status: str, **more: object) -> Token:
     [
         (token("executing"), "● executing", None),
         (
+            token("executing", worker="node 7", lease_until=SOON),
+            "● executing",
+            "a job that node 7 has until 2026-11-21 14:00:08 UTC (in 8 s)",
+        ),
+        (
             token("pending", next_retry_at=SOON, error=ERROR),
             "● pending",
             "waiting to be tried again in 8 s: CardError: declined",
