@@ -64,6 +64,47 @@ doubles = GraphWorkflow(
 )
 
 
+@task("bulk")
+async def bulk(given: dict[str, Any]) -> dict[str, Any]:
+    return {"n": "x" * given["size"]}
+
+
+wide = GraphWorkflow(
+    name="wide",
+    initial_node_ref="start",
+    nodes=[
+        {"ref": "start", "task": "noop"},
+        {
+            "ref": "bulk",
+            "task": "bulk",
+            "retries": {"limit": 9, "delay": "100 ms", "backoff": "constant"},
+            "input_mapping": {"size": "input.size"},
+            "output_mapping": {"output.n": "result.n"},
+        },
+        {
+            "ref": "tell",
+            "task": "tell",
+            "input_mapping": {"all": "[state.all.size()]", "file": "input.file"},
+        },
+    ],
+    transitions=[
+        {
+            "ref": "out",
+            "from_node_ref": "start",
+            "to_node_ref": "bulk",
+            "sibling_group": "items",
+            "foreach": {"collection": "input.items", "item_var": "item"},
+        },
+        {
+            "ref": "in",
+            "from_node_ref": "bulk",
+            "to_node_ref": "tell",
+            "synchronization": {"strategy": "all", "sibling_group": "items", "merge": MERGE},
+        },
+    ],
+)
+
+
 @workflow("beside")
 async def beside(_: WorkflowEvent[object], step: Step) -> object:
     return await step.do("here", lambda: "here")

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from headwater.processors.graph.engine import GraphEngine
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import StartRun
@@ -14,7 +16,7 @@ from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
-from tests.apps.graphs import doubles
+from tests.apps.graphs import doubles, wide
 from tests.e2e.workflow_house import Sender
 from tests.fakes.engines import ENGINES
 
@@ -25,7 +27,7 @@ def a_worker(topics: str) -> WorkflowWorker:
     return WorkflowWorker(
         cluster=Cluster(topics),
         apps=["tests.apps.graphs", "tests.e2e.workflow_app"],
-        engines={**ENGINES, GraphEngine.kind: GraphEngine([doubles.graph()])},
+        engines={**ENGINES, GraphEngine.kind: GraphEngine([doubles.graph(), wide.graph()])},
         clock=now_ms,
         draw_seed=lambda: "seed",
         name="tests",
@@ -38,15 +40,19 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_a_graph_survives_its_host_and_its_worker(topics: str, tmp_path: Path):
-    seen, total = tmp_path / "seen", tmp_path / "seen.total"
-    client = WorkflowClient(
+def a_client(topics: str) -> WorkflowClient:
+    return WorkflowClient(
         cluster=Cluster(topics),
         client_id="tests",
         timeout_s=20,
         clock=now_ms,
         new_id=lambda: os.urandom(8).hex(),
     )
+
+
+def test_a_graph_survives_its_host_and_its_worker(topics: str, tmp_path: Path):
+    seen, total = tmp_path / "seen", tmp_path / "seen.total"
+    client = a_client(topics)
 
     async def scenario() -> None:
         working = asyncio.create_task(a_worker(topics).run())
@@ -74,3 +80,27 @@ def test_a_graph_survives_its_host_and_its_worker(topics: str, tmp_path: Path):
 
     asyncio.run(scenario())
     assert total.read_text() == str(2 * sum(range(ITEMS)))
+
+
+@pytest.mark.soak
+def test_ten_thousand_branches_meet_whose_outputs_no_record_can_hold(topics: str, tmp_path: Path):
+    seen, total = tmp_path / "seen", tmp_path / "seen.total"
+    client = a_client(topics)
+    params = {"items": list(range(10_000)), "size": 2_000, "file": str(seen)}
+
+    async def scenario() -> None:
+        working = asyncio.create_task(a_worker(topics).run())
+        await client.start()
+        try:
+            sender = Sender(client)
+            await sender.ready()
+            reply = await sender.send("wide", "w-1", StartRun(json.dumps(params)))
+            assert reply.code in {"", INSTANCE_EXISTS}
+            await until(total.exists)
+        finally:
+            await client.stop()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert total.read_text() == "10000"
