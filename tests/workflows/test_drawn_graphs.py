@@ -1,0 +1,81 @@
+"""Random graphs, results, failures, delays, crashes: the engine does what the naive model does."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from headwater import NonRetryableError, Task, WorkflowTest, task
+from headwater.streams.authoring.attempt import ATTEMPT
+from tests.fakes.drawn_graphs import INPUT, STRATEGIES, Blocks
+from tests.fakes.followed_graphs import followed
+
+_TRIED = {"limit": 3, "delay": "2 seconds", "backoff": "constant"}
+_HURRY = {"timeoutMs": 3_000}
+
+
+def _does(draw: Random) -> dict[str, Any]:
+    kind = draw.random()
+    if kind < 0.2:
+        return {"task": "work", "retries": _TRIED, **_HURRY}
+    if kind < 0.3:
+        return {"subworkflow": "child", "timeoutMs": draw.choice([1_000, 60_000])}
+    return {"task": "work", "retries": _TRIED}
+
+
+def tasks(draw: Random, world: list[WorkflowTest]) -> list[Task]:
+    @task("work")
+    async def work(given: dict[str, Any]) -> dict[str, Any]:
+        if draw.random() < 0.5:
+            await world[0].sleep(f"{draw.randint(1, 8_000)} ms")
+        attempt = ATTEMPT.get()
+        assert attempt is not None
+        if draw.random() < 0.1:
+            raise ConnectionError(str(given))
+        if draw.random() < 0.005:
+            raise NonRetryableError(str(given))
+        return {"at": draw.choice([given, [given], {"a": given}, None])}
+
+    return [work]
+
+
+CHILD = {
+    "name": "child",
+    "initialNodeRef": "a",
+    "nodes": [{"ref": "a", "task": "work", "outputMapping": {"output.at": "result.at"}}],
+    "transitions": [],
+}
+
+
+async def play(seed: int) -> str:
+    """Plays a graph to its end, with crashes on the way; gives how it ended."""
+    draw = Random(seed)
+    definition = Blocks(draw, STRATEGIES, _does, timeouts=True).document("g")
+    world: list[WorkflowTest] = []
+    async with WorkflowTest([definition, CHILD], tasks=tasks(draw, world)) as test:
+        world.append(test)
+        instance = await test.create("g", id="i", params=INPUT)
+        for _ in range(60):
+            if draw.random() < 0.3:
+                await test.crash()
+            await test.advance(draw.choice(["1 second", "7 seconds", "1 minute"]))
+            status = (await instance.status()).status
+            if status == "errored" and draw.random() < 0.5:
+                await instance.retry()
+            elif status in {"complete", "errored"}:
+                break
+        followed(test.records("g", "i"))
+        return status
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_drawn_graph_does_what_the_naive_model_does(block: int):
+    ends = [asyncio.run(play(seed)) for seed in range(block, 48, 4)]
+    assert set(ends) <= {"complete", "errored"}
+
+
+@pytest.mark.soak
+def test_thousands_of_drawn_graphs_do_what_the_naive_model_does():
+    for seed in range(3_000):
+        assert asyncio.run(play(seed)) in {"complete", "errored"}, seed
