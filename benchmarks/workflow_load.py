@@ -3,6 +3,7 @@
 `python -m benchmarks.workflow_load BOOTSTRAP` reports `ready`, then does what each line on its
 standard input says, a JSON object with `do`, and reports it:
 
+- `wait`: waits until the worker answers; reports `owned`
 - `run`: COUNT instances of WORKFLOW with PARAMS, CONCURRENCY at a time, each with STEPS; reports
   `steps_s`
 - `follow`: reads TOPIC along, from `following` until nothing comes any more; reports `followed`
@@ -18,6 +19,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import uvloop
@@ -32,7 +34,7 @@ from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import partition_of
-from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 
 #: Longer than any takeover that is measured, and bounded: a worker that is stuck fails the run.
 _PATIENCE_S: Final = 120.0
@@ -68,6 +70,24 @@ class Load:
         await appender.stop()
         while not self._client.ready:  # noqa: ASYNC110, it has no event for this
             await asyncio.sleep(_LOOK_S)
+
+    async def wait(self) -> dict[str, Any]:
+        """Waits until each partition has an owner that answers: a loaded machine starts slowly."""
+        names: dict[int, str] = {}
+        while len(names) < self._partitions:
+            name = self._new_id()
+            key = instance_key("ten", name).encode()
+            names.setdefault(partition_of(key, self._partitions), name)
+
+        async def one(name: str) -> None:
+            while True:
+                with suppress(OutcomeUnknown):
+                    await self._client.send("ten", name, TerminateRun())
+                    return
+
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.gather(*map(one, names.values()))
+        return {"owned": len(names)}
 
     # -- workflows of ten steps
 

@@ -96,6 +96,8 @@ class Course:
         )
         for child in (self._load, self._raw):
             child.expect("ready", within_s=_PATIENCE_S)
+        _ask(self._load, do="wait")
+        self._load.expect("owned", within_s=_PATIENCE_S)
 
     def warm_up(self) -> None:
         """Takes rounds that do not count, however long the start takes."""
