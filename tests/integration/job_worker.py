@@ -48,7 +48,9 @@ def node_workers(
 
 
 def activate(api: httpx.Client, type: str, **more: object) -> list[dict[str, Any]]:  # noqa: A002
-    answer = api.post(f"{_jobs(api)}/activate", json={"types": [type], "worker": "test", **more})
+    answer = api.post(
+        f"{_jobs(api)}/activate", json={"types": [type, "another", type], "worker": "test", **more}
+    )
     assert answer.status_code == 200, answer.text
     return list(answer.json()["jobs"])
 
