@@ -11,6 +11,10 @@ from typing import TypedDict
 import httpx
 
 from headwater import Retry, Step, WorkflowEvent, workflow
+from headwater.gateway.local.demo.comparison import compare_steps, day_comparison, read_steps
+
+#: An app is what a module has: the graph beside it, and its tasks.
+__all__ = ["compare_steps", "day_comparison", "day_report", "read_steps"]
 
 
 class Asked(TypedDict):
