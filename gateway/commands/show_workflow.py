@@ -18,9 +18,10 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance, Step
 from headwater.schemas.errors import HeadwaterError
-from headwater.schemas.history import Command, SendEvent, StartRun
+from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
+from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
 from headwater.schemas.statuses import EntryKind, RunStatus
-from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 
 #: The app of the demo, as `--app` names it, and its workflow.
 DEMO_APP: Final = "headwater.gateway.local.demo.workflows"
@@ -69,10 +70,19 @@ class WorkflowShow:
             raise DayFailed("The demo's workflow did not work: Kafka does not answer") from error
 
     async def _send(self, command: Command) -> None:
-        async with self._client() as client:
-            reply = await client.send(DEMO_WORKFLOW, self._instance_id, command)
-        if reply.code:
+        async with self._client() as client, asyncio.timeout(_WITHIN_S):
+            reply = await self._sent(client, command)
+        # The id is ours alone: what exists was created by an attempt before.
+        if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
             raise DayFailed(f"The demo's workflow did not work: {reply.code}: {reply.message}")
+
+    async def _sent(self, client: WorkflowClient, command: Command) -> ReplySent:
+        """Sends a command until a worker is there that carries it out: it may just be starting."""
+        while True:
+            try:
+                return await client.send(DEMO_WORKFLOW, self._instance_id, command)
+            except OutcomeUnknown:
+                await asyncio.sleep(_ASK_EVERY_S)
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[WorkflowClient]:
