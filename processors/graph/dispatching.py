@@ -1,6 +1,6 @@
 """Which tokens begin their work: tasks for a host, and workflows that a token waits for.
 
-So many attempts of a run are under way at most, however wide it fans out: the others wait for one
+So many attempts of a run are under way at most, however wide it fans out: the others wait for some
 to end. What one decision begins stays so small that its record fits.
 """
 
@@ -29,6 +29,8 @@ from headwater.schemas.statuses import RunStatus
 
 #: Attempts of one run that are under way at once.
 IN_FLIGHT_MAX: Final = 1_000
+#: Where more wait than there is room for, so many begin together, by one event and message.
+_TOGETHER: Final = 100
 #: Characters of input that one decision dispatches, but for that of a single token.
 _INPUTS_MAX: Final = 1024 * 1024
 #: Characters of an instance's id that its children's ids begin with.
@@ -38,7 +40,7 @@ _PREFIX_MAX: Final = 60
 def dispatch(draft: Draft) -> None:
     """Begins what waits for its dispatch, as far as there is room."""
     run = draft.run
-    if run.status is RunStatus.PAUSED:
+    if run.status is RunStatus.PAUSED or run.in_flight > IN_FLIGHT_MAX - _TOGETHER:
         return
     tasks: list[TaskDispatch] = []
     size = 0
