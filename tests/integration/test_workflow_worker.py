@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from headwater.schemas.catalogue import IDS
 from headwater.schemas.codec import decode, encode
+from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import (
     Command,
     CommandRejected,
@@ -64,7 +65,8 @@ class Scene:
 
     async def create(self, workflow: str, name: str, params: str = "null") -> str:
         reply = await self.client.send(workflow, name, StartRun(params))
-        assert not reply.code, reply
+        # It is sent again until a worker is there, and may have been carried out before.
+        assert reply.code in {"", INSTANCE_EXISTS}, reply
         return instance_key(workflow, name)
 
     async def ask(self, key: str, command: Command) -> ReplySent:
