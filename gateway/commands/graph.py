@@ -8,6 +8,7 @@ import click
 
 from headwater.gateway.commands.options import examples
 from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.times import moment
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _print(versions: "list[GraphVersion]", *, as_json: bool) -> None:
         {
             "name": each.name,
             "version": each.version,
-            "deployed": each.deployed_at.isoformat(),
+            "deployed": each.deployed_at.isoformat() if as_json else moment(each.deployed_at),
             "digest": each.digest,
             "app": each.app,
         }

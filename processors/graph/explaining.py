@@ -217,7 +217,8 @@ def _doing(past: Past, token: LiveToken) -> str:
     until = f" until {_time(waits.until)}" if waits.until else ""
     match waits.what:
         case "worker":
-            return f"waits for a worker that takes {node} (token {token.number})"
+            task = past.graph.node(token.node).task if past.graph else ""
+            return f"waits at {node} for a worker that takes {task!r} (token {token.number})"
         case "task":
             again = f", which is attempt {attempt}" if attempt > 1 else ""
             worker = f": {waits.worker!r} has it{until}" if waits.worker else ""

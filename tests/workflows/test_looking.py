@@ -190,7 +190,7 @@ def test_a_job_of_workers_outside_says_who_has_it_or_that_nobody_has():
         await test.run_until_idle()
         (token,) = (await instance.introspect_tokens()).tokens
         assert token.waits_for.what == "worker"
-        assert "waits for a worker that takes 'a'" in (await instance.explain()).says[1]
+        assert "waits at 'a' for a worker that takes 'out'" in (await instance.explain()).says[1]
 
     play(definition, scenario)
 
