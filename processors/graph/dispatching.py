@@ -40,7 +40,9 @@ _PREFIX_MAX: Final = 60
 def dispatch(draft: Draft) -> None:
     """Begins what waits for its dispatch, as far as there is room."""
     run = draft.run
-    if run.status is RunStatus.PAUSED or run.in_flight > IN_FLIGHT_MAX - _TOGETHER:
+    # Jobs may take days: beside them each place that is free is taken at once.
+    full = run.in_flight > IN_FLIGHT_MAX - _TOGETHER and not run.jobs
+    if full or run.status is RunStatus.PAUSED:
         return
     tasks: list[TaskDispatch] = []
     size = 0
