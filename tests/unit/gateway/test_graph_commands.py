@@ -22,7 +22,7 @@ VERSION: dict[str, Any] = {
     "digest": DIGEST,
     "deployedAt": "2026-07-01T08:00:00Z",
 }
-LINE = f"g\t2\t2026-07-01T08:00:00+00:00\t\t{DIGEST}\n"
+LINE = f"g\t2\t2026-07-01 08:00:00 UTC\t\t{DIGEST}\n"
 HEADING = "name\tversion\tdeployed\tapp\tdigest\n"
 
 
