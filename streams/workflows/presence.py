@@ -1,6 +1,7 @@
 """Whether any worker of workflows is there, as Kafka knows: so that nobody waits for none.
 
-All who ask at a time share one question, and its answer is good for a second.
+All who ask at a time share one question, and its answer is good for a second. A worker that is
+restarted is gone for a moment, so nobody is said to be there only after some seconds of asking.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from headwater.streams.workflows.ownership import GROUP
 
 _GOOD_FOR_S: Final = 1.0
 _ANSWER_MS: Final = 2_000
+_RESTARTED_WITHIN_S: Final = 3.0
 
 
 class Presence:
@@ -23,15 +25,24 @@ class Presence:
         self._cluster = cluster
         self._asking: asyncio.Task[bool] | None = None
         self._asked_at_s = 0.0
+        #: Since when all answers were that nobody is there, as long as somebody asks.
+        self._absent_since_s: float | None = None
 
     async def anybody(self, within_s: float) -> bool:
-        """Whether there is a worker; True as well where Kafka does not say so in time."""
+        """Whether there may be a worker; True as well where Kafka does not answer in time."""
         now_s = asyncio.get_running_loop().time()
         if self._asking is None or (self._asking.done() and now_s - self._asked_at_s > _GOOD_FOR_S):
+            if now_s - self._asked_at_s > _RESTARTED_WITHIN_S:
+                self._absent_since_s = None
             self._asked_at_s = now_s
             self._asking = asyncio.create_task(self._ask(), name="ask for workers")
         await asyncio.wait([self._asking], timeout=within_s)
-        return not self._asking.done() or self._asking.result()
+        if not self._asking.done() or self._asking.result():
+            self._absent_since_s = None
+            return True
+        if self._absent_since_s is None:
+            self._absent_since_s = now_s
+        return now_s - self._absent_since_s < _RESTARTED_WITHIN_S
 
     async def stop(self) -> None:
         """Waits until nothing is asked any more: within seconds."""

@@ -28,7 +28,14 @@ from headwater.schemas.history import (
     StepCompleted,
 )
 from headwater.schemas.statuses import EntryKind
-from tests.integration.test_workflow_projection import MOVES, Projecting, empty, project, written
+from tests.integration.test_workflow_projection import (
+    EVENTS,
+    Projecting,
+    empty,
+    moves_of,
+    project,
+    written,
+)
 from tests.unit.projections.histories import START_MS, Log
 
 ALL = 10_000
@@ -157,7 +164,7 @@ def untrimmed(move: tuple[str, str, Any]) -> tuple[str, str, Any]:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    moves=st.lists(MOVES.map(untrimmed), max_size=40),
+    moves=moves_of(EVENTS).map(lambda moves: [untrimmed(move) for move in moves]),
     looks=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(1, 5)), max_size=12),
     limit=st.integers(1, 9),
 )
