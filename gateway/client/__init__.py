@@ -15,14 +15,17 @@ from headwater.gateway.client.errors import (
     UnexpectedAnswerError,
 )
 from headwater.gateway.client.handles import InstanceHandle, WorkflowHandle
+from headwater.gateway.client.jobs import JobHandle, TakenJob
 
 __all__ = (
     "Client",
     "ConnectionFailedError",
     "InstanceFailedError",
     "InstanceHandle",
+    "JobHandle",
     "OutcomeUnknownError",
     "StreamItem",
+    "TakenJob",
     "UnauthorizedError",
     "UnavailableError",
     "UnexpectedAnswerError",

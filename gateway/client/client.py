@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from secrets import SystemRandom
 from types import TracebackType
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from headwater.gateway.client.graphs import Deployable, Graphs
 from headwater.gateway.client.handles import WorkflowHandle
+from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate
 from headwater.gateway.client.retries import Policy
 from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -138,6 +139,27 @@ class Client:
     async def graph_versions(self, name: str) -> list[GraphVersion]:
         """The versions of a graph, the newest first."""
         return await Graphs(self._entered).versions(name)
+
+    async def activate_jobs(
+        self,
+        types: str | Iterable[str],
+        *,
+        worker: str,
+        max: int = 1,  # noqa: A002 (as authors call it)
+        lease: Duration = LEASE,
+        wait: Duration = 0,
+    ) -> list[TakenJob]:
+        """Takes jobs of external nodes of graphs, those that have waited longest first.
+
+        Shape:  types are the tasks of the nodes; worker is who asks, for people; each job is the
+                worker's for the lease; while there are none the server waits, for `wait` at most.
+        Errors: every ClientError.
+        """
+        return await activate(self._entered, types, worker=worker, most=max, lease=lease, wait=wait)
+
+    def job(self, key: str) -> JobHandle:
+        """The handle of a job, by the key that it was activated with; nothing is asked for yet."""
+        return JobHandle(self._entered, key)
 
     @property
     def _entered(self) -> "Session":

@@ -22,6 +22,8 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: Seconds for which the server may wait before it answers, beside the time of an answer.
+    waits_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

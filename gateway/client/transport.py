@@ -69,6 +69,7 @@ class Transport:
                     params=dict(request.query),
                     content=request.body,
                     headers={**kind, **request.headers},
+                    timeout=self._patience(request),
                 )
             except httpx.RequestError as error:
                 never = isinstance(error, _NEVER_SENT)
@@ -86,6 +87,14 @@ class Transport:
             repeats += 1
             repeated = repeated or failure is Failure.UNKNOWN
             await self._sleep(wait)
+
+    def _patience(self, request: Request) -> httpx.Timeout:
+        """How long an attempt may take: longer if the server was asked to wait."""
+        usual = self._http.timeout
+        if not request.waits_s or usual.read is None:
+            return usual
+        longer = usual.read + request.waits_s
+        return httpx.Timeout(connect=usual.connect, read=longer, write=usual.write, pool=usual.pool)
 
     def pause(self, repeats: int, wanted: float | None = None) -> float | None:
         """Seconds until the next attempt; None when there is to be none."""

@@ -22,9 +22,11 @@ export async function charge_card({ amount, first }, { attempt, idempotencyToken
 """
 
 
-def file_of(name: str) -> str:
+def file_of(name: str, language: str = "js") -> str:
     """A file that the page shows."""
-    found = re.search(rf"^```js {name}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^```{language} {name}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert found, f"{PAGE} shows no {name}"
     return found[1]
 
@@ -45,6 +47,13 @@ def node_workers(
         for each in processes:
             each.kill()
             each.wait()
+
+
+def python_worker() -> dict[str, Any]:
+    """What the page's worker in Python has."""
+    found: dict[str, Any] = {"__name__": "worker"}
+    exec(compile(file_of("worker.py", "python"), "worker.py", "exec"), found)  # noqa: S102 (ours)
+    return found
 
 
 def activate(api: httpx.Client, type: str, **more: object) -> list[dict[str, Any]]:  # noqa: A002

@@ -16,8 +16,9 @@ import psycopg
 import pytest
 
 from headwater import Client
+from headwater.schemas.answers import InstanceStatus
 from tests.e2e.house import House, opened
-from tests.integration.job_worker import NODE, activate, end, node_workers
+from tests.integration.job_worker import NODE, activate, end, node_workers, python_worker
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 ASYNC = {"prefer": "respond-async"}
@@ -1005,6 +1006,18 @@ def test_workers_in_javascript_take_jobs_fail_them_and_die_at_them(
     assert receipt("fails")[:2] == ["5", "2"]
     assert receipt("stays")[:2] == ["5", "2"]
     assert len({receipt(first)[2] for first in names}) == 3
+
+
+def test_a_worker_in_python_takes_a_job_and_reads_what_has_come_of_it(house: House) -> None:
+    async def works() -> InstanceStatus:
+        async with Client(base(house), headers=KEY) as client:
+            params = {"amount": 5, "first": "succeeds"}
+            instance = await client.workflow("paying").create(params=params)
+            await python_worker()["take"](client)
+            return await instance.status()
+
+    found = asyncio.run(works())
+    assert (found.status, found.output["receipt"].split()[:2]) == ("complete", ["5", "paid,"])
 
 
 def taken(house: House, name: str) -> str | None:
