@@ -71,6 +71,11 @@ COMMANDS: Final = (
         "Look at instances of workflows, create, steer and signal them.",
     ),
     OnDemand(
+        "jobs",
+        "headwater.gateway.commands.jobs:jobs",
+        "Take jobs of graphs, and end them.",
+    ),
+    OnDemand(
         "rebuild",
         "headwater.gateway.commands.rebuild:rebuild",
         "Make a table, or workflows, again with today's code, from offset 0 on, and compare.",

@@ -1,0 +1,210 @@
+"""`headwater jobs`: jobs of graphs as a worker outside has them, by hand or from a script."""
+
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from msgspec import to_builtins
+from typing_extensions import override
+
+from headwater.gateway.commands.json_arguments import Given, JsonArgument
+from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.times import both
+from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
+from headwater.processors.runs.durations import milliseconds
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from headwater.gateway.client import Client
+    from headwater.gateway.client.jobs import TakenJob
+
+_COLUMNS: Final = ("key", "type", "instance", "node", "attempt", "lease until", "input")
+_DROPS: Final = ("lease until", "node", "attempt")
+
+
+class _Span(click.ParamType):
+    """A duration, in milliseconds."""
+
+    name = "DURATION"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return milliseconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _named(_: click.Context, __: click.Parameter, key: str) -> str:
+    if not key:
+        raise click.UsageError("expected the key of a job, as it was activated with, found nothing")
+    return key
+
+
+_KEY: Final = click.argument("job", metavar="KEY", callback=_named)
+_LEASE: Final = click.option(
+    "--lease", type=_Span(), default="1 minute", show_default=True, help="How long it is yours."
+)
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(
+    epilog=examples(
+        "headwater jobs activate charge_card",
+        'headwater jobs complete order.order-1.0.0.1 --output \'{"receipt": "paid"}\'',
+    )
+    + ENVIRONMENT
+)
+def jobs() -> None:
+    """Take jobs of graphs, and end them. What jobs are: docs/graphs/jobs.md."""
+
+
+@jobs.command(
+    epilog=examples(
+        "headwater jobs activate charge_card",
+        "headwater jobs activate charge_card ship --max 5 --wait '20 seconds'",
+        "headwater jobs activate charge_card --lease '10 minutes' --json | jq -r '.[].key'",
+    )
+    + ENVIRONMENT
+)
+@click.argument("types", nargs=-1, required=True, metavar="TYPE…")
+@click.option("--worker", metavar="NAME", help="Who asks. Default: the name of this machine.")
+@click.option("--max", "most", type=click.IntRange(1, 100), default=1, show_default=True,
+              help="How many, at most.")  # fmt: skip
+@_LEASE
+@click.option(
+    "--wait", type=_Span(), default="0", help="How long to wait while there are none: up to 55 s."
+)
+@_JSON
+@service_options
+def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+    service: Service,
+    types: tuple[str, ...],
+    worker: str | None,
+    most: int,
+    lease: int,
+    wait: int,
+    as_json: bool,
+) -> None:
+    """Take jobs, the longest waiting first.
+
+    TYPE is the task of an external node. A job is yours until its lease ends; after that the next
+    may take it, which costs none of its retries.
+    """
+    name = worker or socket.gethostname()
+
+    async def ask(client: "Client") -> "list[TakenJob]":
+        return await client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
+
+    found = service.ask(ask)
+    if as_json:
+        print_json([to_builtins(job.details) for job in found])
+        return
+    print_rows([_row(job, service.now()) for job in found], _COLUMNS, drops=_DROPS)
+    if not found:
+        say(f"No job of {', '.join(types)} waits for a worker.")
+
+
+@jobs.command(
+    epilog=examples(
+        "headwater jobs complete order.order-1.0.0.1",
+        'headwater jobs complete order.order-1.0.0.1 --output \'{"receipt": "paid"}\'',
+        "./charge | headwater jobs complete order.order-1.0.0.1 --output -",
+    )
+    + ENVIRONMENT
+)
+@_KEY
+@click.option(
+    "--output", type=JsonArgument(), help="Its result: JSON, @FILE, or - for standard input."
+)
+@_JSON
+@service_options
+def complete(service: Service, job: str, output: Given | None, as_json: bool) -> None:
+    """End a job with its result. Said again, it is answered as before."""
+
+    async def ask(client: "Client") -> None:
+        await client.job(job).complete(output.value if output else None)
+
+    service.ask(ask)
+    _tell(job, "is complete", as_json=as_json)
+
+
+@jobs.command(
+    epilog=examples(
+        "headwater jobs fail order.order-1.0.0.1 --message 'no answer of the bank'",
+        "headwater jobs fail order.order-1.0.0.1 --message 'try later' --retry-after '1 hour'",
+        "headwater jobs fail order.order-1.0.0.1 --message declined --no-retry",
+    )
+    + ENVIRONMENT
+)
+@_KEY
+@click.option("--message", required=True, metavar="TEXT", help="What went wrong.")
+@click.option("--name", default="Error", show_default=True, help="What the error is called.")
+@click.option("--no-retry", is_flag=True, help="It is not tried again, whatever its node says.")
+@click.option("--retry-after", type=_Span(), help="When it is tried again; else as its node says.")
+@_JSON
+@service_options
+def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
+    service: Service,
+    job: str,
+    message: str,
+    name: str,
+    no_retry: bool,
+    retry_after: int | None,
+    as_json: bool,
+) -> None:
+    """End an attempt with an error: it is tried again as its node says, or fails its run.
+
+    Said again, it is answered as before.
+    """
+    if no_retry and retry_after is not None:
+        raise click.UsageError("expected --no-retry or --retry-after, found both")
+
+    async def ask(client: "Client") -> None:
+        await client.job(job).fail(
+            message, name=name, retryable=not no_retry, retry_after=retry_after
+        )
+
+    service.ask(ask)
+    _tell(job, "has failed", as_json=as_json)
+
+
+@jobs.command(
+    epilog=examples("headwater jobs extend order.order-1.0.0.1 --lease '10 minutes'") + ENVIRONMENT
+)
+@_KEY
+@_LEASE
+@_JSON
+@service_options
+def extend(service: Service, job: str, lease: int, as_json: bool) -> None:
+    """Keep a job for longer, counted from now. Its lease never gets shorter by it."""
+
+    async def ask(client: "Client") -> "datetime":
+        return await client.job(job).extend(lease)
+
+    until = service.ask(ask)
+    if as_json:
+        print_json(to_builtins({"key": job, "leaseUntil": until}))
+    else:
+        say(f"{job} is yours until {both(until, service.now())}.")
+
+
+def _tell(key: str, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"key": key, "ok": True})
+    else:
+        say(f"{key} {what}.")
+
+
+def _row(job: "TakenJob", now: "datetime") -> dict[str, Any]:
+    return {
+        "key": job.key,
+        "type": job.type,
+        "instance": f"{job.workflow_name}/{job.instance_id}",
+        "node": job.node_ref,
+        "attempt": job.attempt,
+        "lease until": both(job.lease_until, now),
+        "input": job.input,
+    }

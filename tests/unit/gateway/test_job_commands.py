@@ -1,0 +1,112 @@
+"""`headwater jobs`: what it asks, prints, and says when it fails."""
+
+import json
+
+import pytest
+
+from tests.unit.gateway.test_job_clients import JOB, KEY, OK, UNTIL
+from tests.unit.gateway.test_workflow_commands import headwater
+from tests.unit.gateway.workflow_network import Network, answer, problem
+
+HEADING = "key\ttype\tinstance\tnode\tattempt\tlease until\tinput\n"
+
+
+def test_jobs_are_taken_and_shown_with_their_keys():
+    network = Network(answer({"jobs": [JOB]}))
+    found = headwater(
+        network, "jobs", "activate", "charge", "ship", "--worker", "me", "--max", "5",
+        "--lease", "10 s", "--wait", "20 seconds",
+    )  # fmt: skip
+    assert found.stdout.startswith(HEADING + f"{KEY}\tcharge\torder/order-1\tpay\t1\t2026-07-01 ")
+    assert found.stdout.endswith('\t{"amount": 5}\n')
+    assert network.asked[0].url.path == "/api/jobs/activate"
+    assert network.body() == {
+        "types": ["charge", "ship"], "worker": "me", "max": 5,
+        "leaseMs": 10_000, "waitMs": 20_000,
+    }  # fmt: skip
+
+
+def test_jobs_are_printed_as_the_route_answers_them():
+    found = headwater(Network(answer({"jobs": [JOB]})), "jobs", "activate", "charge", "--json")
+    assert json.loads(found.stdout) == [JOB]
+
+
+def test_a_machine_asks_in_its_name_and_is_told_when_there_are_none():
+    network = Network(answer({"jobs": []}))
+    found = headwater(network, "jobs", "activate", "charge")
+    assert (found.exit_code, found.stdout) == (0, HEADING)
+    assert "No job of charge waits for a worker." in found.stderr
+    assert network.body()["worker"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        (("complete",), {"output": None}),
+        (("complete", "--output", '{"r": 1}'), {"output": {"r": 1}}),
+        (
+            ("fail", "--message", "no", "--name", "Declined", "--retry-after", "1 hour"),
+            {
+                "error": {"name": "Declined", "message": "no"},
+                "retryable": True,
+                "retryAfterMs": 3_600_000,
+            },
+        ),
+        (
+            ("fail", "--message", "no", "--no-retry"),
+            {"error": {"name": "Error", "message": "no"}, "retryable": False},
+        ),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_job_is_ended_by_its_key(arguments: tuple[str, ...], body: object, as_json: bool):
+    network = Network(answer(OK))
+    flags = ("--json",) if as_json else ()
+    found = headwater(network, "jobs", arguments[0], KEY, *arguments[1:], *flags)
+    assert found.exit_code == 0, found.output
+    assert network.asked[0].url.path == f"/api/jobs/{KEY}/{arguments[0]}"
+    assert network.body() == body
+    if as_json:
+        assert json.loads(found.stdout) == {"key": KEY, "ok": True}
+    else:
+        assert found.stdout == ""
+        assert KEY in found.stderr
+
+
+def test_a_job_is_kept_for_longer():
+    network = Network(answer({"leaseUntil": UNTIL}), answer({"leaseUntil": UNTIL}))
+    found = headwater(network, "jobs", "extend", KEY, "--lease", "10 minutes")
+    assert "yours until 2026-07-01 08:01:00 UTC" in found.stderr
+    assert network.body() == {"leaseMs": 600_000}
+    told = headwater(network, "jobs", "extend", KEY, "--json")
+    assert json.loads(told.stdout) == {"key": KEY, "leaseUntil": UNTIL}
+
+
+def test_a_refusal_is_a_line_on_standard_error():
+    network = Network(problem(409, "JOB_LEASE_LOST", "the lease ran out"))
+    found = headwater(network, "jobs", "complete", KEY)
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert "JOB_LEASE_LOST: the lease ran out; `headwater jobs activate`" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("activate",), "Missing argument"),
+        (("activate", "charge", "--lease", "soon"), "expected"),
+        (("activate", "charge", "--max", "0"), "not in the range"),
+        (("fail", KEY), "Missing option '--message'"),
+        (
+            ("fail", KEY, "--message", "no", "--no-retry", "--retry-after", "1 s"),
+            "expected --no-retry or --retry-after, found both",
+        ),
+        (("complete", KEY, "--output", "{"), "expected JSON"),
+        (("complete", ""), "expected the key of a job"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_before_anything_is_sent(
+    arguments: tuple[str, ...], told: str
+):
+    found = headwater(Network(), "jobs", *arguments)
+    assert found.exit_code == 2
+    assert told in found.output
