@@ -38,6 +38,7 @@ from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.fakes.engines import fold
 from tests.simulation.engine_disk import Disk
 from tests.simulation.graph_laws import GraphLaws
+from tests.simulation.job_laws import check_lease_in_time
 from tests.simulation.shapes import Place, Violation
 
 _ENDS = (RunCompleted, RunErrored, RunTerminated)
@@ -248,7 +249,12 @@ class Partition:
         record = decode(data, HistoryAppended)
         key = instance_key(record.workflow, record.instance_id)
         run = self.reader.states.get(key)
-        if not isinstance(run, CodeRun) or record.epoch != self.reader.claims.epoch:
+        if record.epoch != self.reader.claims.epoch:
+            return
+        if isinstance(run, GraphRun):
+            unread = self.commands[len(self.reader.outcomes) :]
+            check_lease_in_time(run, record, (decode(each, CommandSent) for each in unread))
+        if not isinstance(run, CodeRun):
             return
         for event in record.events:
             entry = run.entries.get(event.key) if isinstance(event, EntryErrored) else None

@@ -41,6 +41,8 @@ from tests.simulation.engine_log import Partition
 from tests.simulation.engine_process import CallbackLoop, Process
 from tests.simulation.graph_corpus import graphs
 from tests.simulation.graph_laws import agrees_with_the_model
+from tests.simulation.graph_workers import Workers
+from tests.simulation.job_laws import workers_were_told_the_truth
 from tests.simulation.shapes import Place, Shape, Violation
 
 START_MS: Final = 1_767_225_600_000
@@ -106,6 +108,7 @@ class World:
         self.engines = {**ENGINES, GraphEngine.kind: GraphEngine(made)}
         #: An operator who ends children of graphs; without one, all other worlds stay as they were.
         self.meddler = random.Random(f"meddler of {seed}") if made else None
+        self.workers = Workers(self, seed)
         self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
         self.owners: dict[int, Process] = {}
         #: Events that a program may send once more.
@@ -138,17 +141,17 @@ class World:
         """A client sends a command."""
         self.command(root.shape.name, instance_id or root.instance_id, command)
 
-    def command(self, workflow: str, instance_id: str, command: Command) -> None:
-        self.send(
-            CommandSent(
-                command_id=f"cmd-{next(self.numbers)}",
-                workflow=workflow,
-                instance_id=instance_id,
-                sent_at_ms=self.now_ms,
-                reply_to=0,
-                command=command,
-            )
+    def command(self, workflow: str, instance_id: str, command: Command) -> CommandSent:
+        sent = CommandSent(
+            command_id=f"cmd-{next(self.numbers)}",
+            workflow=workflow,
+            instance_id=instance_id,
+            sent_at_ms=self.now_ms,
+            reply_to=0,
+            command=command,
         )
+        self.send(sent)
+        return sent
 
     def draw_skew(self) -> int:
         return self.random.randint(-3_000, 3_000) if self._strikes("skew") else 0
@@ -196,6 +199,8 @@ class World:
                 found.append((f"{partition.number} stray", lambda p=partition: self._stray(p)))
         for process in (*self.owners.values(), *self.zombies):
             found += self._possible_of(process)
+        if self.meddler is not None and self.workers.can_act():
+            found.append(("a worker", self.workers.act))
         due = [each for each in self.sleepers if each[0] <= self.now_ms]
         if due:
             found.append(("callback", lambda: self._wake(self.random.choice(due))))
@@ -439,6 +444,7 @@ class World:
         undelivered(self)
         left_standing(self)
         agrees_with_the_model(self)
+        workers_were_told_the_truth(self)
         held_by_hosts(self)
 
     def _nudge(self) -> bool:

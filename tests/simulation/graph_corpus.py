@@ -73,7 +73,17 @@ def _race(blocks: Blocks) -> tuple[str, str]:
 
 
 def drawn_graph(variant: int) -> dict[str, Any]:
-    """The definition `grown` of a variant: of an even one a settled graph."""
+    """The definition `grown` of a variant: of an even one a settled graph, of some with jobs."""
+    document = _drawn(variant)
+    draw = Random(f"jobs {variant}")
+    share = draw.choice([0, 0, 0.3, 1])
+    for node in document["nodes"]:
+        if node.get("task") == "work" and draw.random() < share:
+            node["external"] = True
+    return document
+
+
+def _drawn(variant: int) -> dict[str, Any]:
     draw = Random(f"graph {variant}")
     if variant % 2:
         return Blocks(draw, STRATEGIES, _unsettled, timeouts=True).document("grown")

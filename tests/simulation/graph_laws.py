@@ -31,6 +31,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 from tests.fakes.followed_graphs import followed
+from tests.simulation.job_laws import JobLaws
 from tests.simulation.shapes import Violation
 
 if TYPE_CHECKING:
@@ -61,12 +62,14 @@ class GraphLaws:
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: What tokens were that a failed run has kept.
     kept: dict[int, str] = field(default_factory=dict)
+    jobs: JobLaws = field(default_factory=JobLaws)
 
     def read(self, record: HistoryAppended, after: GraphRun) -> None:
         """Reads a record; after is the state with it."""
         for event in record.events:
             try:
                 self._take(event)
+                self.jobs.take(event, record.at_ms)
             except (KeyError, AssertionError) as why:
                 raise Violation(f"{record.instance_id}: {event} in {record}: {why!r}") from why
         if after.ended:
@@ -177,8 +180,11 @@ class GraphLaws:
         ]
         first = min(free, default=run.created)
         _law(run.undispatched == first, "undispatched", (run.undispatched, first))
-        _law(run.status is not RunStatus.WAITING or not flying, "at work while it waits", flying)
-        idle = run.status is RunStatus.ACTIVE and not flying
+        jobs = sum(self.tokens[each].status == FLYING for each in self.jobs.attempts)
+        _law(run.jobs == jobs, "jobs", (run.jobs, jobs))
+        at_work = flying - jobs
+        _law(run.status is not RunStatus.WAITING or not at_work, "at work while it waits", at_work)
+        idle = run.status is RunStatus.ACTIVE and not at_work
         _law(not idle, "active with nothing under way", run)
         forks = self.forks.keys() - self.ended
         _law(set(run.forks) == forks, "forks", (set(run.forks), forks))

@@ -1,8 +1,9 @@
 """Goal: graphs move as their definitions say, whatever goes wrong, and end what they began.
 
 Method: worlds as in `test_engine`, whose roots are graphs drawn from the seed, or code that runs
-some, with children of both kinds. Each token is counted again after each record, and at the end the
-naive model is given the same results. Then engines with a fault: each must be found out.
+some, with children of both kinds; some nodes are jobs, of workers who vanish and come late. Each
+token is counted again after each record, and at the end the naive model is given the same results.
+Then engines with a fault: each must be found out.
 More seeds: `make soak`, or `python -m tests.simulation.engine --graphs --seeds 10000`.
 """
 
@@ -13,10 +14,13 @@ from types import ModuleType
 import pytest
 
 import headwater.processors.graph.ends as ending
-from headwater.processors.graph import advancing
+from headwater.processors.graph import advancing, jobs, leases
+from headwater.processors.graph.state import Lease, LiveToken
 from headwater.processors.graph.tokens import Counts
+from headwater.processors.runs.decisions import Rejection
 from headwater.schemas.errors import InvariantViolation
-from headwater.schemas.history import HistoryAppended, RunStarted
+from headwater.schemas.failures import JOB_END_REPEATED
+from headwater.schemas.history import Attempt, HistoryAppended, JobExtended, RunStarted
 from tests.simulation.engine import graph_shapes, run
 from tests.simulation.engine_world import World
 from tests.simulation.shapes import Violation
@@ -51,6 +55,8 @@ def test_the_worlds_of_graphs_are_as_bad_as_they_should_be():
     assert seen["crash"] + seen["supersede"] + seen["host"] > 25, seen
     assert min(seen["FanInActivated"], seen["restarts"], seen["ForkEnded"]) > 5, seen
     assert min(seen["retries"], seen["SubworkflowStarted"], seen["TokensCancelled"]) > 1, seen
+    assert min(seen["JobActivated"], seen["comes late"]) > 10, seen
+    assert min(seen["JobExtended"], seen["LeaseExpired"], seen["workers gone"]) > 1, seen
 
 
 def _kinds(records: list[HistoryAppended]) -> Counter[str]:
@@ -85,6 +91,18 @@ def _for_ever(*_: object) -> None:
     """Nothing is over."""
 
 
+def _hears_late_ones(token: LiveToken, attempt: Attempt) -> list[object]:
+    return [JobExtended(token.number, attempt.number, "late", 2**50)]
+
+
+def _repeated(*_: object) -> Rejection:
+    return Rejection(JOB_END_REPEATED, "whatever it was")
+
+
+def _shortens(token: LiveToken, lease: Lease, _: int) -> list[object]:
+    return [JobExtended(token.number, token.attempts + 1, lease.worker, lease.until_ms - 1)]
+
+
 def _leaves_children(*_: object) -> list[object]:
     return []
 
@@ -96,6 +114,10 @@ def _leaves_children(*_: object) -> list[object]:
         (advancing, "_close", _for_ever),
         (advancing, "settle", _for_ever),
         (ending, "end_children", _leaves_children),
+        (jobs, "_lost", _hears_late_ones),
+        (jobs, "_ended", _repeated),
+        (jobs, "_extend", _shortens),
+        (leases, "LEASES_LOST_MAX", 3),
     ],
 )
 def test_an_engine_of_graphs_with_a_fault_is_found_out(

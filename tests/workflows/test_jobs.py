@@ -140,6 +140,33 @@ def test_a_lease_that_runs_out_gives_the_job_to_the_next_worker_and_costs_no_ret
     play(one_job(), scenario, 5)
 
 
+@pytest.mark.parametrize(
+    ("late_ms", "looked", "ends"),
+    [
+        pytest.param(0, True, True, id="in the last ms"),
+        pytest.param(1, False, True, id="a ms late, and read before anybody looks at the time"),
+        pytest.param(1, True, False, id="a ms late, behind the end of the lease"),
+    ],
+)
+def test_what_a_worker_and_the_end_of_its_lease_end_at_once_the_worker_ends(
+    late_ms: int, looked: bool, ends: bool
+):
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        job = await take(test, lease="10 seconds")
+        test.now_ms += 10_000 + late_ms
+        if looked:
+            await test.run_until_idle()
+        if ends:
+            await job.complete({"r": 1})
+            assert await outcome(instance) == ("complete", {"r": 1}, None)
+        else:
+            assert await refusal(job.complete({"r": 1})) == "JOB_LEASE_LOST"
+            assert await statuses(instance) == ["dispatched"]
+
+    play(one_job(), scenario, 5)
+
+
 def test_a_job_that_ends_all_of_its_workers_fails_its_run_at_last():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
