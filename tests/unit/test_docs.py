@@ -3,8 +3,9 @@
 The blocks of a document are run in their order, each as a module of its own. Tests in them are
 tests here, given `WorkflowTest` as the plugin for pytest would; a workflow in them is run to its
 end, with the events that it waits for, and has to end as `ENDS` says. Blocks with a name, such as
-```python shop.py, are files that those which follow can import. These are run by
-tests/e2e/test_workflow_docs.py, as is what needs a service, ```python service.
+```python shop.py, are files that those which follow can import; the pages of a folder those of its
+README.md, too. They are run by tests/e2e/test_workflow_docs.py, as is what needs a service,
+```python service.
 """
 
 import asyncio
@@ -23,7 +24,6 @@ from headwater import Workflow, WorkflowTest
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
     "README.md",
-    "docs/graphs.md",
     *sorted(
         str(path.relative_to(ROOT))
         for folder in ("graphs", "workflows")
@@ -53,9 +53,13 @@ PATIENCE_DAYS = 400
 
 
 def blocks() -> Iterator[Any]:
+    of_readme: dict[Path, dict[str, str]] = {}
     for document in DOCUMENTS:
         text = (ROOT / document).read_text("utf-8")
-        files: dict[str, str] = {}
+        folder = Path(document).parent
+        files = dict(of_readme.get(folder, {}))
+        if Path(document).name == "README.md":
+            of_readme[folder] = files
         for found in BLOCK.finditer(text):
             name, block = found.groups()
             if name.endswith(".py") and not name.startswith("test_"):
