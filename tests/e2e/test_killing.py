@@ -66,6 +66,7 @@ def test_killing_the_broker_loses_nothing(house: House, seed: int):
     under_load(house, seed, kill)
 
 
+@pytest.mark.soak
 def test_workers_that_join_and_leave_lose_nothing(house: House):
     others: list[str] = []
 

@@ -326,6 +326,7 @@ def test_a_suspended_worker_counts_for_nothing(house: BookHouse, seed: int):
     asyncio.run(under_load(house, suspend, forgiven=forgiven))
 
 
+@pytest.mark.soak
 def test_workers_that_join_and_leave(house: BookHouse, seed: int):
     # The last one: the group remembers those who were killed and have no name for ten seconds.
     numbers = itertools.count(1)
