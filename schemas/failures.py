@@ -33,6 +33,8 @@ GRAPH_CHANGED: Final = "GRAPH_CHANGED"
 GRAPH_INVALID: Final = "GRAPH_INVALID"
 GRAPH_NOT_FOUND: Final = "GRAPH_NOT_FOUND"
 GRAPH_OF_APP: Final = "GRAPH_OF_APP"
+IDEMPOTENCY_CONFLICT: Final = "idempotency_conflict"
+INSTANCE_CREATED_BEFORE: Final = "INSTANCE_CREATED_BEFORE"
 INSTANCE_EXISTS: Final = "INSTANCE_ID_ALREADY_EXISTS"
 INSTANCE_NOT_ENDED: Final = "INSTANCE_NOT_ENDED"
 INSTANCE_NOT_ERRORED: Final = "INSTANCE_NOT_ERRORED"
@@ -119,6 +121,12 @@ class InstanceExistsError(CommandRefusedError):
     """An instance of this id exists already."""
 
     code = INSTANCE_EXISTS
+
+
+class IdempotencyConflictError(CommandRefusedError):
+    """The idempotency key was used before, for something else."""
+
+    code = IDEMPOTENCY_CONFLICT
 
 
 class InstanceTerminalError(CommandRefusedError):
@@ -234,6 +242,9 @@ REFUSALS: Final = {
         Refusal(NOT_A_GRAPH, 409, "The run is not of a graph"),
         Refusal(JOB_NOT_FOUND, 404, "No such job"),
         Refusal(INSTANCE_EXISTS, 409, "An instance of this id exists", InstanceExistsError),
+        Refusal(IDEMPOTENCY_CONFLICT, 409, "The idempotency key was used for something else",
+                IdempotencyConflictError, field="Idempotency-Key"),
+        Refusal(INSTANCE_CREATED_BEFORE, 409, "The instance was created so before", settled=True),
         Refusal(INSTANCE_TERMINAL, 409, "The instance has ended", InstanceTerminalError),
         Refusal(INSTANCE_NOT_ERRORED, 409, "The instance has not errored",
                 InstanceNotErroredError),

@@ -10,10 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, read
-from headwater.gateway.client.errors import (
-    InstanceFailedError,
-    OutcomeUnknownError,
-)
+from headwater.gateway.client.errors import InstanceFailedError
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -28,11 +25,7 @@ from headwater.schemas.answers import (
     LogLine,
     Managed,
 )
-from headwater.schemas.failures import (
-    InstanceExistsError,
-    InstanceNotFoundError,
-    InstanceTerminalError,
-)
+from headwater.schemas.failures import InstanceTerminalError
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.looking import LookedInto, Question
@@ -114,11 +107,13 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
         payload: Any = None,  # noqa: ANN401 (any JSON)
         *,
         start_if_missing: bool | Mapping[str, Any] = False,
+        idempotency_key: str | None = None,
     ) -> None:
-        """Sends an event; it is kept until the instance waits for it.
+        """Sends an event, once; it is kept until the instance waits for it.
 
-        Shape:  start_if_missing creates the instance if there is none: True, or {"params": …}.
-        An event whose outcome is unknown is not sent again, as it could arrive twice.
+        Shape:  start_if_missing creates the instance if there is none: True, or {"params": …};
+                what is sent under an idempotency key that was used for it within a day does
+                nothing; without one, each call has a key of its own.
         """
         start = None
         if start_if_missing is not False:
@@ -130,7 +125,8 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
             payload=None if payload is None else encode(payload, "an event's payload"),
             startIfMissing=start,
         )
-        await self._command("events", Repeat.UNSAFE, body)
+        key = idempotency_key or self._session.new_id()
+        await self._command("events", Repeat.SAFE, body, key)
 
     async def history(
         self,
@@ -220,9 +216,11 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
         answer = await self._command(verb, repeat, body)
         return read(answer.body, Managed, self._session.transport.url).status
 
-    async def _command(self, name: str, repeat: Repeat, body: str = "{}") -> "Answered":
+    async def _command(
+        self, name: str, repeat: Repeat, body: str = "{}", key: str | None = None
+    ) -> "Answered":
         where = f"{self._path}/{name}"
-        return await self._session.write(where, body, repeat=repeat, instance=self._key)
+        return await self._session.write(where, body, repeat=repeat, instance=self._key, key=key)
 
     async def _history_pages(
         self, query: Query, *, logs_alone: bool = False
@@ -256,20 +254,6 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
                 "logsCursor": page.logs_cursor if logs else asked.get("logsCursor"),
             }
 
-    async def has_params(self, text: str) -> bool:
-        """Whether it was created with these params.
-
-        Errors: OutcomeUnknownError if there is no telling yet.
-        """
-        try:
-            found = await self.describe()
-        except InstanceNotFoundError as error:
-            raise OutcomeUnknownError(
-                f"expected to find whether {self._key} was created by the request whose answer "
-                "was lost, found it not readable yet; look again before it is created again"
-            ) from error
-        return encode(found.meta.params, "params") == text
-
 
 class WorkflowHandle:
     """A workflow, by its name."""
@@ -291,30 +275,37 @@ class WorkflowHandle:
         self,
         id: str | None = None,  # noqa: A002 (as authors call it)
         params: Any = None,  # noqa: ANN401 (any JSON)
+        *,
+        idempotency_key: str | None = None,
     ) -> InstanceHandle:
-        """Creates an instance, under an id of its own unless one is given.
+        """Creates an instance, once, under an id of its own unless one is given.
 
-        It is safe to repeat, so it is repeated: an id that exists after an attempt whose answer was
-        lost is taken for ours if it has the same params.
-
+        Shape:  what is created under an idempotency key that has created it before is there
+                already; without an id, it has one that is made of the key.
         Errors: every ClientError, InstanceExistsError among them.
         """
-        instance = self.get(self._session.new_id() if id is None else id)
-        text = encode(params, f"the params of {self.name}")
-        body = members(id=json.dumps(instance.id), params=text)
-        key = f"{self.name}/{instance.id}"
-        try:
-            await self._session.write(self._path, body, repeat=Repeat.SAFE, instance=key)
-        except InstanceExistsError as error:
-            if not error.repeated or not (id is None or await instance.has_params(text)):
-                raise
-        return instance
+        if id is None and idempotency_key is None:
+            id = self._session.new_id()  # noqa: A001 (as authors call it)
+        body = members(
+            id=None if id is None else json.dumps(id),
+            params=encode(params, f"the params of {self.name}"),
+        )
+        answer = await self._session.write(
+            self._path,
+            body,
+            repeat=Repeat.SAFE,
+            instance=None if id is None else f"{self.name}/{id}",
+            key=idempotency_key or self._session.new_id(),
+        )
+        if id is None:
+            id = read(answer.body, InstanceListed, self._session.transport.url).id  # noqa: A001
+        return self.get(id)
 
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle]:
         """Creates instances of {"id": …, "params": …}; the handles of those that are new.
 
-        Ids that exist are skipped and left out. It is safe to repeat, so it is repeated: then those
-        that an attempt created whose answer was lost are left out, too.
+        Ids that exist are skipped and left out. A request whose answer was lost is repeated; those
+        that it created are not left out.
         """
         each = (
             members(
@@ -324,7 +315,9 @@ class WorkflowHandle:
             for instance_id, params in batch_of(batch)
         )
         body = members(instances=f"[{','.join(each)}]")
-        answer = await self._session.write(f"{self._path}/batch", body, repeat=Repeat.SAFE)
+        answer = await self._session.write(
+            f"{self._path}/batch", body, repeat=Repeat.SAFE, key=self._session.new_id()
+        )
         created = read(answer.body, InstancesCreated, self._session.transport.url)
         return [self.get(one.id) for one in created.instances]
 

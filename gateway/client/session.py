@@ -57,13 +57,23 @@ class Session:
         return read(answer.body, kind, self.transport.url)
 
     async def write(
-        self, path: str, body: str, *, repeat: Repeat, instance: str | None = None
+        self,
+        path: str,
+        body: str,
+        *,
+        repeat: Repeat,
+        instance: str | None = None,
+        key: str | None = None,
     ) -> Answered:
         """Writes; later reads wait for it.
 
+        Shape:  key is an idempotency key, by which a request that is repeated is done once.
         Errors: every ClientError.
         """
-        request = Request(method="POST", path=path, repeat=repeat, body=body.encode())
+        headers = {} if key is None else {"idempotency-key": key}
+        request = Request(
+            method="POST", path=path, repeat=repeat, body=body.encode(), headers=headers
+        )
         try:
             answer = await self.transport.send(request)
         except CommandRefusedError as error:

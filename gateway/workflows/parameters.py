@@ -58,6 +58,16 @@ Prefer: TypeAlias = Annotated[
         "until it can be read.",
     ),
 ]
+IdempotencyKey: TypeAlias = Annotated[
+    str,
+    HeaderParameter(
+        name="Idempotency-Key",
+        max_length=255,
+        pattern=r"^[!-~]*$",
+        description="What is sent again under the same key is done once, for a day at least. "
+        "A key with another body is refused.",
+    ),
+]
 Status: TypeAlias = Annotated[
     RunStatus | None,
     QueryParameter(name="status", description="Only instances that stand so."),

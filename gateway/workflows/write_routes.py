@@ -22,25 +22,27 @@ from headwater.gateway.workflows.bodies import (
     Retry,
     Tick,
     generic,
-    text,
 )
 from headwater.gateway.workflows.entrance import (
     AnyConnection,
     Entrance,
     context_of,
 )
+from headwater.gateway.workflows.idempotency import instance_id_of
 from headwater.gateway.workflows.openapi import drives, writes
 from headwater.gateway.workflows.parameters import (
     BATCH,
     OF_WORKFLOW,
+    IdempotencyKey,
     Named,
     Prefer,
 )
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.tick import Ticks
-from headwater.gateway.workflows.writing import Writing
+from headwater.gateway.workflows.writing import Writing, event_of
 from headwater.schemas import answers
 from headwater.schemas.failures import (
+    IDEMPOTENCY_CONFLICT,
     INSTANCE_EXISTS,
     INSTANCE_NOT_ERRORED,
     INSTANCE_NOT_FOUND,
@@ -71,35 +73,51 @@ def creations(
         OF_WORKFLOW,
         operation_id="createInstance",
         summary="Create an instance",
-        description="Of several requests with one id exactly one creates it.",
+        description="Of several requests with one id exactly one creates it, and of several with "
+        "one Idempotency-Key, too: the others are answered as if they had. Without an id, it is "
+        "made of the key.",
         **writes(
             Policy.CREATE,
             answers.InstanceListed,
             examples.CREATED,
             *_CREATING,
-            INSTANCE_EXISTS,
+            *(INSTANCE_EXISTS, IDEMPOTENCY_CONFLICT),
         ),
     )
     async def create_instance(
-        request: AnyRequest, workflow: Named, data: JSONBody[NewInstance], prefer: Prefer = ""
+        request: AnyRequest,
+        workflow: Named,
+        data: JSONBody[NewInstance],
+        key: IdempotencyKey = "",
+        prefer: Prefer = "",
     ) -> Response[bytes]:
         await _allow_creation(entrance, _context(request), data.id, data.params)
-        return await writing.create(workflow, data.id or new_id(), text(data.params), prefer)
+        instance_id = data.id or (instance_id_of(key) if key else new_id())
+        return await writing.create(workflow, instance_id, data, key, prefer)
 
     @post(
         BATCH,
         operation_id="createInstances",
         summary="Create up to 100 instances",
         description="Instances that exist are skipped, and left out of the answer; so a batch may "
-        "be sent again.",
-        **writes(Policy.CREATE, answers.InstancesCreated, examples.BATCH, *_CREATING),
+        "be sent again. Those that were created under the same Idempotency-Key are not left out.",
+        **writes(
+            Policy.CREATE,
+            answers.InstancesCreated,
+            examples.BATCH,
+            *(*_CREATING, IDEMPOTENCY_CONFLICT),
+        ),
     )
     async def create_instances(
-        request: AnyRequest, workflow: Named, data: JSONBody[NewInstances], prefer: Prefer = ""
+        request: AnyRequest,
+        workflow: Named,
+        data: JSONBody[NewInstances],
+        key: IdempotencyKey = "",
+        prefer: Prefer = "",
     ) -> Response[bytes]:
         for new in data.instances:
             await _allow_creation(entrance, _context(request), new.id, new.params)
-        return await writing.create_batch(workflow, data, prefer)
+        return await writing.create_batch(workflow, data, key, prefer)
 
     return [create_instance, create_instances]
 
@@ -181,13 +199,14 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
         operation_id="sendEvent",
         summary="Send an event to an instance",
         description="It is kept until the workflow waits for one of its type. With "
-        "`startIfMissing` an instance that does not exist is created, and finds the event.",
+        "`startIfMissing` an instance that does not exist is created, and finds the event. Sent "
+        "again with the same Idempotency-Key it is received once.",
         **writes(
             Policy.SEND_EVENT,
             answers.EventSent,
             examples.EVENT_TAKEN,
             *(INVALID_EVENT_TYPE, INVALID_EVENT_PAYLOAD, *_CREATING),
-            *(INSTANCE_NOT_FOUND, INSTANCE_TERMINAL, MAILBOX_FULL),
+            *(INSTANCE_NOT_FOUND, INSTANCE_TERMINAL, MAILBOX_FULL, IDEMPOTENCY_CONFLICT),
         ),
     )
     async def send_event(
@@ -195,10 +214,12 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
         workflow: Named,
         instance_id: Named,
         data: JSONBody[NewEvent],
+        key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
         await _allow_event(entrance, _context(request), data)
-        return await writing.send_event(workflow, instance_id, data, new_id(), prefer)
+        command = event_of(data, new_id(), key)
+        return await writing.send_event(workflow, instance_id, command, prefer)
 
     return send_event
 

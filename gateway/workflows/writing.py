@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.bodies import NewEvent, NewInstances, text
+from headwater.gateway.workflows.bodies import NewEvent, NewInstance, NewInstances, text
 from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.idempotency import once
 from headwater.gateway.workflows.parameters import prefers_async
 from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.reading import answer
@@ -30,6 +31,8 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.errors import BrokerUnavailable, NotYetReadable, Overloaded, StoreUnavailable
 from headwater.schemas.failures import (
+    EVENT_ALREADY_RECEIVED,
+    INSTANCE_CREATED_BEFORE,
     INSTANCE_EXISTS,
     INSTANCE_NOT_FOUND,
     INVALID_INSTANCE_ID,
@@ -38,7 +41,6 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import (
     Command,
-    Json,
     ReplySent,
     RestartRun,
     RetryRun,
@@ -50,6 +52,8 @@ from headwater.streams.workflows.client import Addressed, Commands
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
 _APPLIED_WITHIN_S: Final = 5.0
+#: What an idempotency key meets that was used before.
+_DONE_BEFORE: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_CREATED_BEFORE})
 
 
 class _Told(NamedTuple):
@@ -68,14 +72,14 @@ class Writing:
         self._freshness = freshness
 
     async def create(
-        self, workflow: str, instance_id: str, params: Json, prefer: str
+        self, workflow: str, instance_id: str, new: NewInstance, key: str, prefer: str
     ) -> Response[bytes]:
         """Creates an instance.
 
         Errors: Problem, here and in all below.
         """
         _check_workflow(workflow)
-        told = await self._send([Addressed(workflow, instance_id, StartRun(params))], prefer)
+        told = await self._send([Addressed(workflow, instance_id, _start(new, key))], prefer)
         (reply,) = told.replies
         if is_refused(reply.code):
             raise refusal(reply)
@@ -83,11 +87,11 @@ class Writing:
         return _answer(InstanceListed(id=instance_id, details=_status(reply)), told, prefer)
 
     async def create_batch(
-        self, workflow: str, batch: NewInstances, prefer: str
+        self, workflow: str, batch: NewInstances, key: str, prefer: str
     ) -> Response[bytes]:
         """Creates the instances of a batch that do not exist."""
         _check_workflow(workflow)
-        sent = [Addressed(workflow, new.id, StartRun(text(new.params))) for new in batch.instances]
+        sent = [Addressed(workflow, new.id, _start(new, key)) for new in batch.instances]
         told = await self._send(sent, prefer)
         created = [
             InstanceListed(id=one.instance_id, details=_status(reply))
@@ -113,14 +117,10 @@ class Writing:
         self,
         workflow: str,
         instance_id: str,
-        event: NewEvent,
-        event_id: str,
+        command: SendEvent,
         prefer: str,
     ) -> Response[bytes]:
         """Sends an event, perhaps to an instance that it may begin."""
-        missing = event.start_if_missing
-        start = None if missing is None else text(missing.params)
-        command = SendEvent(event_id, event.type, text(event.payload), start=start)
         told = await self._to_instance(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, told)
         return _answer(EventSent(status=status), told, prefer)
@@ -173,6 +173,22 @@ class Writing:
         return _status(reply)
 
 
+def event_of(event: NewEvent, event_id: str, key: str) -> SendEvent:
+    """The command that sends an event, under a key if there is one."""
+    missing = event.start_if_missing
+    return SendEvent(
+        event_id,
+        event.type,
+        text(event.payload),
+        start=None if missing is None else text(missing.params),
+        once=once(key, event.type, event.payload, None if missing is None else missing.params),
+    )
+
+
+def _start(new: NewInstance, key: str) -> StartRun:
+    return StartRun(text(new.params), once=once(key, new.params))
+
+
 def _status(reply: ReplySent) -> InstanceStatus:
     """How an instance stood when a command had its outcome: all that a reply says of it."""
     with newer_kept():
@@ -181,12 +197,14 @@ def _status(reply: ReplySent) -> InstanceStatus:
 
 def _answer(found: Answer, told: _Told, prefer: str) -> Response[bytes]:
     """An answer: 200 if what it says can be read by now, else 202."""
-    preference = {"preference-applied": "respond-async"} if prefers_async(prefer) else {}
+    headers = {"preference-applied": "respond-async"} if prefers_async(prefer) else {}
+    if any(reply.code in _DONE_BEFORE for reply in told.replies):
+        headers["idempotent-replayed"] = "true"
     return answer(
         found,
         furthest((reply.partition, reply.position) for reply in told.replies),
         status=HTTPStatus.OK if told.applied else HTTPStatus.ACCEPTED,
-        headers=preference,
+        headers=headers,
     )
 
 

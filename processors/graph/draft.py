@@ -91,7 +91,7 @@ class Draft:
             setattr(draft, name, Overlay(getattr(run, name)))
         # What appliers change in place is the draft's own.
         draft.mailbox, draft.unsent = list(run.mailbox), list(run.unsent)
-        draft.received = dict(run.received)
+        draft.received, draft.keys = dict(run.received), dict(run.keys)
         self.run: GraphRun = draft
 
     def emit(self, *events: RunEvent) -> None:

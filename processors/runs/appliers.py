@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from headwater.processors.runs.limits import SYSTEM
+from headwater.processors.runs.once import remember
 from headwater.processors.runs.state import Received, Run
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.schemas.errors import InvariantViolation
@@ -59,6 +60,8 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
         kind=event.kind,
         definition=event.definition,
         deployment=event.deployment,
+        once=before.once if before else event.once,
+        keys=before.keys if before else {},
     )
     return run, event
 
@@ -98,6 +101,7 @@ def _received(run: Run, event: EventReceived) -> None:
     sender, _, number = event.event_id.rpartition("#")
     if sender:
         run.received[sender] = int(number)
+    remember(run, event, run.updated_at_ms)
 
 
 def _posts_queued(run: Run, event: PostsQueued) -> None:

@@ -15,6 +15,7 @@ from headwater.processors.runs.limits import (
     name_fault,
     value_fault,
 )
+from headwater.processors.runs.once import created_before, received_before
 from headwater.processors.runs.state import Run
 from headwater.schemas.failures import (
     ALREADY_PAUSED,
@@ -66,6 +67,9 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind:
     fault = value_fault("params", command.params)
     if fault:
         return Rejection(WORKFLOW_PARAMS_INVALID, fault)
+    before = created_before(run, command.once) if run is not None else None
+    if before is not None:
+        return before
     if run is not None and not _is_own_child_of_an_older_run(run, command.parent):
         return Rejection(
             INSTANCE_EXISTS,
@@ -73,7 +77,10 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind:
             f"{run.status}; restart runs it again",
         )
     made_from = (command.definition, command.deployment)
-    return [RunStarted(command.params, seed, command.parent, None, (), kind, *made_from)]
+    begun = RunStarted(
+        command.params, seed, command.parent, None, (), kind, *made_from, once=command.once
+    )
+    return [begun]
 
 
 def _is_own_child_of_an_older_run(run: Run, parent: Parent | None) -> bool:
@@ -150,6 +157,9 @@ def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived |
     sender = command.sender
     if sender and run.received.get(f"{sender.workflow}/{sender.instance_id}", -1) >= sender.number:
         return Rejection(EVENT_ALREADY_RECEIVED, f"{command.event_id} was received before")
+    before = received_before(run, command.once)
+    if before is not None:
+        return before
     received = _received(command, sent_at_ms)
     if isinstance(received, Rejection):
         return received
@@ -171,7 +181,7 @@ def _received(command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
     fault = value_fault("an event's payload", command.payload)
     if fault:
         return Rejection(INVALID_EVENT_PAYLOAD, fault)
-    return EventReceived(command.event_id, command.type, command.payload, sent_at_ms)
+    return EventReceived(command.event_id, command.type, command.payload, sent_at_ms, command.once)
 
 
 def no_job(run: Run) -> Rejection:

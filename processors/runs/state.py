@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from headwater.schemas.history import Artifact, Child, Failure, Json, Parent, Post
+from headwater.schemas.history import Artifact, Child, Failure, Json, Once, Parent, Post
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = ["UNRESOLVED", "Entry", "Received", "Run"]
+__all__ = ["UNRESOLVED", "Entry", "Received", "Remembered", "Run"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -23,12 +23,20 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sent_at_ms: int
 
 
+class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What was asked for under an idempotency key, and when it was done."""
+
+    digest: str
+    at_ms: int
+
+
 class Run(msgspec.Struct, kw_only=True, array_like=True):
     """An instance in its current run.
 
     Shape:  kind names its engine; sequence is the number of the next event, `posted` that of the
             next post; `unsent` is the outbox; `received` the highest post number taken from each
-            instance that sends events here.
+            instance that sends events here; `once` the key under which the instance was created,
+            and `keys` those of events, the oldest first (see `processors.runs.once`).
     """
 
     workflow: str
@@ -51,6 +59,8 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     kind: str = ""
     definition: Artifact | None = None
     deployment: Artifact | None = None
+    once: Once | None = None
+    keys: dict[str, Remembered] = {}
 
     @property
     def ended(self) -> bool:

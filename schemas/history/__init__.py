@@ -97,6 +97,7 @@ from headwater.schemas.history.values import (
     Child,
     Failure,
     Json,
+    Once,
     Parent,
     Sender,
 )
@@ -144,6 +145,7 @@ __all__ = [
     "LoopAdvanced",
     "NoteRefusal",
     "OfGraph",
+    "Once",
     "Parent",
     "PartitionClaimed",
     "PauseRun",

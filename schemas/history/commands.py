@@ -10,6 +10,7 @@ from headwater.schemas.history.values import (
     Attempt,
     Failure,
     Json,
+    Once,
     Parent,
     Sender,
     Tagged,
@@ -31,6 +32,8 @@ class StartRun(Tagged, frozen=True):
     definition: Artifact | None = None
     #: The deployment that it is to belong to.
     deployment: Artifact | None = None
+    #: The key under which it is created once.
+    once: Once | None = None
 
 
 class SendEvent(Tagged, frozen=True):
@@ -46,6 +49,8 @@ class SendEvent(Tagged, frozen=True):
     sender: Sender | None = None
     #: Params of the instance that is created if there is none, JSON text; null to create none.
     start: Json | None = None
+    #: The key under which it is received once.
+    once: Once | None = None
 
 
 class PauseRun(Tagged, frozen=True):

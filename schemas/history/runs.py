@@ -3,7 +3,15 @@
 from typing import TypeAlias
 
 from headwater.schemas.history.commands import Command
-from headwater.schemas.history.values import Artifact, Failure, Json, Parent, Part, Tagged
+from headwater.schemas.history.values import (
+    Artifact,
+    Failure,
+    Json,
+    Once,
+    Parent,
+    Part,
+    Tagged,
+)
 
 
 class Post(Part, frozen=True):
@@ -60,6 +68,8 @@ class RunStarted(Tagged, frozen=True):
     definition: Artifact | None = None
     #: The deployment that it belongs to.
     deployment: Artifact | None = None
+    #: The key under which its instance was created.
+    once: Once | None = None
 
 
 class RunSuspended(Tagged, frozen=True):
@@ -106,6 +116,8 @@ class EventReceived(Tagged, frozen=True):
     payload: Json
     #: When it was sent, Unix milliseconds, by the sender's clock.
     sent_at_ms: int
+    #: The key under which it is received once.
+    once: Once | None = None
 
 
 class LogWritten(Tagged, frozen=True):

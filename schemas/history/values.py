@@ -66,6 +66,15 @@ class Sender(Part, frozen=True):
     number: int
 
 
+class Once(Part, frozen=True):
+    """A caller's key for what is to be done once, however often it is asked for."""
+
+    #: The key, as the caller chose it.
+    key: str
+    #: The digest of what was asked for under it.
+    digest: str
+
+
 class Attempt(Part, frozen=True):
     """An attempt of the task of a graph's token."""
 

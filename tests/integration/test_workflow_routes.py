@@ -530,6 +530,30 @@ def test_of_many_creates_of_one_id_through_two_gateways_one_succeeds(house: Hous
     at_once(house, act)
 
 
+def test_under_a_key_one_instance_and_one_event_come_of_many_requests_to_two_gateways(
+    house: House,
+) -> None:
+    async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+        async def send(path: str, body: object) -> list[httpx.Response]:
+            key = {"idempotency-key": f"key-of-{path}"}
+            asked = (each.post(path, json=body, headers=key) for each in (one, two) * 4)
+            return await asyncio.gather(*asked)
+
+        made = await send(of("waiting"), {"params": 2})
+        assert {answer.status_code for answer in made} == {200}
+        (name,) = {answer.json()["id"] for answer in made}
+        told = await send(of("waiting", name, "events"), {"type": "go", "payload": "once"})
+        assert {answer.status_code for answer in told} == {200}
+        replayed = [answer.headers.get("idempotent-replayed") for answer in (*made, *told)]
+        assert sorted(map(str, replayed)) == ["None"] * 2 + ["true"] * 14
+        history = (await two.get(of("waiting", name, "history"))).json()
+        assert [event["payload"] for event in history["events"]] == ["once"]
+        other = await send(of("waiting", name, "events"), {"type": "go", "payload": "other"})
+        assert {problem(answer) for answer in other} == {(409, "idempotency_conflict")}
+
+    at_once(house, act)
+
+
 def test_an_event_that_is_sent_while_its_wait_begins_is_not_lost(house: House) -> None:
     async def act(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
         async def play(number: int) -> None:

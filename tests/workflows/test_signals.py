@@ -3,7 +3,7 @@
 import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
-from headwater.schemas.history import ReplySent, Sender, SendEvent
+from headwater.schemas.history import Once, ReplySent, Sender, SendEvent, StartRun
 from tests.workflows.running import Instance, begin, find, output_of, run, state_of
 
 
@@ -80,6 +80,57 @@ def test_a_copy_is_known_after_a_restart():
         await instance.restart()
         assert (await tell(test, 2)).code == "EVENT_ALREADY_RECEIVED"
         assert await state_of(instance) == "waiting"
+
+    run(scenario, order)
+
+
+async def tell_once(test: WorkflowTest, key: str, line: str, start: str | None = '"made"') -> str:
+    """A caller sends an event under a key, perhaps not for the first time."""
+    command = SendEvent(f"evt-{line}", "line", line, None, start, Once(key, line))
+    code = (await test.send("order", "i-1", command)).code
+    await test.run_until_idle()
+    return code
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_an_event_under_a_key_is_received_once_also_after_crashes_ends_and_restarts(crashes: bool):
+    async def again(test: WorkflowTest) -> list[str]:
+        if crashes:
+            await test.crash()
+        return [await tell_once(test, "k", "1"), await tell_once(test, "k", "2")]
+
+    async def scenario(test: WorkflowTest) -> None:
+        known = ["EVENT_ALREADY_RECEIVED", "idempotency_conflict"]
+        assert await tell_once(test, "k", "1") == ""
+        assert await again(test) == known
+        instance = await told(test, 2)
+        assert await output_of(instance) == ["made", 1, 2]
+        assert await again(test) == known
+        await instance.restart()
+        assert await again(test) == known
+        await test.advance("1 day")
+        await instance.restart()
+        assert await tell_once(test, "l", "3") == ""
+        assert await tell_once(test, "k", "2") == ""
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_an_instance_is_created_once_under_a_key_for_as_long_as_it_is(crashes: bool):
+    async def start(test: WorkflowTest, key: str, params: str) -> str:
+        if crashes:
+            await test.crash()
+        return (await test.send("order", "i-1", StartRun(params, once=Once(key, params)))).code
+
+    async def scenario(test: WorkflowTest) -> None:
+        assert await start(test, "k", "1") == ""
+        for _ in range(2):
+            assert await start(test, "k", "1") == "INSTANCE_CREATED_BEFORE"
+            assert await start(test, "k", "2") == "idempotency_conflict"
+            assert await start(test, "l", "1") == "INSTANCE_ID_ALREADY_EXISTS"
+            await (await find(test, "order", "i-1")).restart()
+        assert (await (await find(test, "order", "i-1")).status()).run_number == 2
 
     run(scenario, order)
 

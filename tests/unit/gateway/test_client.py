@@ -364,7 +364,7 @@ def test_what_nobody_took_is_repeated_whatever_it_is(name: str):
     assert network.slept == [0.125, 2.0, 0.5]
 
 
-@pytest.mark.parametrize("name", ["read", "pause", "resume", "terminate"])
+@pytest.mark.parametrize("name", ["read", "pause", "resume", "terminate", "send-event"])
 @pytest.mark.parametrize("failure", [LOST, httpx.RemoteProtocolError("gone"), LATER])
 def test_what_may_be_repeated_is_after_an_answer_was_lost(name: str, failure: Turn):
     network = Network(failure, answer(described() if name == "read" else OK))
@@ -372,7 +372,7 @@ def test_what_may_be_repeated_is_after_an_answer_was_lost(name: str, failure: Tu
     assert network.slept == [5.0 if failure is LATER else 0.125]
 
 
-@pytest.mark.parametrize("name", ["restart", "retry", "send-event"])
+@pytest.mark.parametrize("name", ["restart", "retry"])
 @pytest.mark.parametrize("failure", [LOST, httpx.RemoteProtocolError("gone"), LATER])
 def test_what_would_be_done_twice_is_not_repeated(name: str, failure: Turn):
     network = Network(REFUSED, failure)
@@ -405,29 +405,45 @@ def test_in_the_end_a_failure_is_told(name: str, failures: list[Turn], error: ty
     assert type(caught.value) is error
 
 
-def test_to_create_is_repeated_and_what_exists_then_is_ours():
-    exists = problem(409, "INSTANCE_ID_ALREADY_EXISTS")
-    network = Network(LOST, exists)
-    made = do(network, lambda client: client.workflow("order").create(params=1))
-    assert made.id == "drawn-0"
+def keys(network: Network) -> list[str | None]:
+    return [one.headers.get("idempotency-key") for one in network.asked]
+
+
+def test_to_create_is_repeated_under_one_key_by_which_it_is_done_once():
+    network = Network(LOST, answer(CREATED))
+    made = do(network, lambda client: client.workflow("order").create("order-1", {"a": 1}))
+    assert made.id == "order-1"
     assert network.body(0) == network.body(1)
+    assert keys(network) == ["drawn-0"] * 2
 
 
-def test_an_id_of_the_callers_that_exists_then_is_ours_if_the_params_are():
-    exists = problem(409, "INSTANCE_ID_ALREADY_EXISTS")
+def test_each_event_and_each_batch_has_a_key_of_its_own_when_it_is_repeated():
+    network = Network(LOST, answer({"status": {"status": "active"}}), answer({"instances": []}))
 
-    def create(*then: Turn) -> InstanceHandle:
-        network = Network(LOST, exists, *then)
-        return do(network, lambda client: client.workflow("order").create("order-1", {"a": 1}))
+    async def play(client: Client) -> None:
+        order = client.workflow("order")
+        await order.get("order-1").send_event("go")
+        await order.create_batch([{"id": "a"}])
 
-    assert create(answer(described(params={"a": 1}))).id == "order-1"
-    with pytest.raises(headwater.InstanceExistsError):
-        create(answer(described(params={"a": True})))
-    with pytest.raises(OutcomeUnknownError, match="not readable yet"):
-        create(problem(404, "INSTANCE_NOT_FOUND"))
+    do(network, play)
+    assert keys(network) == ["drawn-0", "drawn-0", "drawn-1"]
 
 
-def test_an_id_that_exists_at_the_first_attempt_is_refused():
+def test_a_key_of_the_callers_names_the_instance_that_it_creates():
+    network = Network(answer(CREATED), answer({"status": {"status": "active"}}))
+
+    async def play(client: Client) -> str:
+        order = client.workflow("order")
+        made = await order.create(params=1, idempotency_key="mine")
+        await made.send_event("go", idempotency_key="mine, too")
+        return made.id
+
+    assert do(network, play) == "order-1"
+    assert network.body(0) == {"params": 1}
+    assert keys(network) == ["mine", "mine, too"]
+
+
+def test_an_id_that_exists_is_refused():
     network = Network(REFUSED, problem(409, "INSTANCE_ID_ALREADY_EXISTS"))
     with pytest.raises(headwater.InstanceExistsError):
         do(network, lambda client: client.workflow("order").create("order-1"))

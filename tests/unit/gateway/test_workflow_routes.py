@@ -390,6 +390,67 @@ def test_an_instance_without_an_id_is_given_one(client: Client, commands: Memory
     assert answer.headers["preference-applied"] == "respond-async"
 
 
+def sent_under(
+    client: Client, commands: MemoryCommands, path: str, key: str, body: str
+) -> Addressed:
+    commands.sent.clear()
+    answer = client.post(path, content=body, headers={**ASYNC, "idempotency-key": key})
+    assert answer.status_code == 202, answer.text
+    (sent,) = commands.sent
+    return sent
+
+
+def test_a_key_makes_the_id_of_an_instance_that_has_none(
+    client: Client, commands: MemoryCommands
+) -> None:
+    first, again, other, named = (
+        sent_under(client, commands, ORDERS, key, body)
+        for key, body in (("k", "{}"), ("k", "{}"), ("l", "{}"), ("k", '{"id":"order-1"}'))
+    )
+    assert first == again
+    assert first.instance_id != other.instance_id
+    assert named.instance_id == "order-1"
+    assert named.command == first.command
+
+
+@pytest.mark.parametrize("path", [ORDERS, f"{ORDER}/events"])
+def test_under_a_key_the_same_values_are_the_same_however_they_are_written(
+    client: Client, commands: MemoryCommands, path: str
+) -> None:
+    field = "params" if path == ORDERS else "payload"
+    kind = "" if path == ORDERS else '"type":"go",'
+    once = [
+        sent_under(client, commands, path, "k", f'{{{kind}"{field}":{text}}}').command.once
+        for text in ('{"a":1,"b":[2]}', '{ "b": [2], "a": 1 }', '{"a":1,"b":[3]}')
+    ]
+    assert once[0] == once[1]
+    assert once[0].key == once[2].key == "k"
+    assert once[0].digest != once[2].digest
+
+
+def test_what_was_done_before_is_answered_as_it_was(
+    client: Client, commands: MemoryCommands
+) -> None:
+    for path, body, code in (
+        (ORDERS, b"{}", "INSTANCE_CREATED_BEFORE"),
+        (f"{ORDERS}/batch", b'{"instances":[{"id":"a"}]}', "INSTANCE_CREATED_BEFORE"),
+        (f"{ORDER}/events", b'{"type":"go"}', "EVENT_ALREADY_RECEIVED"),
+    ):
+        before = client.post(path, content=body, headers={**ASYNC, "idempotency-key": "k"})
+        assert "idempotent-replayed" not in before.headers
+        commands.answer = lambda _, code=code: reply(code=code)
+        again = client.post(path, content=body, headers={**ASYNC, "idempotency-key": "k"})
+        assert (again.status_code, again.json()) == (before.status_code, before.json())
+        assert again.headers["idempotent-replayed"] == "true"
+        commands.answer = lambda _: reply()
+
+
+@pytest.mark.parametrize("key", ["a b", "x" * 256, "ü".encode()])
+def test_a_key_that_nobody_can_mean_is_refused(client: Client, key: str) -> None:
+    answer = client.post(ORDERS, content=b"{}", headers={**ASYNC, "idempotency-key": key})
+    assert assert_problem(answer, 400, "invalid_parameter")["field"] == "Idempotency-Key"
+
+
 def test_a_batch_leaves_out_what_exists(client: Client, commands: MemoryCommands) -> None:
     def outcome(sent: Addressed) -> ReplySent:
         number = int(sent.instance_id)

@@ -37,6 +37,7 @@ def test_every_error_that_callers_catch_is_of_one_refusal() -> None:
 def test_what_is_so_already_is_no_refusal() -> None:
     codes = [code for code in REFUSALS if not is_refused(code)]
     assert codes == [
+        "INSTANCE_CREATED_BEFORE",
         "JOB_END_REPEATED",
         "ALREADY_PAUSED",
         "NOT_PAUSED",

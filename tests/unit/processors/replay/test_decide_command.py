@@ -6,6 +6,7 @@ from headwater.processors.replay.decide import STALE, decide_command
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import MAILBOX_MAX
+from headwater.processors.runs.state import Remembered
 from headwater.schemas.history import (
     ActivateJob,
     Attempt,
@@ -19,6 +20,7 @@ from headwater.schemas.history import (
     FinishChild,
     LogWritten,
     NoteRefusal,
+    Once,
     Parent,
     PauseRun,
     Post,
@@ -52,6 +54,8 @@ _WAIT = an_entry(EntryKind.WAIT, event_types=("line",), wake_at_ms=NOW_MS)
 _MANY = an_entry(EntryKind.WAIT, event_types=("line", "end"), wake_at_ms=NOW_MS, limit=2)
 _LATER = Parent("parent", "p-1", 1, "bill")
 _EVENT = SendEvent("evt-1", "line", "1")
+_ONCE = Once("k", "1")
+_KEYED = SendEvent("evt-1", "line", "1", once=_ONCE)
 _SHOWN = f'{{"type":"line","payload":1,"timestamp":{NOW_MS}}}'
 
 
@@ -296,6 +300,25 @@ REFUSED = {
     "an event without a type": (a_run(), SendEvent("e", "", "1"), "INVALID_EVENT_TYPE"),
     "an event that is too large": (
         a_run(), SendEvent("e", "line", "x" * 2**21), "INVALID_EVENT_PAYLOAD",
+    ),
+    "create under another's key": (
+        a_run(once=Once("k", "1")), StartRun("1", once=Once("l", "1")),
+        "INSTANCE_ID_ALREADY_EXISTS",
+    ),
+    "create under a key once more": (
+        a_run(_COMPLETE, once=_ONCE), StartRun("1", once=_ONCE), "INSTANCE_CREATED_BEFORE",
+    ),
+    "create something else under a key": (
+        a_run(once=Once("k", "2")), StartRun("1", once=_ONCE), "idempotency_conflict",
+    ),
+    "an event under a key once more": (
+        a_run(keys={"k": Remembered("1", 0)}), _KEYED, "EVENT_ALREADY_RECEIVED",
+    ),
+    "an event under a key once more, after the end": (
+        a_run(_COMPLETE, keys={"k": Remembered("1", 0)}), _KEYED, "EVENT_ALREADY_RECEIVED",
+    ),
+    "another event under a key": (
+        a_run(keys={"k": Remembered("2", 0)}), _KEYED, "idempotency_conflict",
     ),
     "an event of a workflow once more": (
         a_run(received={"other/x": 4}), _an_event(4), "EVENT_ALREADY_RECEIVED",

@@ -1,0 +1,63 @@
+"""Idempotency keys: what a caller asks for under one is done once, however often it is asked for.
+
+The instance itself remembers its keys, in its history and its state: so two gateways, a caller who
+tries again, and a new owner after a crash all come to the same answer. The key of its creation is
+remembered as long as the instance is; those of events for a day at least, and as many as a mailbox
+holds: one who sends more within a day, and repeats the first of them then, sends it anew.
+"""
+
+from typing import Final
+
+from headwater.processors.runs.decisions import Rejection
+from headwater.processors.runs.limits import MAILBOX_MAX
+from headwater.processors.runs.state import Remembered, Run
+from headwater.schemas.failures import (
+    EVENT_ALREADY_RECEIVED,
+    IDEMPOTENCY_CONFLICT,
+    INSTANCE_CREATED_BEFORE,
+)
+from headwater.schemas.history import EventReceived, Once
+
+REMEMBERED_MS: Final = 86_400_000
+REMEMBERED_MAX: Final = MAILBOX_MAX
+
+
+def created_before(run: Run, once: Once | None) -> Rejection | None:
+    """What a creation is answered whose key created the instance already; None if it did not."""
+    if once is None or run.once is None or run.once.key != once.key:
+        return None
+    if run.once.digest != once.digest:
+        return _conflict(once, f"the creation of {run.instance_id}")
+    return Rejection(INSTANCE_CREATED_BEFORE, f"{run.instance_id} was created so before")
+
+
+def received_before(run: Run, once: Once | None) -> Rejection | None:
+    """What an event is answered whose key the instance remembers; None if it does not."""
+    known = run.keys.get(once.key) if once else None
+    if once is None or known is None:
+        return None
+    if known.digest != once.digest:
+        return _conflict(once, f"an event to {run.instance_id}")
+    return Rejection(EVENT_ALREADY_RECEIVED, f"an event of key {once.key} was received before")
+
+
+def _conflict(once: Once, what: str) -> Rejection:
+    return Rejection(
+        IDEMPOTENCY_CONFLICT,
+        f"expected what was sent before with the idempotency key {once.key}, for {what}, found "
+        "something else; use a new key for each thing that is to be done once",
+    )
+
+
+def remember(run: Run, event: EventReceived, at_ms: int) -> None:
+    """Remembers the key of an event, and forgets those that are old enough or too many."""
+    if event.once is None:
+        return
+    keys = run.keys
+    keys[event.once.key] = Remembered(event.once.digest, at_ms)
+    while len(keys) > REMEMBERED_MAX or _oldest_ms(keys) <= at_ms - REMEMBERED_MS:
+        del keys[next(iter(keys))]
+
+
+def _oldest_ms(keys: dict[str, Remembered]) -> int:
+    return next(iter(keys.values())).at_ms
