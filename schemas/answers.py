@@ -80,6 +80,7 @@ class InstanceListed(Answer, frozen=True, kw_only=True):
 
     id: str
     details: InstanceStatus
+    labels: Annotated[dict[str, str], _means("By what it is found.")] = {}
 
 
 class InstancesCreated(Answer, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ INSTANCE_TERMINAL: Final = "INSTANCE_TERMINAL"
 INVALID_EVENT_PAYLOAD: Final = "INVALID_EVENT_PAYLOAD"
 INVALID_EVENT_TYPE: Final = "INVALID_EVENT_TYPE"
 INVALID_INSTANCE_ID: Final = "INVALID_INSTANCE_ID"
+INVALID_LABELS: Final = "INVALID_LABELS"
 JOB_ALREADY_ENDED: Final = "JOB_ALREADY_ENDED"
 JOB_CANCELLED: Final = "JOB_CANCELLED"
 JOB_END_REPEATED: Final = "JOB_END_REPEATED"
@@ -153,6 +154,12 @@ class InvalidInstanceIdError(CommandRefusedError):
     code = INVALID_INSTANCE_ID
 
 
+class InvalidLabelsError(CommandRefusedError):
+    """The labels of an instance break the rules."""
+
+    code = INVALID_LABELS
+
+
 class InvalidEventTypeError(CommandRefusedError):
     """The type of an event breaks the rules."""
 
@@ -222,6 +229,8 @@ REFUSALS: Final = {
                 WorkflowParamsInvalidError, field="params"),
         Refusal(INVALID_INSTANCE_ID, 400, "The id of an instance breaks the rules",
                 InvalidInstanceIdError, field="id"),
+        Refusal(INVALID_LABELS, 400, "The labels of an instance break the rules",
+                InvalidLabelsError, field="labels"),
         Refusal(INVALID_EVENT_TYPE, 400, "The type of an event breaks the rules",
                 InvalidEventTypeError, field="type"),
         Refusal(INVALID_EVENT_PAYLOAD, 400, "The payload of an event cannot be taken",

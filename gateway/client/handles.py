@@ -276,12 +276,14 @@ class WorkflowHandle:
         id: str | None = None,  # noqa: A002 (as authors call it)
         params: Any = None,  # noqa: ANN401 (any JSON)
         *,
+        labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> InstanceHandle:
         """Creates an instance, once, under an id of its own unless one is given.
 
-        Shape:  what is created under an idempotency key that has created it before is there
-                already; without an id, it has one that is made of the key.
+        Shape:  labels are texts by which it is found, by name; what is created under an idempotency
+                key that has created it before is there already; without an id, it has one that is
+                made of the key.
         Errors: every ClientError, InstanceExistsError among them.
         """
         if id is None and idempotency_key is None:
@@ -289,6 +291,7 @@ class WorkflowHandle:
         body = members(
             id=None if id is None else json.dumps(id),
             params=encode(params, f"the params of {self.name}"),
+            labels=json.dumps(dict(labels)) if labels else None,
         )
         answer = await self._session.write(
             self._path,
@@ -302,17 +305,18 @@ class WorkflowHandle:
         return self.get(id)
 
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle]:
-        """Creates instances of {"id": …, "params": …}; the handles of those that are new.
+        """Creates instances of {"id": …, "params": …, "labels": …}; the handles of the new ones.
 
         Ids that exist are skipped and left out. A request whose answer was lost is repeated; those
         that it created are not left out.
         """
         each = (
             members(
-                id=json.dumps(instance_id),
-                params=encode(params, f"the params of {self.name}"),
+                id=json.dumps(new.id),
+                params=encode(new.params, f"the params of {self.name}"),
+                labels=json.dumps(dict(new.labels)) if new.labels else None,
             )
-            for instance_id, params in batch_of(batch)
+            for new in batch_of(batch)
         )
         body = members(instances=f"[{','.join(each)}]")
         answer = await self._session.write(
@@ -325,20 +329,27 @@ class WorkflowHandle:
         self,
         status: str | None = None,
         *,
+        labels: Mapping[str, str] | None = None,
         page_size: int = _PAGE_SIZE,
         cursor: str | None = None,
     ) -> InstancePage:
-        """A page of instances; its `.cursor` goes on behind it."""
-        query: Query = {"status": status, "pageSize": page_size, "cursor": cursor}
+        """A page of instances that have a status and these labels; `.cursor` goes on behind it."""
+        wanted = [f"{name}={value}" for name, value in (labels or {}).items()]
+        query: Query = {"status": status, "label": wanted}
+        query |= {"pageSize": page_size, "cursor": cursor}
         return await self._session.read(self._path, InstancePage, query)
 
     async def instances(
-        self, status: str | None = None, *, page_size: int = _PAGE_SIZE
+        self,
+        status: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        page_size: int = _PAGE_SIZE,
     ) -> AsyncGenerator[InstanceListed]:
-        """Every instance, the newest first, page by page."""
+        """Every instance that has a status and these labels, the newest first, page by page."""
         cursor = None
         while True:
-            page = await self.page(status, page_size=page_size, cursor=cursor)
+            page = await self.page(status, labels=labels, page_size=page_size, cursor=cursor)
             for listed in page.instances:
                 yield listed
             if not page.has_next_page or page.cursor is None:

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from headwater.gateway.client.retries import Repeat
 
-#: Parameters by name; those that are None are not asked for.
-Query: TypeAlias = dict[str, str | int | bool | None]
+#: Parameters by name; those that are None are not asked for, and lists are asked for one by one.
+Query: TypeAlias = dict[str, str | int | bool | list[str] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Request:
     method: str
     path: str
     repeat: Repeat
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str | list[str]] = field(default_factory=dict)
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     #: Seconds for which the server may wait before it answers, beside the time of an answer.
@@ -62,10 +62,12 @@ def path(*segments: str) -> str:
     return "/" + "/".join(q if q.strip(".") else q.replace(".", "%2E") for q in quoted)
 
 
-def asked_for(query: Query) -> dict[str, str]:
+def asked_for(query: Query) -> dict[str, str | list[str]]:
     """A query as it is written."""
-    return {
-        name: json.dumps(value) if isinstance(value, bool) else str(value)
-        for name, value in query.items()
-        if value is not None
-    }
+    return {name: _written(value) for name, value in query.items() if value is not None}
+
+
+def _written(value: str | int | list[str]) -> str | list[str]:
+    if isinstance(value, list):
+        return value
+    return json.dumps(value) if isinstance(value, bool) else str(value)

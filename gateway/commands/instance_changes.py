@@ -12,6 +12,7 @@ from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
     instance_named,
+    label_option,
     service_options,
     workflow_option,
 )
@@ -32,6 +33,7 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
     epilog=examples(
         'headwater instances create -w order --params \'{"sku": "x"}\'',
         "headwater instances create -w order -i order-1 --params @params.json",
+        "headwater instances create -w order --label team=blue --label region=eu",
         'echo \'{"sku": "x"}\' | headwater instances create -w order --params -',
         "id=$(headwater instances create -w order)      the id alone goes to standard output",
     )
@@ -42,8 +44,15 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
     "-i", "--id", "instance_id", metavar="ID", help="Id of the instance. Default: a new one."
 )
 @click.option("--params", type=JsonArgument(), help=f"What it starts with: {_JSON_HELP}.")
+@label_option("A label by which it is found; several times for several.")
 @service_options
-def create(service: Service, workflow: str, instance_id: str | None, params: Given | None) -> None:
+def create(
+    service: Service,
+    workflow: str,
+    instance_id: str | None,
+    params: Given | None,
+    labels: dict[str, str],
+) -> None:
     """Create an instance, and print its id.
 
     An id is taken once in a workflow: `headwater instances restart` runs an instance again.
@@ -51,7 +60,7 @@ def create(service: Service, workflow: str, instance_id: str | None, params: Giv
 
     async def ask(client: "Client") -> str:
         given = params.value if params else None
-        return (await client.workflow(workflow).create(instance_id, given)).id
+        return (await client.workflow(workflow).create(instance_id, given, labels=labels)).id
 
     made = service.ask(ask)
     sys.stdout.write(f"{made}\n")

@@ -61,6 +61,7 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
         "step": f"{step.step_key} ({step.type})" if step else None,
         "state": standing(details, step, now, tokens_at(meta.current_tokens, now)),
         "error": _error(details.error),
+        "labels": ", ".join(f"{name}={value}" for name, value in found.labels.items()) or None,
         "run": meta.run_number,
         "started": both(meta.started_at, now) if meta.started_at else None,
         "updated": both(meta.updated_at, now),

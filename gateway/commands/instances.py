@@ -25,6 +25,7 @@ from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
     instance_named,
+    label_option,
     service_options,
     workflow_option,
 )
@@ -67,22 +68,26 @@ def instances() -> None:
     epilog=examples(
         "headwater instances list -w order",
         "headwater instances list -w order --status waiting --limit 200",
+        "headwater instances list -w order --label team=blue",
         "headwater instances list -w order --cursor CURSOR      the next page",
     )
     + ENVIRONMENT,
 )
 @workflow_option
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those that stand so.")
+@label_option("Only those that have this label; several times for several.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
               help="How many, at most; the newest come first.")  # fmt: skip
 @click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
               show_default=True, help="How many are asked for at once.")  # fmt: skip
 @click.option("--cursor", help="Go on after the cursor of an earlier listing.")
 @service_options
-def list_instances(
+def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
+    *,
     workflow: str,
     status: str | None,
+    labels: dict[str, str],
     limit: int,
     page_size: int,
     cursor: str | None,
@@ -97,7 +102,9 @@ def list_instances(
         after = cursor
         while True:
             size = min(page_size, limit - len(found))
-            page = await client.workflow(workflow).page(status, page_size=size, cursor=after)
+            page = await client.workflow(workflow).page(
+                status, labels=labels, page_size=size, cursor=after
+            )
             found += page.instances
             after = page.cursor if page.has_next_page else None
             if after is None or len(found) >= limit:

@@ -233,6 +233,22 @@ def workflow_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def label_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--label`, several times; what commands get is texts by name."""
+    return click.option(
+        "--label", "labels", metavar="NAME=VALUE", multiple=True, callback=_labels, help=text
+    )
+
+
+def _labels(
+    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise click.BadParameter(f"expected NAME=VALUE, found {wrong[0]!r}")
+    return {name: value for name, _, value in (each.partition("=") for each in given)}
+
+
 def instance_named(command: Callable[..., Any]) -> Callable[..., Any]:
     """Which instance: `WORKFLOW/ID`, as all output names it, or `--workflow` and `--id`."""
 

@@ -15,6 +15,7 @@ from msgspec import inspect
 from typing_extensions import override
 
 from headwater.gateway.http.problems import Problem
+from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     BATCH_MAX,
     EVENT_TYPE_MAX,
@@ -26,6 +27,7 @@ from headwater.schemas.failures import (
     INVALID_EVENT_PAYLOAD,
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
+    INVALID_LABELS,
     WORKFLOW_PARAMS_INVALID,
 )
 from headwater.schemas.history import Json
@@ -63,6 +65,10 @@ null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 _Value: TypeAlias = Annotated[
     msgspec.Raw, msgspec.Meta(description="Any JSON, of at most 1 MiB; null by default.")
 ]
+_Labels: TypeAlias = Annotated[
+    dict[str, str],
+    msgspec.Meta(description="Texts by which it is found, by name: at most 16."),
+]
 _absent: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
 #: A token, node or transition of a graph, which is looked for later.
 _Ref: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -90,12 +96,14 @@ class NewInstance(Body, frozen=True, kw_only=True):
         None
     )
     params: _Value = null
+    labels: _Labels = {}
 
     @override
     def check(self, at: str = "") -> None:
         if self.id is not None:
             _check_name(INVALID_INSTANCE_ID, f"{at}id", "an instance id", self.id, INSTANCE_ID_MAX)
         check_value(WORKFLOW_PARAMS_INVALID, f"{at}params", self.params)
+        _check_labels(f"{at}labels", self.labels)
 
 
 class NamedInstance(NewInstance, frozen=True, kw_only=True):
@@ -126,6 +134,7 @@ class StartIfMissing(Body, frozen=True, kw_only=True):
     """What an instance begins with that an event may create."""
 
     params: _Value = null
+    labels: _Labels = {}
 
 
 class NewEvent(Body, frozen=True, kw_only=True):
@@ -145,8 +154,9 @@ class NewEvent(Body, frozen=True, kw_only=True):
         _check_name(INVALID_EVENT_TYPE, f"{at}type", "an event type", self.type, EVENT_TYPE_MAX)
         check_value(INVALID_EVENT_PAYLOAD, f"{at}payload", self.payload)
         if self.start_if_missing is not None:
-            params = self.start_if_missing.params
-            check_value(WORKFLOW_PARAMS_INVALID, f"{at}startIfMissing.params", params)
+            start = self.start_if_missing
+            check_value(WORKFLOW_PARAMS_INVALID, f"{at}startIfMissing.params", start.params)
+            _check_labels(f"{at}startIfMissing.labels", start.labels)
 
 
 class Retry(Body, frozen=True, kw_only=True):
@@ -248,6 +258,12 @@ def _check_name(code: str, field: str, what: str, name: str, longest: int) -> No
     fault = name_fault(what, name, longest)
     if fault:
         raise Problem(code, fault, field=field)
+
+
+def _check_labels(field: str, labels: dict[str, str]) -> None:
+    fault = labels_fault(labels)
+    if fault:
+        raise Problem(INVALID_LABELS, f"{field}: {fault}", field=field)
 
 
 def check_value(code: str, field: str, value: msgspec.Raw) -> None:

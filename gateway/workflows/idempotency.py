@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +14,7 @@ _DIGEST_BYTES: Final = 8
 _ID_BYTES: Final = 16
 
 
-def once(key: str, *asked: msgspec.Raw | str | None) -> Once | None:
+def once(key: str, *asked: msgspec.Raw | str | Mapping[str, str]) -> Once | None:
     """What makes a command one that is carried out once; None without a key.
 
     Shape:  asked is what the caller wants done; JSON that says the same, in whatever order of its
@@ -33,5 +34,5 @@ def instance_id_of(key: str) -> str:
     return f"key-{hashlib.blake2b(key.encode(), digest_size=_ID_BYTES).hexdigest()}"
 
 
-def _plain(asked: msgspec.Raw | str | None) -> Any:  # noqa: ANN401 (any JSON)
+def _plain(asked: object) -> Any:  # noqa: ANN401 (any JSON)
     return json.loads(bytes(asked)) if isinstance(asked, msgspec.Raw) else asked

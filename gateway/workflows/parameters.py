@@ -1,6 +1,6 @@
 """What requests ask in their paths, queries and headers, as Litestar's types."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -8,8 +8,10 @@ from litestar.di import NamedDependency
 from litestar.openapi.spec import Example
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
+from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import NAME_PATTERN
 from headwater.gateway.workflows.positions import Positions, read_positions
+from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
     LOG_CATEGORY_MAX,
@@ -71,6 +73,13 @@ IdempotencyKey: TypeAlias = Annotated[
 Status: TypeAlias = Annotated[
     RunStatus | None,
     QueryParameter(name="status", description="Only instances that stand so."),
+]
+WithLabels: TypeAlias = Annotated[
+    list[str] | None,
+    QueryParameter(
+        name="label",
+        description="name=value: only instances that have this label; several times for several.",
+    ),
 ]
 PageSize: TypeAlias = Annotated[
     int, QueryParameter(name="pageSize", ge=1, le=PAGE_MAX, description="How many, at most.")
@@ -136,7 +145,7 @@ BATCH_ID: Final = "batch"
 BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"
 
 #: Parameters that a query may have several times; of any other, one would be passed over.
-REPEATED: Final = frozenset({"min_position"})
+REPEATED: Final = frozenset({"min_position", "label"})
 
 
 class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +179,24 @@ async def min_position(min_position: MinPosition = None) -> Mapping[int, int]:
     Errors: Problem.
     """
     return read_positions(min_position or ())
+
+
+def read_labels(given: Sequence[str]) -> dict[str, str]:
+    """Labels of a query, each name=value.
+
+    Errors: Problem.
+    """
+    pairs = [each.partition("=") for each in given]
+    labels = {name: value for name, _, value in pairs}
+    fault = labels_fault(labels)
+    for each, (name, sign, value) in zip(given, pairs, strict=True):
+        if not sign:
+            fault = f"expected name=value, found {each[:120]!r}"
+        elif labels[name] != value:
+            fault = f"expected one value of {name[:120]!r}, found two"
+    if fault:
+        raise Problem("invalid_parameter", f"label: {fault}", field="label")
+    return labels
 
 
 def prefers_async(prefer: str) -> bool:

@@ -18,6 +18,8 @@ from headwater.gateway.workflows.parameters import (
     PageSize,
     Position,
     Status,
+    WithLabels,
+    read_labels,
 )
 from headwater.gateway.workflows.reading import Reading
 from headwater.gateway.workflows.tail import Tails
@@ -53,11 +55,17 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         workflow: Named,
         position: Position,
         status: Status = None,
+        label: WithLabels = None,
         page_size: PageSize = PAGE_DEFAULT,
         cursor: Cursor = None,
     ) -> Response[bytes]:
         return await reading.listing(
-            workflow, position, status=status, page_size=page_size, cursor=cursor
+            workflow,
+            position,
+            status=status,
+            labels=read_labels(label or ()),
+            page_size=page_size,
+            cursor=cursor,
         )
 
     return [list_workflows, list_instances]

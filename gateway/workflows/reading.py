@@ -70,6 +70,7 @@ class Reading:
         wanted: Positions,
         *,
         status: RunStatus | None,
+        labels: Mapping[str, str],
         page_size: int,
         cursor: str | None,
     ) -> Response[bytes]:
@@ -77,7 +78,7 @@ class Reading:
         applied = await self.fresh(wanted)
         with _naming("cursor"):
             page = await self._workflows.instances(
-                workflow, status=status, limit=page_size, after=cursor
+                workflow, status=status, labels=labels, limit=page_size, after=cursor
             )
         if not page.rows and not await self._is_known(workflow):
             raise Problem(

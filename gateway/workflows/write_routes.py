@@ -50,6 +50,7 @@ from headwater.schemas.failures import (
     INVALID_EVENT_PAYLOAD,
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
+    INVALID_LABELS,
     MAILBOX_FULL,
     RECORD_TOO_LARGE,
     STEP_NOT_FOUND,
@@ -61,7 +62,10 @@ from headwater.streams.authoring.steering import Verb
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 #: Problems of routes that may create instances.
-_CREATING: Final = (INVALID_INSTANCE_ID, WORKFLOW_PARAMS_INVALID, WORKFLOW_NOT_FOUND)
+_CREATING: Final = (
+    *(INVALID_INSTANCE_ID, INVALID_LABELS),
+    *(WORKFLOW_PARAMS_INVALID, WORKFLOW_NOT_FOUND),
+)
 
 
 def creations(

@@ -19,6 +19,7 @@ from headwater.gateway.workflows.parameters import prefers_async
 from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.refusals import refusal
+from headwater.processors.runs.labels import labels_of
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import (
@@ -84,7 +85,8 @@ class Writing:
         if is_refused(reply.code):
             raise refusal(reply)
         # It has just begun: there is nothing to know of it that the reply does not say.
-        return _answer(InstanceListed(id=instance_id, details=_status(reply)), told, prefer)
+        made = InstanceListed(id=instance_id, details=_status(reply), labels=new.labels)
+        return _answer(made, told, prefer)
 
     async def create_batch(
         self, workflow: str, batch: NewInstances, key: str, prefer: str
@@ -94,8 +96,8 @@ class Writing:
         sent = [Addressed(workflow, new.id, _start(new, key)) for new in batch.instances]
         told = await self._send(sent, prefer)
         created = [
-            InstanceListed(id=one.instance_id, details=_status(reply))
-            for one, reply in zip(sent, told.replies, strict=True)
+            InstanceListed(id=new.id, details=_status(reply), labels=new.labels)
+            for new, reply in zip(batch.instances, told.replies, strict=True)
             if not is_refused(reply.code)
         ]
         for reply in told.replies:
@@ -175,18 +177,21 @@ class Writing:
 
 def event_of(event: NewEvent, event_id: str, key: str) -> SendEvent:
     """The command that sends an event, under a key if there is one."""
-    missing = event.start_if_missing
+    start = event.start_if_missing
+    asked = (event.type, event.payload, *((start.params, start.labels) if start else ()))
     return SendEvent(
         event_id,
         event.type,
         text(event.payload),
-        start=None if missing is None else text(missing.params),
-        once=once(key, event.type, event.payload, None if missing is None else missing.params),
+        start=text(start.params) if start else None,
+        once=once(key, *asked),
+        labels=labels_of(start.labels) if start else (),
     )
 
 
 def _start(new: NewInstance, key: str) -> StartRun:
-    return StartRun(text(new.params), once=once(key, new.params))
+    asked = once(key, new.params, new.labels)
+    return StartRun(text(new.params), once=asked, labels=labels_of(new.labels))
 
 
 def _status(reply: ReplySent) -> InstanceStatus:

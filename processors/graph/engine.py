@@ -201,8 +201,8 @@ class GraphEngine:
                 "had when it failed, and cannot take back what others did to its context; restart "
                 "runs it again from the beginning",
             )
-        made_from = (run.definition, run.deployment)
-        first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *made_from)
+        more = (run.definition, run.deployment, run.once, run.labels)
+        first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *more)
         who = (run.workflow, run.instance_id)
         return started(run, self._graph(run), run.document, [first], who, now_ms)
 

@@ -67,6 +67,8 @@ def _retried(run: CodeRun, command: RetryRun, again: "_Again") -> Decision:
         kind=run.kind,
         definition=run.definition,
         deployment=run.deployment,
+        once=run.once,
+        labels=run.labels,
     )
     told = {"from": command.from_key, "again": anew, "reopened": [each.key for each in reopened]}
     message = (

@@ -60,7 +60,8 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
         kind=event.kind,
         definition=event.definition,
         deployment=event.deployment,
-        once=before.once if before else event.once,
+        labels=event.labels,
+        once=event.once,
         keys=before.keys if before else {},
     )
     return run, event

@@ -8,6 +8,7 @@ was asked for is so already.
 """
 
 from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
@@ -26,6 +27,7 @@ from headwater.schemas.failures import (
     INVALID_EVENT_PAYLOAD,
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
+    INVALID_LABELS,
     JOB_NOT_FOUND,
     MAILBOX_FULL,
     NOT_PAUSED,
@@ -67,6 +69,9 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind:
     fault = value_fault("params", command.params)
     if fault:
         return Rejection(WORKFLOW_PARAMS_INVALID, fault)
+    fault = labels_fault({label.name: label.value for label in command.labels})
+    if fault:
+        return Rejection(INVALID_LABELS, fault)
     before = created_before(run, command.once) if run is not None else None
     if before is not None:
         return before
@@ -77,10 +82,8 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind:
             f"{run.status}; restart runs it again",
         )
     made_from = (command.definition, command.deployment)
-    begun = RunStarted(
-        command.params, seed, command.parent, None, (), kind, *made_from, once=command.once
-    )
-    return [begun]
+    more = (*made_from, command.once, command.labels)
+    return [RunStarted(command.params, seed, command.parent, None, (), kind, *more)]
 
 
 def _is_own_child_of_an_older_run(run: Run, parent: Parent | None) -> bool:
@@ -137,15 +140,15 @@ def terminate(run: Run, command: TerminateRun) -> Rejection | None:
 
 def restart(run: Run, _: RestartRun, seed: str) -> Decision:
     """Begins a new run with the same params, from any status."""
-    made_from = (run.definition, run.deployment)
-    return [RunStarted(run.params, seed, run.parent, None, (), run.kind, *made_from)]
+    more = (run.definition, run.deployment, run.once, run.labels)
+    return [RunStarted(run.params, seed, run.parent, None, (), run.kind, *more)]
 
 
 def signal(
     instance_id: str, command: SendEvent, params: Json, sent_at_ms: int, seed: str, kind: str
 ) -> Decision:
     """Creates the instance that an event is for, with the event in its mailbox."""
-    started = start(None, instance_id, StartRun(params), seed, kind)
+    started = start(None, instance_id, StartRun(params, labels=command.labels), seed, kind)
     if isinstance(started, Rejection):
         return started
     received = _received(command, sent_at_ms)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from headwater.schemas.history import Artifact, Child, Failure, Json, Once, Parent, Post
+from headwater.schemas.history import Artifact, Child, Failure, Json, Label, Once, Parent, Post
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
 __all__ = ["UNRESOLVED", "Entry", "Received", "Remembered", "Run"]
@@ -59,6 +59,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     kind: str = ""
     definition: Artifact | None = None
     deployment: Artifact | None = None
+    labels: tuple[Label, ...] = ()
     once: Once | None = None
     keys: dict[str, Remembered] = {}
 

@@ -16,6 +16,7 @@ import orjson
 
 from headwater.processors.expressions import Expression, Facts, Fault
 from headwater.processors.providers.results import Effect
+from headwater.processors.runs.labels import labels_fault, labels_of
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
@@ -26,7 +27,7 @@ from headwater.processors.runs.limits import (
 )
 from headwater.processors.triggers.rules import Rule
 from headwater.schemas.failures import INSTANCE_EXISTS, is_refused
-from headwater.schemas.history import Command, Json, Sender, SendEvent, StartRun
+from headwater.schemas.history import Command, Json, Label, Sender, SendEvent, StartRun
 from headwater.schemas.records import EffectDecided, WebhookAdmitted
 
 #: Reasons of dead letters; a refusal's is its code in small letters.
@@ -185,11 +186,13 @@ def _follow(
         instance_id = _instance_id(rule, facts)
         command: StartRun | SendEvent
         if rule.mode == "start":
-            command = StartRun(_json(rule, "params", facts, whole))
+            params = _json(rule, "params", facts, whole)
+            command = StartRun(params, labels=_labels(rule, facts))
         else:
             payload = _json(rule, "payload", facts, whole)
             start = None if rule.mode == "signal" else _json(rule, "params", facts, whole)
-            command = SendEvent("", _event_type(rule, event), payload, None, start)
+            type_, labels = _event_type(rule, event), _labels(rule, facts)
+            command = SendEvent("", type_, payload, None, start, labels=labels)
     except _Unfit as unfit:
         return _failed(rule, unfit.reason, str(unfit))
     return Effect(rule.name, rule.workflow, instance_id, command)
@@ -233,6 +236,16 @@ def _json(rule: Rule, field: str, facts: Facts, whole: _Whole) -> Json:
     if fault:
         raise _Unfit(f"{field}_too_large", f"{fault}; name what is needed in {field}")
     return text
+
+
+def _labels(rule: Rule, facts: Facts) -> tuple[Label, ...]:
+    if rule.labels is None:
+        return ()
+    found = msgspec.json.decode(_value("labels", rule.labels, facts))
+    fault = labels_fault(found) if isinstance(found, dict) else "expected texts by name"
+    if fault:
+        raise _Unfit("invalid_labels", f"{fault}\n  {rule.labels.source}")
+    return labels_of(found)
 
 
 def _value(field: str, expression: Expression, facts: Facts) -> str:

@@ -9,6 +9,7 @@
     id = '"night-" + event.user_id' # CEL
     when = 'size(event.body.data) > 0'  # CEL; a field that is missing makes it false
     params = '{"user": event.user_id}'  # CEL; without it, the delivery
+    labels = '{"source": event.source}' # CEL; texts by name, by which the instance is found
 
 For a signal `event` is its type (without it, the delivery's), `payload` is CEL like `params`.
 """
@@ -35,6 +36,7 @@ _EXPRESSIONS: Final[Mapping[str, Gives]] = {
     "when": Gives.CONDITION,
     "params": Gives.JSON,
     "payload": Gives.JSON,
+    "labels": Gives.JSON,
 }
 
 
@@ -56,6 +58,7 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id: str
     when: str | None = None
     params: str | None = None
+    labels: str | None = None
     event: str | None = None
     payload: str | None = None
 
@@ -79,6 +82,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     id: Expression
     when: Expression | None
     params: Expression | None
+    labels: Expression | None
     event: str | None
     payload: Expression | None
 
@@ -174,8 +178,9 @@ def _faults(fields: Mapping[str, Any]) -> Iterable[str]:
         if event is not None or fields.get("payload") is not None:
             yield "expected event and payload with the modes signal and signal_with_start only"
         return
-    if mode == "signal" and fields.get("params") is not None:
-        yield "expected params with the modes start and signal_with_start only"
+    given = [name for name in ("params", "labels") if fields.get(name) is not None]
+    if mode == "signal" and given:
+        yield f"expected {' and '.join(given)} with the modes start and signal_with_start only"
     if mode is not None and "type" in fields and "event" in fields:
         yield from _event_faults(event, _types(fields))
 

@@ -19,6 +19,7 @@ create table workflow_instance (
     parent_instance_id text,
     parent_run_number integer,
     parent_step_key text,
+    labels jsonb not null default '{}',
     created_at timestamptz not null,
     updated_at timestamptz not null,
     started_at timestamptz not null,
@@ -35,6 +36,8 @@ create index workflow_instance_newest
     on workflow_instance (workflow_name, created_at, instance_id);
 create index workflow_instance_status
     on workflow_instance (workflow_name, status, created_at, instance_id);
+
+create index workflow_instance_labels on workflow_instance using gin (labels jsonb_path_ops);
 
 comment on table workflow_instance is
     'Instances of workflows, each in its current run. Topic workflow-history.';
@@ -53,6 +56,7 @@ comment on column workflow_instance.parent_workflow_name is
 comment on column workflow_instance.parent_instance_id is 'The parent.';
 comment on column workflow_instance.parent_run_number is 'The parent''s run.';
 comment on column workflow_instance.parent_step_key is 'The entry that it belongs to.';
+comment on column workflow_instance.labels is 'Texts by which it is found, by name.';
 comment on column workflow_instance.created_at is 'When the first run began.';
 comment on column workflow_instance.updated_at is 'When the last event of it happened.';
 comment on column workflow_instance.started_at is

@@ -120,7 +120,9 @@ def status_of(row: Row) -> StatusOfRun:
 
 def listed_of(row: Row) -> InstanceListed:
     """An instance in a listing."""
-    return InstanceListed(id=row["instance_id"], details=_stands(InstanceStatus, row))
+    return InstanceListed(
+        id=row["instance_id"], details=_stands(InstanceStatus, row), labels=row["labels"]
+    )
 
 
 def instance_of(row: Row) -> Placed:
@@ -137,7 +139,8 @@ def instance_of(row: Row) -> Placed:
         current_tokens=tokens,
         parent=Parent(**parent) if parent["workflow_name"] else None,
     )
-    instance = Instance(id=row["instance_id"], details=_stands(InstanceStatus, row), meta=meta)
+    listed = listed_of(row)
+    instance = Instance(id=listed.id, details=listed.details, labels=listed.labels, meta=meta)
     return Placed(instance=instance, partition=row["partition"], offset=row["offset"])
 
 

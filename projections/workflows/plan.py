@@ -144,6 +144,7 @@ def _run_started(patches: Patches, context: EventContext, event: RunStarted) -> 
         run_offset=context.offset,
         offset=context.offset,
         retries=event.kept is not None,
+        labels={label.name: label.value for label in event.labels},
     )
     row.move(RunStarted)
     row.belong(event.parent)

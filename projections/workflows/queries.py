@@ -5,10 +5,10 @@ a cursor names the last row that was seen: rows that come meanwhile move nothing
 asks for its changes instead, which come in the order of the log.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, LiteralString, TypeAlias, TypeVar
 
 import msgspec
 from psycopg import sql
@@ -61,6 +61,8 @@ _NUMBER_MAX: Final = 2**63 - 1
 _OFFSET_MAX: Final = 10**15 - 2
 #: Bytes of the inputs of jobs in one answer, but for that of a single job.
 _INPUTS_MAX: Final = 4 * 1024 * 1024
+#: Conditions of listings that are not about a column that is equal.
+_CONDITIONS: Final[Mapping[str, LiteralString]] = {"labels": "and {} @> {}::jsonb"}
 #: Rows of one answer to who follows a run.
 CHANGES_MAX: Final = 500
 
@@ -137,13 +139,22 @@ class Workflows:
         workflow_name: str,
         *,
         status: RunStatus | None = None,
+        labels: Mapping[str, str] | None = None,
         order: Order = "desc",
         limit: int,
         after: str | None = None,
     ) -> Page[InstanceListed]:
-        """Instances of a workflow, by the time of their creation, the newest first."""
-        query = _query("workflow_instances", order, status=status)
-        bound: dict[str, object] = {"workflow_name": workflow_name, "status": status}
+        """Instances of a workflow, by the time of their creation, the newest first.
+
+        Shape:  those alone that have a status, and all of these labels.
+        """
+        wanted = msgspec.json.encode(labels).decode() if labels else None
+        query = _query("workflow_instances", order, status=status, labels=wanted)
+        bound: dict[str, object] = {
+            "workflow_name": workflow_name,
+            "status": status,
+            "labels": wanted,
+        }
         place = _place(_OfInstance, order, after)
         return await self._page(query, bound | place, listed_of, _OfInstance, limit)
 
@@ -302,7 +313,9 @@ def _filled(name: str, order: Order, filters: tuple[str, ...]) -> bytes:
     Only so can Postgres tell that an index answers it.
     """
     conditions = [
-        sql.SQL("and {} = {}").format(sql.Identifier(each), sql.Placeholder(each))
+        sql.SQL(_CONDITIONS.get(each, "and {} = {}")).format(
+            sql.Identifier(each), sql.Placeholder(each)
+        )
         for each in filters
     ]
     return filled(

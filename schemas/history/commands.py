@@ -10,6 +10,7 @@ from headwater.schemas.history.values import (
     Attempt,
     Failure,
     Json,
+    Label,
     Once,
     Parent,
     Sender,
@@ -34,6 +35,8 @@ class StartRun(Tagged, frozen=True):
     deployment: Artifact | None = None
     #: The key under which it is created once.
     once: Once | None = None
+    #: By what it is found, by name.
+    labels: tuple[Label, ...] = ()
 
 
 class SendEvent(Tagged, frozen=True):
@@ -51,6 +54,8 @@ class SendEvent(Tagged, frozen=True):
     start: Json | None = None
     #: The key under which it is received once.
     once: Once | None = None
+    #: Labels of the instance that is created if there is none.
+    labels: tuple[Label, ...] = ()
 
 
 class PauseRun(Tagged, frozen=True):

@@ -7,6 +7,7 @@ from headwater.schemas.history.values import (
     Artifact,
     Failure,
     Json,
+    Label,
     Once,
     Parent,
     Part,
@@ -70,6 +71,8 @@ class RunStarted(Tagged, frozen=True):
     deployment: Artifact | None = None
     #: The key under which its instance was created.
     once: Once | None = None
+    #: By what its instance is found, by name.
+    labels: tuple[Label, ...] = ()
 
 
 class RunSuspended(Tagged, frozen=True):

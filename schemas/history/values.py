@@ -66,6 +66,15 @@ class Sender(Part, frozen=True):
     number: int
 
 
+class Label(Part, frozen=True):
+    """A text by which an instance is found."""
+
+    #: Its name, unique in the instance.
+    name: str
+    #: What it says.
+    value: str
+
+
 class Once(Part, frozen=True):
     """A caller's key for what is to be done once, however often it is asked for."""
 

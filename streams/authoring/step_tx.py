@@ -1,12 +1,14 @@
 """The transaction of a step: what takes effect together with its result."""
 
 import json
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from headwater.processors.replay.errors import UnserialisableError
+from headwater.processors.runs.labels import checked_labels
 from headwater.processors.runs.limits import (
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
@@ -53,13 +55,15 @@ class StepTx:
         *,
         id: str,  # noqa: A002, the name of the contract
         params: Any = None,  # noqa: ANN401
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """Creates an instance; one that exists already is left as it is."""
         name = str(getattr(name, "name", name))
         _check("the name of a workflow", name, WORKFLOW_NAME_MAX)
         _check("an instance id", id, INSTANCE_ID_MAX)
         params_text = encode(params, f"the params of {name}")
-        self._post(Post(0, name, id, StartRun(params_text)), params_text)
+        start = StartRun(params_text, labels=checked_labels(labels))
+        self._post(Post(0, name, id, start), params_text)
 
     def send_event(
         self,

@@ -197,7 +197,8 @@ async def _warn(step: Step, message: str, data: dict[str, Any] | None = None) ->
 def _create(tx: StepTx, declared: Declared, tick_ms: int) -> None:
     instance_id = f"{declared.schedule}-{_aware(tick_ms):{_ID_TIME}}"
     added = {SCHEDULE: declared.schedule, SCHEDULED_FOR: _rfc3339(tick_ms)}
-    tx.create_workflow(declared.workflow, id=instance_id, params={**declared.params, **added})
+    params = {**declared.params, **added}
+    tx.create_workflow(declared.workflow, id=instance_id, params=params, labels=declared.labels)
 
 
 def _until(declared: Declared, after_ms: int) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from headwater.processors.cron import CatchUp, Cron, cron_fault
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
 from headwater.streams.authoring.values import encode
 from headwater.streams.replay.workflow import Workflow
@@ -40,6 +41,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str
     workflow: str
     params: dict[str, Any] = {}
+    labels: dict[str, str] = {}
     catch_up: CatchUp
     grace_ms: int
 
@@ -64,6 +66,7 @@ def schedule(  # noqa: PLR0913, all that a schedule has
     cron: str,
     workflow: str | Workflow,
     params: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
     timezone: str = "UTC",
     catch_up: str = "latest",
     grace: Duration = "60 seconds",
@@ -73,9 +76,9 @@ def schedule(  # noqa: PLR0913, all that a schedule has
     Shape:  name is 1 to 83 of a-z, A-Z, 0-9, _ and -, not beginning with -. Cron has five fields,
             or six with seconds first, in local time of a zone of the IANA database. Each tick
             starts the instance `<name>-<tick as 20260101T030000Z>` with `params`, a JSON object, to
-            which `schedule` and `scheduled_for` (RFC 3339, UTC) are added. A tick that is started
-            later than `grace` was missed: catch_up `all` starts the latest 100 of those, `latest`
-            the last one unless another is on time, `skip` none.
+            which `schedule` and `scheduled_for` (RFC 3339, UTC) are added, and with `labels`. A
+            tick that is started later than `grace` was missed: catch_up `all` starts the latest
+            100 of those, `latest` the last one unless another is on time, `skip` none.
     Errors: ValueError, which says what was expected and found.
     """
     declared = Declared(
@@ -84,6 +87,7 @@ def schedule(  # noqa: PLR0913, all that a schedule has
         timezone=timezone,
         workflow=str(getattr(workflow, "name", workflow)),
         params=dict(params or {}),
+        labels=dict(labels or {}),
         catch_up=_catch_up(name, catch_up),
         grace_ms=milliseconds(grace),
     )
@@ -119,7 +123,7 @@ def declaration_fault(declared: Declared) -> str | None:
     taken = sorted(declared.params.keys() & {SCHEDULE, SCHEDULED_FOR})
     if not fault and taken:
         fault = f"expected params without {SCHEDULE} and {SCHEDULED_FOR}, found {', '.join(taken)}"
-    fault = fault or _params_fault(declared.params)
+    fault = fault or labels_fault(declared.labels) or _params_fault(declared.params)
     return fault and (fault if what in fault else f"{what}: {fault}")
 
 

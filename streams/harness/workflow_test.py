@@ -23,6 +23,7 @@ from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
+from headwater.processors.runs.labels import checked_labels
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.views import RunView, runs
 from headwater.schemas.codec import decode as read
@@ -160,14 +161,17 @@ class WorkflowTest:
         *,
         id: str | None = None,  # noqa: A002, the name of the contract
         params: Any = None,  # noqa: ANN401
+        labels: Mapping[str, str] | None = None,
     ) -> TestInstance:
         """Creates an instance; it runs when the test lets it.
 
-        Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError.
+        Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError; ValueError for
+                labels that break the rules.
         """
         name = str(getattr(workflow, "name", workflow))
         instance_id = self.new_id("inst") if id is None else instance_id_of(id)
-        command = StartRun(encode(params, f"the params of {name}"))
+        text = encode(params, f"the params of {name}")
+        command = StartRun(text, labels=checked_labels(labels))
         reply = await self.send(name, instance_id, command)
         if is_refused(reply.code):
             raise refused(reply.code, reply.message)
@@ -179,14 +183,15 @@ class WorkflowTest:
         """Creates instances; those whose id exists are skipped, and left out of the answer."""
         name = str(getattr(workflow, "name", workflow))
         created = []
-        for instance_id, params in batch_of(instances):
-            command = StartRun(encode(params, f"the params of {name}"))
-            reply = await self.send(name, instance_id_of(instance_id), command)
+        for new in batch_of(instances):
+            text = encode(new.params, f"the params of {name}")
+            command = StartRun(text, labels=checked_labels(new.labels))
+            reply = await self.send(name, instance_id_of(new.id), command)
             if reply.code == INSTANCE_EXISTS:
                 continue
             if is_refused(reply.code):
                 raise refused(reply.code, reply.message)
-            created.append(TestInstance(self, name, instance_id))
+            created.append(TestInstance(self, name, new.id))
         return created
 
     def get(self, workflow: str, id: str) -> TestInstance:  # noqa: A002

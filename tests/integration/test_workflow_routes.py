@@ -337,6 +337,25 @@ def test_a_listing_goes_page_by_page(api: httpx.Client) -> None:
     assert only == {"instances": [], "hasNextPage": False}
 
 
+def test_instances_are_found_by_their_labels_in_all_of_their_runs(api: httpx.Client) -> None:
+    blue = {"team": "blue", "a=b": "no"}
+    answer = api.post(of("choosy"), json={"id": fresh(), "labels": blue})
+    assert problem(answer) == (400, "INVALID_LABELS")
+    blue = {"team": "blue ü=1", "region": "eu"}
+    made = api.post(of("choosy"), json={"id": fresh(), "labels": blue}).json()
+    red = api.post(of("choosy"), json={"id": fresh(), "labels": {"team": "red"}}).json()["id"]
+    assert api.post(of("choosy", made["id"], "restart")).status_code == 200
+
+    def found(*labels: str, **more: str) -> list[str]:
+        page = api.get(of("choosy"), params={"label": list(labels), **more}).json()
+        return [one["id"] for one in page["instances"]]
+
+    assert found("team=blue ü=1") == found("team=blue ü=1", "region=eu") == [made["id"]]
+    assert found("team=red", status="waiting") == [red]
+    assert found("team=red", "region=eu") == found("team=red", status="errored") == []
+    assert api.get(of("choosy", made["id"])).json()["labels"] == blue
+
+
 @pytest.fixture(scope="module")
 def told(api: httpx.Client) -> str:
     """An instance with seven steps and three lines, that has ended."""

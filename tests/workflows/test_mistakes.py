@@ -283,9 +283,11 @@ def test_a_harness_is_given_workflows():
             WorkflowTest(given)
 
 
-@pytest.mark.parametrize("found", [{"params": 1}, {}, "a", None, {"id": "a", "parameters": 1}])
+@pytest.mark.parametrize(
+    "found", [{"params": 1}, {}, "a", None, {"id": "a", "parameters": 1}, {"labels": {}}]
+)
 def test_a_batch_says_which_of_it_is_wrong(found: object):
-    with pytest.raises(ValueError, match=r'\{"id": …, "params": …\}, found .* as number 1'):
+    with pytest.raises(ValueError, match=r'"params" and "labels", found .* as number 1'):
         batch_of([{"id": "fine"}, found])
 
     async def scenario(test: WorkflowTest) -> None:

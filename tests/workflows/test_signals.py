@@ -3,7 +3,7 @@
 import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
-from headwater.schemas.history import Once, ReplySent, Sender, SendEvent, StartRun
+from headwater.schemas.history import Label, Once, ReplySent, Sender, SendEvent, StartRun
 from tests.workflows.running import Instance, begin, find, output_of, run, state_of
 
 
@@ -133,6 +133,29 @@ def test_an_instance_is_created_once_under_a_key_for_as_long_as_it_is(crashes: b
         assert (await (await find(test, "order", "i-1")).status()).run_number == 2
 
     run(scenario, order)
+
+
+@workflow("shop")
+async def shop(event: WorkflowEvent, step: Step) -> None:
+    """Creates an order with a label."""
+    labels = event.payload
+    await step.do("order", lambda tx: tx.create_workflow(order, id="i-1", params=1, labels=labels))
+
+
+def test_an_instance_that_a_step_creates_has_its_labels_also_after_a_restart():
+    async def scenario(test: WorkflowTest) -> None:
+        await test.create(shop, id="s-1", params={"team": "blue"}, labels={"kind": "shop"})
+        await test.run_until_idle()
+        await (await find(test, "order", "i-1")).restart()
+        found = [view.state for view in test.views("order", "i-1").values()]
+        assert [run and run.labels for run in found] == [(Label("team", "blue"),)] * 2
+        (shop_run,) = test.views("shop", "s-1").values()
+        assert shop_run.state is not None
+        assert shop_run.state.labels == (Label("kind", "shop"),)
+        with pytest.raises(ValueError, match="expected the name of a label"):
+            await test.create(shop, labels={"": "x"})
+
+    run(scenario, order, shop)
 
 
 def test_nothing_is_created_of_a_workflow_that_is_not_known_or_without_a_start():

@@ -175,6 +175,25 @@ def test_how_an_instance_stands_and_all_that_is_known():
     assert (complete.status, complete.output, complete.ended) == ("complete", [1], True)
 
 
+def test_instances_have_labels_and_are_found_by_them():
+    listed = {**CREATED, "labels": {"team": "blue"}}
+    page = {"instances": [listed], "hasNextPage": False}
+    network = Network(answer(CREATED), answer({"instances": []}), answer(page))
+
+    async def play(client: Client) -> list[str]:
+        order = client.workflow("order")
+        await order.create("order-1", labels={"team": "blue"})
+        await order.create_batch([{"id": "a", "labels": {"team": "red"}}])
+        wanted = {"team": "blue", "region": "eu"}
+        return [one.labels["team"] async for one in order.instances(labels=wanted)]
+
+    assert do(network, play) == ["blue"]
+    assert network.body(0)["labels"] == {"team": "blue"}
+    assert network.body(1)["instances"][0]["labels"] == {"team": "red"}
+    asked = network.asked[2].url.params
+    assert asked.get_list("label") == ["team=blue", "region=eu"]
+
+
 def test_a_listing_is_read_page_by_page():
     def page(*ids: str, **more: object) -> httpx.Response:
         listed = [{"id": each, "details": {"status": "active"}} for each in ids]

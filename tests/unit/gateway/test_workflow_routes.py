@@ -19,6 +19,7 @@ from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import (
+    Label,
     PauseRun,
     ReplySent,
     RestartRun,
@@ -199,6 +200,13 @@ def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: Memo
     [
         (ORDERS, b'{"id":"-"}', 400, "INVALID_INSTANCE_ID", "id"),
         (ORDERS, b'{"id":"a","extra":1}', 400, "invalid_body", "extra"),
+        (ORDERS, b'{"labels":{"a b":"c"}}', 400, "INVALID_LABELS", "labels"),
+        (ORDERS, b'{"labels":{"a":1}}', 400, "invalid_body", "labels[...]"),
+        (
+            f"{ORDERS}/batch",
+            b'{"instances":[{"id":"a","labels":{"":"c"}}]}',
+            *(400, "INVALID_LABELS", "instances[0].labels"),
+        ),
         (ORDERS, b'{"params":NaN}', 400, "invalid_body", "body"),
         (f"{ORDERS}/batch", b'{"instances":[]}', 400, "invalid_body", "instances"),
         (f"{ORDER}/pause", b'{"reason":"x"}', 400, "invalid_body", "reason"),
@@ -255,6 +263,7 @@ def test_a_body_that_is_too_large_or_something_else_is_refused(
     ("path", "name", "values"),
     [
         (ORDERS, "status", ["done", "", "Active", "active&status=active"]),
+        (ORDERS, "label", ["", "a", "=b", "a=b&label=a=c", "a b=c", "a=" + "x" * 257]),
         (ORDERS, "cursor", ["", "a" * 1_025, "a&cursor=b"]),
         (ORDERS, "min_position", ["3", ""]),
         *[
@@ -388,6 +397,24 @@ def test_an_instance_without_an_id_is_given_one(client: Client, commands: Memory
     assert answer.json() == {"id": sent.instance_id, "details": {"status": "active"}}
     assert answer.headers["headwater-position"] == "workflow-history/1@7"
     assert answer.headers["preference-applied"] == "respond-async"
+
+
+def test_labels_are_sent_by_name_with_whatever_creates(
+    client: Client, commands: MemoryCommands
+) -> None:
+    labels = {"team": "blue", "region": "eu"}
+    sent = (Label("region", "eu"), Label("team", "blue"))
+    for path, body in (
+        (ORDERS, {"labels": labels}),
+        (f"{ORDERS}/batch", {"instances": [{"id": "a", "labels": labels}]}),
+        (f"{ORDER}/events", {"type": "go", "startIfMissing": {"labels": labels}}),
+    ):
+        commands.sent.clear()
+        answer = client.post(path, json=body, headers=ASYNC)
+        assert commands.sent[0].command.labels == sent
+        made = answer.json()
+        listed = made if path == ORDERS else made.get("instances", [{"labels": labels}])[0]
+        assert listed["labels"] == labels
 
 
 def sent_under(

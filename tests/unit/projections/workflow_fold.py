@@ -47,7 +47,7 @@ Row = dict[str, Any]
 Key = tuple[object, ...]
 
 WAITS = ("sleep", "wait_for_event", "child")
-NEVER_RUN = ("created_at", "retention_until")
+NEVER_RUN = ("labels", "created_at", "retention_until")
 
 
 class Fold:
@@ -154,6 +154,7 @@ class Telling:
             "parent_instance_id": parent and parent.instance_id,
             "parent_run_number": parent and parent.run_number,
             "parent_step_key": parent and parent.key,
+            "labels": {label.name: label.value for label in event.labels},
             "created_at": before["created_at"] if before else self.at,
             "started_at": before["started_at"] if before and event.kept is not None else self.at,
             "completed_at": None,

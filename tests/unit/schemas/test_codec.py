@@ -83,12 +83,12 @@ _WRITTEN = (
 
 def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
     # The log is read for ever: bytes that were written once must never mean something else.
-    no_start_no_key_no_topic_no_order = b"\x00\x00\x00\x00\x00\x01"
+    nothing_more_no_topic_no_order = b"\x00\x00\x00\x00\x00\x00\x01"
     end_of_the_posts_and_the_events = b"\x00\x00"
     assert encode(_APPENDED) == (
         b"\x00\x00\x00\x00\x07"
         + _WRITTEN
-        + no_start_no_key_no_topic_no_order
+        + nothing_more_no_topic_no_order
         + end_of_the_posts_and_the_events
     )
 
@@ -96,8 +96,8 @@ def test_an_event_is_written_as_the_number_of_its_branch_and_its_fields():
 def test_who_sent_a_start_is_written_behind_its_parent():
     record = msgspec.structs.replace(_APPENDED, events=(PostsQueued((_STARTS,)),))
     sent, no_topic_no_order = b"\x02\x02w\x02i\x00\x02", b"\x00\x00\x00\x01"
-    no_kind_no_key = b"\x00\x00\x00\x00"
-    post = b"\x04\x00\x00\x02\x04{}\x00" + sent + no_kind_no_key + no_topic_no_order
+    nothing_more = b"\x00\x00\x00\x00\x00"
+    post = b"\x04\x00\x00\x02\x04{}\x00" + sent + nothing_more + no_topic_no_order
     assert encode(record).endswith(b"\x02\x12\x02" + post + b"\x00\x00")
     assert decode(encode(record), HistoryAppended) == record
 

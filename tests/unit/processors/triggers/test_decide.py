@@ -16,7 +16,7 @@ from headwater.processors.runs.state import Run
 from headwater.processors.triggers.decide import NoEffect, Send, checked, decide, refused, send_of
 from headwater.processors.triggers.rules import Rule, read_rules
 from headwater.schemas.failures import EVENT_ALREADY_RECEIVED, INSTANCE_EXISTS
-from headwater.schemas.history import EventReceived, Sender, SendEvent, StartRun
+from headwater.schemas.history import EventReceived, Label, Sender, SendEvent, StartRun
 from headwater.schemas.records import EffectDecided, WebhookAdmitted
 from headwater.schemas.statuses import RunStatus
 from tests.unit.processors.deliveries import admitted
@@ -107,6 +107,20 @@ def test_a_nul_is_another_character_to_expressions_and_itself_in_a_payload():
 def test_params_may_be_chosen():
     command = sent(START + "params = '{\"score\": event.body.data[0].score}'").command
     assert command == StartRun('{"score":81}')
+
+
+@pytest.mark.parametrize("rule", [START, BOTH])
+def test_labels_may_be_chosen(rule: str):
+    command = sent(rule + 'labels = \'{"user": event.user_id, "at": "night"}\'').command
+    assert isinstance(command, StartRun | SendEvent)
+    assert command.labels == (Label("at", "night"), Label("user", "user_1"))
+
+
+@pytest.mark.parametrize("labels", ["1", '{"a": 1}', '{"a b": "c"}'])
+def test_labels_that_break_the_rules_are_named(labels: str):
+    found = failed(START + f"labels = '{labels}'")
+    assert found.reason in {"invalid_labels", "rule_failed"}
+    assert labels in found.detail
 
 
 def test_a_signal_says_who_sent_it_and_under_which_number():

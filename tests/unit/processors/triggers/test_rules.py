@@ -80,6 +80,7 @@ def test_types_may_be_several():
         ({"event": '"x"'}, "rule review: expected event and payload with the modes signal and"),
         ({"payload": "'1'"}, "rule review: expected event and payload with the modes signal"),
         ({"mode": '"signal"', "params": "'1'"}, "expected params with the modes start and"),
+        ({"mode": '"signal"', "labels": "'{}'"}, "expected labels with the modes start and"),
         (
             {"mode": '"signal"', "type": None},
             "rule review: expected event, the type of the signal,",

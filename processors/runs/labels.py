@@ -1,0 +1,47 @@
+"""Labels of instances: a few names with texts, given with the creation, by which they are found."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from headwater.schemas.history import Label
+
+LABELS_MAX: Final = 16
+LABEL_NAME_MAX: Final = 64
+LABEL_VALUE_MAX: Final = 256
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]*")
+
+
+def labels_fault(labels: Mapping[str, object]) -> str | None:
+    """Says what is wrong with labels, if anything."""
+    if len(labels) > LABELS_MAX:
+        return f"expected at most {LABELS_MAX} labels, found {len(labels)}"
+    for name, value in labels.items():
+        if len(name) > LABEL_NAME_MAX or not _NAME.fullmatch(name):
+            return (
+                f"expected the name of a label of 1 to {LABEL_NAME_MAX} characters out of a-z, "
+                f"A-Z, 0-9, _, - and ., not beginning with - or ., found {name[:120]!r}"
+            )
+        if not isinstance(value, str) or len(value) > LABEL_VALUE_MAX or "\0" in value:
+            return (
+                f"expected text of at most {LABEL_VALUE_MAX} characters without NUL as the label "
+                f"{name}, found {value!r:.120}"
+            )
+    return None
+
+
+def labels_of(labels: Mapping[str, str]) -> tuple[Label, ...]:
+    """Labels as commands and histories have them: by name, so that equal ones look alike."""
+    return tuple(Label(name, labels[name]) for name in sorted(labels))
+
+
+def checked_labels(labels: Mapping[str, str] | None) -> tuple[Label, ...]:
+    """Labels as an author gave them.
+
+    Errors: ValueError.
+    """
+    fault = labels_fault(labels or {})
+    if fault:
+        raise ValueError(fault)
+    return labels_of(labels or {})
