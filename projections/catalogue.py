@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headwater.projections.deliveries.plan import DELIVERIES
+from headwater.projections.graphs.plan import GRAPHS
 from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.projector.projector import Cluster, Projector
 from headwater.projections.projector.store import Store
@@ -17,7 +18,7 @@ _RETRY_S: Final = 1.0
 
 __all__ = ["PROJECTIONS", "run_projector"]
 
-PROJECTIONS: Final = (DELIVERIES, WORKFLOWS)
+PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS)
 
 
 async def run_projector(

@@ -37,7 +37,7 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         "/workflows",
         operation_id="listWorkflows",
         summary="The workflows that there are",
-        description="Those whose code the workers have.",
+        description="Those whose code the workers have, and the graphs that are deployed.",
         **reads(answers.WorkflowList, examples.NAMES),
     )
     async def list_workflows(position: Position) -> Response[bytes]:
@@ -49,7 +49,15 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         summary="Instances of a workflow, newest first",
         description="A page holds still while instances come and go: its cursor names the last "
         "one seen.",
-        **reads(answers.InstancePage, examples.LISTING, "invalid_cursor", WORKFLOW_NOT_FOUND),
+        **reads(
+            answers.InstancePage,
+            examples.LISTING,
+            "invalid_cursor",
+            WORKFLOW_NOT_FOUND,
+            # Before a workflow is said not to exist, the log is asked for a graph of its name.
+            "broker_unavailable",
+            "not_yet_readable",
+        ),
     )
     async def list_instances(
         workflow: Named,

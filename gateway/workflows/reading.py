@@ -9,6 +9,7 @@ from litestar import Response
 
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.freshness import Freshness
+from headwater.gateway.workflows.graphs import Definitions
 from headwater.gateway.workflows.parameters import HistoryAsked
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
@@ -32,9 +33,12 @@ JSON: Final = "application/json"
 class Reading:
     """Answers reads from Postgres, no older than they ask for."""
 
-    def __init__(self, workflows: Workflows, freshness: Freshness) -> None:
+    def __init__(
+        self, workflows: Workflows, freshness: Freshness, definitions: Definitions
+    ) -> None:
         self._workflows = workflows
         self._freshness = freshness
+        self._definitions = definitions
 
     async def fresh(self, wanted: Positions) -> Positions:
         """Waits for positions; says which there are.
@@ -83,7 +87,8 @@ class Reading:
         if not page.rows and not await self._is_known(workflow):
             raise Problem(
                 WORKFLOW_NOT_FOUND,
-                f"expected a workflow that a worker runs or has run, found {workflow[:64]!r}",
+                "expected a workflow that a worker runs or has run, or a graph that is deployed, "
+                f"found {workflow[:64]!r}",
                 headers=_position(applied),
             )
         found = InstancePage(
@@ -94,7 +99,10 @@ class Reading:
     async def _is_known(self, workflow: str) -> bool:
         if workflow in await self._workflows.names():
             return True
-        return bool((await self._workflows.instances(workflow, limit=1)).rows)
+        if (await self._workflows.instances(workflow, limit=1)).rows:
+            return True
+        # A graph may have been deployed a moment ago, before its row is there.
+        return (await self._definitions.catch_up()).newest(workflow) is not None
 
     async def instance(self, workflow: str, instance_id: str, wanted: Positions) -> Response[bytes]:
         """An instance, whole."""

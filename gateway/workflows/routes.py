@@ -94,7 +94,7 @@ class WorkflowService:
             Gatekeeper(ports.hooks, workflow_key=workflow_key, tick_key=tick_key)
         )
         self._bodies = bodies
-        self._reading = Reading(ports.workflows, self._freshness)
+        self._reading = Reading(ports.workflows, self._freshness, ports.definitions)
         self._looking = Looking(self._reading, ports.workflows, ports.runs)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness)
         self._jobs = Jobs(

@@ -213,6 +213,7 @@ UPSERTS: Final[dict[str, bytes]] = {
     "workflow_event": statement("upsert_workflow_events"),
     "workflow_deliveries": statement("deliver_workflow_events"),
     "workflow_log": statement("insert_workflow_logs"),
+    "graph_definition": statement("deploy_graph"),
 }
 
 #: The tables with what there is of instances of workflows.

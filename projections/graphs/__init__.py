@@ -1,0 +1,1 @@
+"""The graphs that are deployed, as rows."""

@@ -1,0 +1,33 @@
+-- The graphs that are deployed. A version is there when the record that deployed it is applied: the
+-- routes of graphs read the topic itself, and so are never behind.
+
+create table graph_definition (
+    name text collate "C",
+    version integer,
+    digest text not null,
+    document json not null,
+    app text,
+    deployed_at timestamptz not null,
+    "offset" bigint not null,
+    primary key (name, version)
+);
+
+comment on table graph_definition is
+    'Versions of the graphs that are deployed. Topic graph-definitions.';
+comment on column graph_definition.name is 'The name of the graph.';
+comment on column graph_definition.version is 'The version, gapless from 1; new runs take the newest.';
+comment on column graph_definition.digest is 'SHA-256 of the definition in its canonical form.';
+comment on column graph_definition.document is 'The definition, whole.';
+comment on column graph_definition.app is 'The app that declares it; null if it was deployed over HTTP.';
+comment on column graph_definition.deployed_at is 'When it was deployed, by the clock of whoever did.';
+comment on column graph_definition."offset" is 'Offset of its record in graph-definitions.';
+
+create table graph_app (
+    name text collate "C" primary key,
+    app text not null
+);
+
+comment on table graph_app is
+    'Names that apps have taken for workflows of theirs: nobody else deploys graphs under them. Topic graph-definitions.';
+comment on column graph_app.name is 'The name of a graph, or of a workflow of code.';
+comment on column graph_app.app is 'The app that declares it.';

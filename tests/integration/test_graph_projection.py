@@ -1,0 +1,105 @@
+"""The rows of the graphs that are deployed are what the fold of their topic says."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.processors.graph.catalogue import Catalogue
+from headwater.projections.graphs.plan import GRAPHS
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.projector.plan import Batch, Span
+from headwater.projections.projector.store import Store
+from headwater.schemas.codec import encode
+from headwater.schemas.definitions import GraphDeployed
+from headwater.schemas.topics import GRAPH_DEFINITIONS
+from tests.unit.projections.histories import START_MS, Appended
+
+PLACE = (GRAPH_DEFINITIONS, 0)
+
+
+def deployed(name: str, what: str, by: str, after: str) -> GraphDeployed:
+    """A record; a document of `what`, or none where an app takes the name for code."""
+    return GraphDeployed(
+        name=name,
+        document=f'{{"it":  "{what}"}}' if what else "",
+        digest=what,
+        app=by,
+        after=after,
+        at_ms=START_MS,
+    )
+
+
+NAMES = st.sampled_from(["review", "bill"])
+CONTENTS = st.sampled_from(["a", "b", "é\\u0000"])
+RECORDS = st.one_of(
+    st.builds(deployed, NAMES, CONTENTS, st.just(""), st.sampled_from(["", "", "a", "b", "none"])),
+    st.builds(deployed, NAMES, CONTENTS, st.sampled_from(["shop", "desk"]), st.just("")),
+    st.builds(deployed, NAMES, st.just(""), st.sampled_from(["shop", "desk"]), st.just("")),
+)
+
+
+def batches(values: Sequence[bytes], cuts: list[int]) -> Iterator[Batch]:
+    start = 0
+    for end in [*sorted({cut for cut in cuts if cut < len(values)}), len(values)]:
+        found = [
+            Appended(0, offset, values[offset], topic=GRAPH_DEFINITIONS)
+            for offset in range(start, end)
+        ]
+        if found:
+            yield Batch(records=found, spans={PLACE: Span(start, end)}, plan=GRAPHS.plan(found))
+        start = end
+
+
+def project(dsn: str, values: Sequence[bytes], cuts: list[int]) -> None:
+    async def applied() -> None:
+        store = Store(dsn, projection=GRAPHS, clock=lambda: START_MS)
+        await store.places([PLACE])
+        for batch in batches(values, cuts):
+            for _ in range(2):  # a projector that died after the commit applies it again
+                await store.apply(batch)
+        await store.close()
+
+    asyncio.run(applied())
+
+
+def rows(dsn: str, query: LiteralString) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_rows_are_those_of_the_fold(module_database: str):
+    migrate(module_database, lambda _: None)
+
+    @settings(max_examples=60)
+    @given(st.lists(RECORDS, max_size=12), st.lists(st.integers(0, 12), max_size=3))
+    def held(records: list[GraphDeployed], cuts: list[int]) -> None:
+        with psycopg.connect(module_database) as connection:
+            connection.execute("truncate graph_definition, graph_app, projection_offsets")
+        catalogue = Catalogue()
+        for record in records:
+            catalogue.apply(record)
+        project(module_database, [encode(record) for record in records], cuts)
+        assert rows(
+            module_database,
+            "select name, version, digest, document::text, coalesce(app, ''),"
+            " (extract(epoch from deployed_at) * 1000)::bigint"
+            " from graph_definition order by name, version",
+        ) == [
+            (v.name, v.number, v.digest, v.document, v.app, v.deployed_at_ms)
+            for _, versions in sorted(catalogue.versions.items())
+            for v in versions
+        ]
+        assert dict(rows(module_database, "select name, app from graph_app")) == catalogue.apps
+
+    held()
+
+
+def test_a_record_that_cannot_be_read_is_kept_and_stops_no_other(fresh_database: str):
+    migrate(fresh_database, lambda _: None)
+    project(fresh_database, [b"\xff?", encode(deployed("review", "a", "", ""))], [])
+    assert rows(fresh_database, "select topic, partition from projection_errors") == [PLACE]
+    assert rows(fresh_database, "select name, version from graph_definition") == [("review", 1)]
