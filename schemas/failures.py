@@ -64,7 +64,7 @@ STEP_NOT_FOUND: Final = "STEP_NOT_FOUND"
 TOKEN_NOT_FOUND: Final = "TOKEN_NOT_FOUND"  # noqa: S105, a token of a graph
 TRANSITION_NOT_FOUND: Final = "TRANSITION_NOT_FOUND"
 WORKFLOW_NOT_FOUND: Final = "WORKFLOW_NOT_FOUND"
-WORKFLOW_PARAMS_INVALID: Final = "WORKFLOW_PARAMS_INVALID"
+INVALID_PARAMS: Final = "INVALID_PARAMS"
 
 
 # --- what callers catch, of a server as of a test harness ----------------------------------------
@@ -169,7 +169,7 @@ class InvalidEventTypeError(CommandRefusedError):
 class WorkflowParamsInvalidError(CommandRefusedError):
     """The params of an instance are not what its workflow takes."""
 
-    code = WORKFLOW_PARAMS_INVALID
+    code = INVALID_PARAMS
 
 
 class EventPayloadInvalidError(CommandRefusedError):
@@ -225,7 +225,7 @@ class Refusal:
 REFUSALS: Final = {
     refusal.code: refusal
     for refusal in (
-        Refusal(WORKFLOW_PARAMS_INVALID, 400, "The params cannot be taken",
+        Refusal(INVALID_PARAMS, 400, "The params cannot be taken",
                 WorkflowParamsInvalidError, field="params"),
         Refusal(INVALID_INSTANCE_ID, 400, "The id of an instance breaks the rules",
                 InvalidInstanceIdError, field="id"),

@@ -28,7 +28,7 @@ from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
     INVALID_LABELS,
-    WORKFLOW_PARAMS_INVALID,
+    INVALID_PARAMS,
 )
 from headwater.schemas.history import Json
 
@@ -102,7 +102,7 @@ class NewInstance(Body, frozen=True, kw_only=True):
     def check(self, at: str = "") -> None:
         if self.id is not None:
             _check_name(INVALID_INSTANCE_ID, f"{at}id", "an instance id", self.id, INSTANCE_ID_MAX)
-        check_value(WORKFLOW_PARAMS_INVALID, f"{at}params", self.params)
+        check_value(INVALID_PARAMS, f"{at}params", self.params)
         _check_labels(f"{at}labels", self.labels)
 
 
@@ -155,7 +155,7 @@ class NewEvent(Body, frozen=True, kw_only=True):
         check_value(INVALID_EVENT_PAYLOAD, f"{at}payload", self.payload)
         if self.start_if_missing is not None:
             start = self.start_if_missing
-            check_value(WORKFLOW_PARAMS_INVALID, f"{at}startIfMissing.params", start.params)
+            check_value(INVALID_PARAMS, f"{at}startIfMissing.params", start.params)
             _check_labels(f"{at}startIfMissing.labels", start.labels)
 
 

@@ -51,11 +51,11 @@ from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
     INVALID_LABELS,
+    INVALID_PARAMS,
     MAILBOX_FULL,
     RECORD_TOO_LARGE,
     STEP_NOT_FOUND,
     WORKFLOW_NOT_FOUND,
-    WORKFLOW_PARAMS_INVALID,
 )
 from headwater.schemas.history import RetryRun
 from headwater.streams.authoring.steering import Verb
@@ -64,7 +64,7 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 #: Problems of routes that may create instances.
 _CREATING: Final = (
     *(INVALID_INSTANCE_ID, INVALID_LABELS),
-    *(WORKFLOW_PARAMS_INVALID, WORKFLOW_NOT_FOUND),
+    *(INVALID_PARAMS, WORKFLOW_NOT_FOUND),
 )
 
 

@@ -32,7 +32,7 @@ from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.failures import INSTANCE_NOT_ERRORED, STEP_NOT_FOUND, WORKFLOW_PARAMS_INVALID
+from headwater.schemas.failures import INSTANCE_NOT_ERRORED, INVALID_PARAMS, STEP_NOT_FOUND
 from headwater.schemas.history import (
     ActivateJob,
     Artifact,
@@ -143,7 +143,7 @@ class GraphEngine:
         schema = graph.input_schema
         wrong = None if schema is None else schema.fault(json.loads(first.params), "input")
         if wrong:
-            return Rejection(WORKFLOW_PARAMS_INVALID, bounded(wrong))
+            return Rejection(INVALID_PARAMS, bounded(wrong))
         made_from = Artifact(graph.definition.name, "", graph.digest)
         first = msgspec.structs.replace(first, definition=made_from)
         beginning = [first, *_ended_children(before), *others]

@@ -28,12 +28,12 @@ from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
     INVALID_LABELS,
+    INVALID_PARAMS,
     JOB_NOT_FOUND,
     MAILBOX_FULL,
     NOT_PAUSED,
     NOT_THE_PARENT,
     STALE,
-    WORKFLOW_PARAMS_INVALID,
 )
 from headwater.schemas.history import (
     EventReceived,
@@ -68,7 +68,7 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind:
         return Rejection(INVALID_INSTANCE_ID, fault)
     fault = value_fault("params", command.params)
     if fault:
-        return Rejection(WORKFLOW_PARAMS_INVALID, fault)
+        return Rejection(INVALID_PARAMS, fault)
     fault = labels_fault({label.name: label.value for label in command.labels})
     if fault:
         return Rejection(INVALID_LABELS, fault)

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from typing_extensions import override
 
+from headwater.processors.json_schemas import SchemaInvalid
+from headwater.processors.runs.params import params_fault
 from headwater.schemas.history import Json
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.values import decode
@@ -49,6 +51,35 @@ class Params:
         if self._form is not Any and value is not None:
             value = msgspec.convert(value, self._form)
         return frozen(value)
+
+    def schema(self) -> Json | None:
+        """The JSON Schema of the payload; None where any is taken, or the type cannot say it.
+
+        Shape:  fields that the type does not name are refused, unless its schema says itself that
+                there may be more (`additionalProperties`), as that of a mapping does.
+        """
+        if self._form is Any or self.fault:
+            return None
+        try:
+            found = msgspec.json.schema(self._form)
+            _close(found)
+            text = msgspec.json.encode(found).decode()
+            params_fault(text, "null")
+        except (TypeError, SchemaInvalid):
+            return None
+        return text
+
+
+def _close(schema: object) -> None:
+    """Lets objects of a schema have no fields but those that are named."""
+    if isinstance(schema, dict):
+        if "properties" in schema and schema.get("type") == "object":
+            schema.setdefault("additionalProperties", False)
+        for each in schema.values():
+            _close(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            _close(each)
 
 
 def params_of(name: str, function: Callable[..., Any], event: type) -> Params:

@@ -21,10 +21,18 @@ from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.definition import DefinitionInvalid
 from headwater.processors.graph.state import KIND as GRAPH
 from headwater.processors.replay.decide import KIND
+from headwater.processors.runs.params import params_fault
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
-from headwater.streams.code_host.schedules import MODULE_LIST, Declared, Schedule
+from headwater.streams.code_host.schedules import (
+    MODULE_LIST,
+    SCHEDULE,
+    SCHEDULED_FOR,
+    Declared,
+    Schedule,
+    params_at,
+)
 from headwater.streams.replay.workflow import Workflow
 
 #: What an app consists of.
@@ -53,6 +61,8 @@ class Declarations(msgspec.Struct, frozen=True):
     graphs: dict[str, str] = {}
     #: The names of its tasks.
     tasks: tuple[str, ...] = ()
+    #: JSON Schemas of the params of those that declare a type for them, by their names.
+    params: dict[str, str] = {}
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -74,7 +84,19 @@ class App(NamedTuple):
         schedules = tuple(each.declared for each in self.schedules)
         names = tuple(sorted((*self.workflows, *self.graphs)))
         graphs = {name: json.dumps(each.to_dict()) for name, each in self.graphs.items()}
-        return Declarations(names, schedules, graphs=graphs, tasks=tuple(sorted(self.tasks)))
+        return Declarations(
+            names,
+            schedules,
+            graphs=graphs,
+            tasks=tuple(sorted(self.tasks)),
+            params=schemas_of_params(self.workflows.values()),
+        )
+
+
+def schemas_of_params(workflows: Iterable[Workflow]) -> dict[str, str]:
+    """The JSON Schemas of the params of workflows that declare a type for them, by name."""
+    found = {each.name: each.params_type().schema() for each in workflows}
+    return {name: schema for name, schema in found.items() if schema is not None}
 
 
 def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
@@ -259,7 +281,20 @@ def _schedules(
                 f"expected the workflow of the schedule {name!r} ({each.place}) to be one of "
                 f"{spec}: {known}; found {workflow!r}"
             )
+        _check_params(each, workflows[workflow])
     return tuple(found.values())
+
+
+def _check_params(schedule: Schedule, workflow: object) -> None:
+    schema = workflow.params_type().schema() if isinstance(workflow, Workflow) else None
+    declared = schedule.declared
+    fault = params_fault(schema, json.dumps(params_at(declared, "2026-01-01T00:00:00Z")))
+    if fault:
+        raise AppNotLoaded(
+            f"expected the params of the schedule {declared.schedule!r} ({schedule.place}), to "
+            f"which {SCHEDULE} and {SCHEDULED_FOR} are added, to be what {declared.workflow} "
+            f"takes, found {fault}"
+        )
 
 
 def _place(workflow: _Runs) -> str:

@@ -24,7 +24,7 @@ from headwater.processors.replay.host_messages import (
 )
 from headwater.processors.replay.host_messages import ToHost as ToCodeHost
 from headwater.processors.runs.host_messages import Ask, Drop, Forget, Requested, Started
-from headwater.schemas.failures import WORKFLOW_NOT_FOUND, WORKFLOW_PARAMS_INVALID
+from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.hosted_run import CallSync, HostedRun, HostServices
@@ -98,7 +98,7 @@ class Host:
         except (msgspec.ValidationError, TypeError) as why:
             self._refuse(
                 message,
-                WORKFLOW_PARAMS_INVALID,
+                INVALID_PARAMS,
                 f"expected the params of {workflow.name} to be {workflow.params_type()!r}, "
                 f"found: {why}",
             )

@@ -25,10 +25,9 @@ from headwater.streams.authoring.step_tx import StepTx
 from headwater.streams.authoring.values import decode
 from headwater.streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
 from headwater.streams.code_host.schedules import (
-    SCHEDULE,
-    SCHEDULED_FOR,
     Declared,
     declaration_fault,
+    params_at,
 )
 from headwater.streams.replay.step import Step
 from headwater.streams.replay.workflow import Workflow
@@ -196,8 +195,7 @@ async def _warn(step: Step, message: str, data: dict[str, Any] | None = None) ->
 
 def _create(tx: StepTx, declared: Declared, tick_ms: int) -> None:
     instance_id = f"{declared.schedule}-{_aware(tick_ms):{_ID_TIME}}"
-    added = {SCHEDULE: declared.schedule, SCHEDULED_FOR: _rfc3339(tick_ms)}
-    params = {**declared.params, **added}
+    params = params_at(declared, _rfc3339(tick_ms))
     tx.create_workflow(declared.workflow, id=instance_id, params=params, labels=declared.labels)
 
 

@@ -112,6 +112,11 @@ def _catch_up(name: object, found: str) -> CatchUp:
         ) from None
 
 
+def params_at(declared: Declared, tick: str) -> dict[str, Any]:
+    """The params of the instance that a tick starts."""
+    return {**declared.params, SCHEDULE: declared.schedule, SCHEDULED_FOR: tick}
+
+
 def declaration_fault(declared: Declared) -> str | None:
     """What is wrong with a schedule, if anything."""
     fault = name_fault("the name of a schedule", declared.schedule, NAME_MAX)

@@ -3,13 +3,17 @@
 from collections.abc import Callable, Mapping
 
 from headwater.processors.runs.decide import not_found
-from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.engine import Engines, engine_of
+from headwater.processors.runs.limits import bounded, value_fault
+from headwater.processors.runs.params import params_fault
 from headwater.processors.runs.sizes import fitting
+from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import (
     Command,
     CommandSent,
     DeleteInstance,
+    Json,
     RestartRun,
     SendEvent,
     StartRun,
@@ -21,14 +25,20 @@ from headwater.streams.engine.live_instances import LiveInstance
 class CommandDecider:
     """Decides commands for one owner.
 
-    Shape:  workflows may be started, each with the kind of its runs.
+    Shape:  workflows may be started, each with the kind of its runs; params are the JSON Schemas of
+            what they are started with, of those that declare it.
     """
 
     def __init__(
-        self, engines: Engines, workflows: Mapping[str, str], draw_seed: Callable[[], str]
+        self,
+        engines: Engines,
+        workflows: Mapping[str, str],
+        params: Mapping[str, Json],
+        draw_seed: Callable[[], str],
     ) -> None:
         self._engines = engines
         self._workflows = workflows
+        self._params = params
         self._draw_seed = draw_seed
 
     def decide(self, live: LiveInstance | None, sent: CommandSent, now_ms: int) -> Decision:
@@ -39,6 +49,9 @@ class CommandDecider:
         creates = _creates(command, live)
         if creates and not self._has(sent.workflow, command):
             return unknown_workflow(sent.workflow, self._workflows)
+        unfit = self._unfit(sent.workflow, command) if creates and live is None else None
+        if unfit is not None:
+            return unfit
         if live is not None:
             engine = live.engine
         elif creates:
@@ -56,6 +69,19 @@ class CommandDecider:
         )
         # Before anything is applied: the log must be able to follow.
         return fitting(engine, run, decision)
+
+    def _unfit(self, workflow: str, command: Command) -> Rejection | None:
+        """The refusal of params that the workflow does not take."""
+        params = command.start if isinstance(command, SendEvent) else None
+        params = command.params if isinstance(command, StartRun) else params
+        schema = self._params.get(workflow)
+        if schema is None or params is None or value_fault("params", params):
+            return None
+        fault = params_fault(schema, params)
+        if fault is None:
+            return None
+        told = f"expected the params that {workflow} takes, found {fault}"
+        return Rejection(INVALID_PARAMS, bounded(told))
 
     def _has(self, workflow: str, command: Command) -> bool:
         """Whether there is such a workflow, of the kind that the command names if it names one."""

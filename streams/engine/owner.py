@@ -31,6 +31,7 @@ from headwater.schemas.history import (
     HistoryAppended,
     HostLost,
     InstanceDeleted,
+    Json,
     LogWritten,
     LoopAdvanced,
     OfGraph,
@@ -72,9 +73,10 @@ class Owner:
 
     Shape:  claims is the fold of the partition up to the own claim, instances what it holds there,
             wakes when time moves those among them that are bytes. `workflows` may be started, each
-            with the kind of its runs; hosts are those that have their code, by number, and the
-            first has what is not named. `number_activations` gives numbers that no other activation
-            of the process has, for a host.
+            with the kind of its runs; `params` are the JSON Schemas of what they take; hosts are
+            those that have their code, by number, and the first has what is not named.
+            `number_activations` gives numbers that no other activation of the process has, for a
+            host.
     """
 
     def __init__(  # noqa: PLR0913, what is its own to know
@@ -85,6 +87,7 @@ class Owner:
         wakes: Iterable[tuple[int, str]] = (),
         *,
         workflows: Mapping[str, str],
+        params: Mapping[str, Json] | None = None,
         hosts: Mapping[str, int] | None = None,
         number_activations: Callable[[int], int],
         draw_seed: Callable[[], str],
@@ -95,7 +98,7 @@ class Owner:
         #: Names of workflows that have instances here, and whose code is not.
         self.workflows_without_code: set[str] = set()
         self._workflows = workflows
-        self._decider = CommandDecider(instances.engines, workflows, draw_seed)
+        self._decider = CommandDecider(instances.engines, workflows, params or {}, draw_seed)
         self._agenda = Agenda(wakes)
         self._staging = Staging()
         self._activations = Activations(

@@ -40,6 +40,7 @@ from headwater.schemas.history import (
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.authoring.values import decode, encode
+from headwater.streams.code_host.apps import schemas_of_params
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.engine.driver import Driver
@@ -347,6 +348,7 @@ class WorkflowTest:
             claims,
             instances,
             workflows=self._kinds,
+            params=schemas_of_params(self._workflows.values()),
             hosts=self._host_of,
             number_activations=lambda host: self._driver.number_activation(0, host),
             draw_seed=lambda: self.new_id("seed"),

@@ -90,6 +90,10 @@ class Hosts:
         """The kinds of the runs of all workflows that there is code of, by their names."""
         return {name: kind for each in self._all for name, kind in each.declared.kinds.items()}
 
+    def params(self) -> dict[str, str]:
+        """The JSON Schemas of params, by the names of workflows that have one."""
+        return {name: each for one in self._all for name, each in one.declared.params.items()}
+
     def numbers(self) -> dict[str, int]:
         """The number of the host that has a workflow, by the names of workflows."""
         return {name: each.number for each in self._all for name in each.declared.workflows}

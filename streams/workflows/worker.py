@@ -314,6 +314,7 @@ class WorkflowWorker:
             restored.instances,
             restored.wakes,
             workflows=workflows,
+            params=self._hosts.params(),
             hosts=self._host_numbers(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,

@@ -86,7 +86,7 @@ async def forgiving(event: _Event, step: Step) -> str:
 
 
 @workflow("slow")
-async def slow(event: _Event, step: Step) -> str:
+async def slow(event: WorkflowEvent[float], step: Step) -> str:
     """Has a step that takes as many milliseconds as it is told."""
 
     async def work() -> str:

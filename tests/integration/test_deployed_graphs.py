@@ -11,7 +11,7 @@ from headwater.processors.graph.catalogue import Deployed, NotDeployed
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.schemas.definitions import GraphDeployed
-from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS, WORKFLOW_PARAMS_INVALID
+from headwater.schemas.failures import GRAPH_OF_APP, INSTANCE_EXISTS, INVALID_PARAMS
 from headwater.schemas.history import StartRun
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
@@ -138,7 +138,7 @@ def test_what_was_deployed_is_what_the_next_instance_is_made_from(topics: str, t
             assert await codes(client, "first", seen) == {""}
             schema = {"type": "object", "required": ["more"]}
             await deploying.deploy(definition("redoubled", inputSchema=schema))
-            assert await codes(client, "second", seen) == {WORKFLOW_PARAMS_INVALID}
+            assert await codes(client, "second", seen) == {INVALID_PARAMS}
             # Tasks run where they are, and instances that there were go on as they had begun.
             await until(lambda: total.exists() and total.read_text() == "6")
             await until(lambda: len(seen.read_text().splitlines()) == 2 * INSTANCES)

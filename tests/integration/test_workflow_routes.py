@@ -460,6 +460,14 @@ def test_a_cursor_that_is_none_of_ours_is_named(
     assert answer.json()["field"] == name
 
 
+def test_params_of_another_type_create_nothing(api: httpx.Client) -> None:
+    name = fresh()
+    answer = api.post(of("slow"), json={"id": name, "params": "soon"})
+    assert problem(answer) == (400, "INVALID_PARAMS")
+    assert answer.json()["detail"].endswith('found params: "soon" is not of type "number"')
+    assert create(api, "slow", 1.5, name) == name
+
+
 def test_bad_bodies_are_refused_and_nothing_is_written(api: httpx.Client) -> None:
     name = fresh()
     for body in (

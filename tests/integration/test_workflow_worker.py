@@ -159,7 +159,7 @@ def test_refusals_have_their_codes(house: WorkflowHouse):
         assert await code("nobody", "refused", StartRun("1")) == "WORKFLOW_NOT_FOUND"
         assert await code("sleeper", "-", StartRun("1")) == "INVALID_INSTANCE_ID"
         large = f'"{"x" * 1_100_000}"'
-        assert await code("sleeper", "large", StartRun(large)) == "WORKFLOW_PARAMS_INVALID"
+        assert await code("sleeper", "large", StartRun(large)) == "INVALID_PARAMS"
         missing = SendEvent("e", "go", "1")
         assert await code("sleeper", "missing", missing) == "INSTANCE_NOT_FOUND"
         for command in (PauseRun(), ResumeRun(), TerminateRun(), RestartRun()):

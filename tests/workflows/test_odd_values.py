@@ -16,6 +16,7 @@ from headwater import (
     Step,
     StepFailedError,
     WorkflowEvent,
+    WorkflowParamsInvalidError,
     WorkflowTest,
     workflow,
 )
@@ -149,12 +150,21 @@ class Cash:
     coins: int
 
 
-def test_no_params_are_none_whatever_the_type():
+def test_no_params_are_none_which_a_type_has_to_allow():
     @workflow("order")
-    async def order(event: WorkflowEvent[dict], step: Step) -> object:
+    async def order(event: WorkflowEvent[dict | None], step: Step) -> object:
         return event.payload is None
 
+    @workflow("strict")
+    async def strict(event: WorkflowEvent[dict], step: Step) -> None:
+        await step.do("never", lambda: 1)
+
+    async def scenario(test: WorkflowTest) -> None:
+        with pytest.raises(WorkflowParamsInvalidError, match="null is not of type"):
+            await test.create("strict")
+
     assert output(order) is True
+    run(scenario, strict)
 
 
 def test_a_type_that_no_json_can_be_told_by_is_refused():
@@ -164,7 +174,7 @@ def test_a_type_that_no_json_can_be_told_by_is_refused():
 
     async def scenario(test: WorkflowTest) -> None:
         error = await error_of(await begin(test, params={"coins": 2}))
-        assert error.name == "WORKFLOW_PARAMS_INVALID"
+        assert error.name == "INVALID_PARAMS"
         assert "Card" in error.message
 
     run(scenario, order)

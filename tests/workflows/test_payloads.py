@@ -6,13 +6,22 @@ import copy
 import sys
 import types
 from dataclasses import dataclass, field
+from datetime import datetime  # noqa: TC003, a type of params is known at run time
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import attrs
 import msgspec
 import pytest
 
-from headwater import Step, WorkflowEvent, WorkflowTest, workflow
+from headwater import (
+    ChildWorkflowError,
+    InstanceNotFoundError,
+    Step,
+    WorkflowEvent,
+    WorkflowParamsInvalidError,
+    WorkflowTest,
+    workflow,
+)
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.code_host.apps import AppNotLoaded, load_app
 from tests.workflows.running import begin, error_of, output_of, run
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+AT = "2026-07-01T08:00:00Z"
 
 
 @dataclass
@@ -165,6 +175,14 @@ def test_the_payload_of_an_event_is_read_only(several: bool):
     run(scenario, order)
 
 
+async def refused(test: WorkflowTest, params: object, told: str) -> None:
+    """Nothing is created with these params, and the caller is told why."""
+    with pytest.raises(WorkflowParamsInvalidError) as caught:
+        await test.create("order", id="i-9", params=params)
+    assert told in caught.value.detail
+    assert caught.value.detail.startswith("expected the params that order takes, found params")
+
+
 def module(source: str, name: str = "shop_of_params") -> types.ModuleType:
     """A module with this source."""
     made = types.ModuleType(name)
@@ -212,8 +230,7 @@ def test_params_are_checked_also_when_types_are_for_type_checkers(
     annotation: str, imports: str, after: str
 ):
     async def scenario(test: WorkflowTest) -> None:
-        error = await error_of(await begin(test, params="not an int"))
-        assert error.name == "WORKFLOW_PARAMS_INVALID"
+        await refused(test, "not an int", '"not an int" is not of type "integer"')
         assert await output_of(await begin(test, instance="i-2", params=5)) == "ran"
 
     run(scenario, order_of(annotation, imports, after))
@@ -247,8 +264,7 @@ def test_the_type_of_params_may_be_local_to_where_the_workflow_is():
 
     async def scenario(test: WorkflowTest) -> None:
         assert await output_of(await begin(test, params={"number": 5})) == 5
-        error = await error_of(await begin(test, instance="i-2", params={"number": "five"}))
-        assert error.message.startswith("expected the params of order to be Local, found: ")
+        await refused(test, {"number": "five"}, 'params.number: "five" is not of type "integer"')
 
     run(scenario, declared())
 
@@ -258,9 +274,63 @@ def test_the_type_of_params_is_named_plainly():
     async def order(event: WorkflowEvent[dict[str, list[Order]] | None], step: Step) -> None:
         await step.do("never", lambda: 1)
 
+    assert f"{order.params_type()!r}" == "dict[str, list[Order]] | None"
+
+
+class Sale(msgspec.Struct):
+    lines: list[Line]
+    at: datetime
+    extra: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        (None, "null is not of type"),
+        ([], "[] is not of type"),
+        ({"lines": []}, '"at" is a required property'),
+        ({"lines": [{"sku": "a"}, {"sku": 1}], "at": AT}, "params.lines[1].sku: 1 is not of type"),
+        ({"lines": [], "at": AT, "extra": {"a": "b"}}, "params.extra.a: "),
+        ({"lines": [], "at": AT, "more": 1}, "'more' was unexpected"),
+        ({"lines": [{"sku": "a", "more": 1}], "at": AT}, "params.lines[0]: "),
+    ],
+)
+def test_params_that_do_not_fit_create_nothing_and_say_where(params: object, told: str):
+    @workflow("order")
+    async def order(event: WorkflowEvent[Sale], step: Step) -> int:
+        return len(event.payload.lines)
+
+    @workflow("shop")
+    async def shop(event: WorkflowEvent, step: Step) -> object:
+        await step.do("begin", lambda tx: tx.create_workflow(order, id="i-2", params=params))
+        try:
+            return await step.run_workflow("child", order, id="i-3", params=params)
+        except ChildWorkflowError as error:
+            return str(error)
+
     async def scenario(test: WorkflowTest) -> None:
-        error = await error_of(await begin(test, params=5))
-        assert "to be dict[str, list[Order]] | None, found" in error.message
+        await refused(test, params, told)
+        with pytest.raises(WorkflowParamsInvalidError):
+            await test.create_batch("order", [{"id": "i-1", "params": params}])
+        fits = {"lines": [{"sku": "tea"}], "at": AT, "extra": {"a": 1}}
+        assert await output_of(await begin(test, params=fits)) == 1
+        instance = await begin(test, name="shop", instance="s")
+        assert told in await output_of(instance)
+        (line,) = (await instance.history()).logs
+        assert told in line.message
+        with pytest.raises(InstanceNotFoundError):
+            test.get("order", "i-2")
+
+    run(scenario, order, shop)
+
+
+def test_a_mapping_takes_any_names():
+    @workflow("order")
+    async def order(event: WorkflowEvent[dict[str, int]], step: Step) -> int:
+        return len(event.payload)
+
+    async def scenario(test: WorkflowTest) -> None:
+        assert await output_of(await begin(test, params={"a": 1, "b": 2})) == 2
 
     run(scenario, order)
 
@@ -272,8 +342,7 @@ def test_the_constraints_of_params_are_checked():
 
     async def scenario(test: WorkflowTest) -> None:
         assert await output_of(await begin(test, params=5)) == 5
-        error = await error_of(await begin(test, instance="i-2", params=-5))
-        assert error.name == "WORKFLOW_PARAMS_INVALID"
+        await refused(test, -5, "params: -5 is less than or equal to the minimum of 0")
 
     run(scenario, order)
 

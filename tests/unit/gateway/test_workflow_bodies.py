@@ -114,7 +114,7 @@ def test_a_body_may_be_nested_up_to_the_limit() -> None:
         (
             NewInstance,
             b'{"params":"%s"}' % (b"x" * (MIB - 1)),
-            "WORKFLOW_PARAMS_INVALID",
+            "INVALID_PARAMS",
             "params",
         ),
         (NewInstances, b"", "invalid_body", "instances"),
@@ -145,7 +145,7 @@ def test_a_body_may_be_nested_up_to_the_limit() -> None:
         (
             NewInstances,
             b'{"instances":[{"id":"a","params":"%s"}]}' % (b"x" * MIB),
-            "WORKFLOW_PARAMS_INVALID",
+            "INVALID_PARAMS",
             "instances[0].params",
         ),
         (NewEvent, b"", "invalid_body", "type"),
@@ -176,7 +176,7 @@ def test_a_body_may_be_nested_up_to_the_limit() -> None:
         (
             NewEvent,
             b'{"type":"a","startIfMissing":{"params":"%s"}}' % (b"x" * MIB),
-            "WORKFLOW_PARAMS_INVALID",
+            "INVALID_PARAMS",
             "startIfMissing.params",
         ),
         (Retry, b'{"fromStep":1}', "invalid_body", "fromStep"),
@@ -268,12 +268,12 @@ def test_a_body_that_says_it_is_something_else_is_not_read(
 @pytest.mark.parametrize(
     ("kind", "body", "detail"),
     [
-        (NewInstance, b'{"parms":1}', "parms: expected id, params, found parms"),
+        (NewInstance, b'{"parms":1}', "parms: expected id, params, labels, found parms"),
         (NewInstances, b'{"instances":[{"id":"a"},{"id":"b","no":1}]}',
-         "instances[1].no: expected id, params, found no"),
+         "instances[1].no: expected id, params, labels, found no"),
         (NewInstances, b'{"instance":[]}', "instance: expected instances, found instance"),
         (NewEvent, b'{"type":"a","startIfMissing":{"param":1}}',
-         "startIfMissing.param: expected params, found param"),
+         "startIfMissing.param: expected params, labels, found param"),
         (NewEvent, b'{"type":"a","start_if_missing":null}',
          "start_if_missing: expected type, payload, startIfMissing, found start_if_missing"),
         (NoFields, b'{"reason":"x"}', "reason: expected no fields, found reason"),

@@ -195,6 +195,13 @@ def test_an_attribute_may_list_schedules(write: Write):
         ('schedule("other", cron="never", workflow="order")', "found 'never'"),
         ('schedule("other", cron="0 1 * * *")', "TypeError"),
         (
+            "from headwater import WorkflowEvent\n"
+            "async def count(event: WorkflowEvent[dict[str, int]], step): ...\n"
+            'counts = workflow("counts")(count)\n'
+            'schedule("other", cron="0 1 * * *", workflow=counts, params={"a": "b"})',
+            'are added, to be what counts takes, found params.a: "b" is not of type "integer"',
+        ),
+        (
             'mine = workflow("headwater-schedule")(order.function)',
             "expected no workflow whose name begins with headwater-, as those do that come with "
             "Headwater, found headwater-schedule (clock_e.order)",

@@ -284,7 +284,7 @@ REFUSED = {
     "create for a parent once more": (
         a_run(parent=PARENT), StartRun("1", PARENT), "INSTANCE_ID_ALREADY_EXISTS",
     ),
-    "create with too much": (None, StartRun("x" * 2**21), "WORKFLOW_PARAMS_INVALID"),
+    "create with too much": (None, StartRun("x" * 2**21), "INVALID_PARAMS"),
     "pause what is not there": (None, PauseRun(), "INSTANCE_NOT_FOUND"),
     "pause what is over": (a_run(_COMPLETE), PauseRun(), "INSTANCE_TERMINAL"),
     "pause what is paused": (a_run(_PAUSED), PauseRun(), "ALREADY_PAUSED"),
@@ -338,7 +338,7 @@ REFUSED = {
         None, SendEvent("e", "", "1", start="1"), "INVALID_EVENT_TYPE",
     ),
     "an event that would create its instance with too much": (
-        None, SendEvent("e", "line", "1", start="x" * 2**21), "WORKFLOW_PARAMS_INVALID",
+        None, SendEvent("e", "line", "1", start="x" * 2**21), "INVALID_PARAMS",
     ),
     "retry what is not there": (None, RetryRun(), "INSTANCE_NOT_FOUND"),
     "retry what runs": (a_run(), RetryRun(), "INSTANCE_NOT_ERRORED"),
