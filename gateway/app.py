@@ -32,6 +32,7 @@ from headwater.gateway.http.pages import SECURITY_HEADERS, Home
 from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays, Wipes
 from headwater.gateway.http.problems import HANDLERS, MEDIA_TYPE, Problem, document
+from headwater.gateway.http.prunes import prune_routes
 from headwater.gateway.http.reads import read_routes
 from headwater.gateway.http.rebuilds import rebuild_routes
 from headwater.gateway.http.refusals import Refusals
@@ -221,6 +222,7 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     more: list[HTTPRouteHandler] = [] if wiping is None else wipe_routes(reader, wiping)
     if workflows is not None:
         more += rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id)
+        more += prune_routes(reader, workflows, clock)
         more += replay_routes(
             reader,
             commands=workflows.commands,

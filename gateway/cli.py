@@ -325,7 +325,13 @@ async def _project(settings: "Settings") -> None:
         membership.start()
         rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
         try:
-            await run_projector(cluster=cluster, dsn=dsn_of(settings), clock=now_ms, stop=stop)
+            await run_projector(
+                cluster=cluster,
+                dsn=dsn_of(settings),
+                clock=now_ms,
+                stop=stop,
+                retention=settings.kept,
+            )
         finally:
             stop.set()
             await rebuilding

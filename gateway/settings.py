@@ -37,6 +37,7 @@ from headwater.gateway.providers import provider_names
 from headwater.gateway.redaction import redacted
 from headwater.gateway.terra_settings import TerraSettings
 from headwater.gateway.user_settings import UserSettings
+from headwater.gateway.workflow_settings import WorkflowSettings
 
 __all__ = [
     "DEVELOPMENT_SECRETS",
@@ -78,6 +79,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "not_servers": "host:port, several separated by commas",
     "bool_parsing": "true or false",
     "not_bucket": "a folder, or s3://bucket and perhaps a prefix",
+    "not_retention": "durations separated by commas, each workflow once, such as order=90 days, "
+    "report=never, 30 days",
     "not_here": "http:// and a loopback address",
     "not_apps": "apps separated by commas, each once; headwater, which is always served, alone",
 }
@@ -140,7 +143,7 @@ class Described(NamedTuple):
     meaning: str
 
 
-class Settings(KafkaSettings, TerraSettings, UserSettings):
+class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings):
     """All settings; every field says what it means and in which unit."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=None, frozen=True, extra="forbid")
@@ -264,13 +267,6 @@ class Settings(KafkaSettings, TerraSettings, UserSettings):
         default="",
         description="File of rules, in TOML, by which deliveries start and signal the workflows of "
         "the app; empty has none. Workers of both kinds read it when they start.",
-    )
-    max_steps: int = Field(
-        default=1_024,
-        ge=1,
-        le=1_000_000,
-        description="How many entries a run may have; sleeps and forgotten iterations do not count."
-        " Every one is kept in memory, and read again at a replay.",
     )
     member: str = Field(
         default="",

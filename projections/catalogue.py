@@ -6,31 +6,33 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from headwater.processors.runs.retention import FOR_EVER, Retention
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.graphs.plan import GRAPHS
 from headwater.projections.postgres.making_tables import make_tables
 from headwater.projections.projector.projector import Cluster, Projector
 from headwater.projections.projector.store import Store
-from headwater.projections.workflows.plan import WORKFLOWS
+from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.errors import StoreUnavailable
 
 _RETRY_S: Final = 1.0
 
-__all__ = ["PROJECTIONS", "run_projector"]
-
-PROJECTIONS: Final = (DELIVERIES, WORKFLOWS, GRAPHS)
+__all__ = ["run_projector"]
 
 
-async def run_projector(
+async def run_projector(  # noqa: PLR0913 (all that it joins)
     *,
     cluster: Cluster,
     dsn: str,
     clock: Callable[[], int],
     stop: asyncio.Event,
+    retention: Retention = FOR_EVER,
     log: logging.Logger | None = None,
     on_batch: Callable[[Projector], None] | None = None,
 ) -> None:
     """Runs every projection, side by side, until `stop` is set.
+
+    Shape:  retention is of instances of workflows.
 
     Units:  the clock gives Unix milliseconds.
     Errors: LogTruncated; TableUnfit.
@@ -48,7 +50,7 @@ async def run_projector(
                 projection=projection,
             ).run(stop)
         )
-        for projection in PROJECTIONS
+        for projection in (DELIVERIES, workflows_kept(retention), GRAPHS)
     ]
     try:
         await asyncio.gather(*running)

@@ -143,6 +143,9 @@ class InstanceMeta(Answer, frozen=True, kw_only=True):
     updated_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    retention_until: Annotated[
+        datetime | None, _means("From then on a prune removes it; never, without.")
+    ] = None
     current_step: CurrentStep | None = None
     current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
     parent: Parent | None = None

@@ -20,6 +20,7 @@ from headwater.gateway.commands.instance_words import (
 )
 from headwater.gateway.commands.options import examples
 from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.prune import prune
 from headwater.gateway.commands.token_words import TOKEN_COLUMNS, TOKEN_STYLES, token_rows
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
@@ -198,5 +199,5 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 
 
 instances.add_command(show_logs)
-for _command in (*CHANGES, *LOOKS):
+for _command in (*CHANGES, *LOOKS, prune):
     instances.add_command(_command)

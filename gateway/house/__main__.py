@@ -6,6 +6,7 @@ A worker starts it, as it starts the hosts of other apps, and gives it the setti
 from collections.abc import Sequence
 
 from headwater.gateway.house.forget_workflow import ForgetWorkflow
+from headwater.gateway.house.prune_workflow import PruneWorkflow
 from headwater.gateway.house.replay_workflow import ReplayWorkflow
 from headwater.gateway.house.terra_workflows import TerraWorkflows
 from headwater.gateway.house.world import World
@@ -21,7 +22,7 @@ def _house(schedules: Sequence[str]) -> App:
     world = World(load_settings())
     terra = TerraWorkflows(world, now_ms)
     names = [*schedules, *(each.declared.schedule for each in terra.schedules)]
-    others = (ReplayWorkflow(world).workflow, ForgetWorkflow(world).workflow)
+    others = tuple(kind(world).workflow for kind in (ReplayWorkflow, ForgetWorkflow, PruneWorkflow))
     workflows = {each.name: each for each in (*terra.workflows, *others)}
     return App({**house_workflows(names), **workflows}, terra.schedules)
 

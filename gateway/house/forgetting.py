@@ -1,9 +1,12 @@
-"""Forgetting instances about a user: Postgres says which there are, their owners delete them."""
+"""Forgetting instances: Postgres says which there are, their owners delete them.
+
+Those about a user who was wiped, whatever they do; and those that are past their retention.
+"""
 
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
@@ -19,6 +22,7 @@ from headwater.projections.workflows.about_users import (
     next_offsets,
     wiped_partitions,
 )
+from headwater.projections.workflows.expired import Expired, Expiry, Kept, expired
 from headwater.projections.workflows.history import PROJECTION
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Command, DeleteInstance, TerminateRun
@@ -86,6 +90,16 @@ class Forgetting:
             await asyncio.sleep(_LOOK_EVERY_S)
         return len(deleted)
 
+    async def expired(self, asked: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+        """Instances that are past their retention, behind a place."""
+        return await expired(self._reader, asked, after, limit)
+
+    async def delete_unchanged(self, page: Sequence[Expired]) -> int:
+        """Deletes those to which nothing has happened since Postgres knew them; how many."""
+        await self._connect()
+        outcomes = await self._client.send_many([_unchanged(each) for each in page])
+        return sum(not outcome.code for outcome in outcomes)
+
     async def erase(self) -> int:
         """Has Kafka forget what the history has of deleted instances."""
         return await erase_deleted(self._cluster, self._appender)
@@ -131,6 +145,11 @@ async def _reached(ends: _Reached, asked: Callable[[], Awaitable[_Reached]]) -> 
 def _end_of(each: About) -> Addressed:
     command: Command = DeleteInstance() if each.ended else TerminateRun("its user was wiped")
     return Addressed(each.workflow, each.instance_id, command)
+
+
+def _unchanged(each: Expired) -> Addressed:
+    since_ms = round(each.updated_at.timestamp() * 1_000)
+    return Addressed(each.workflow, each.instance_id, DeleteInstance(since_ms))
 
 
 def _moment(at_ms: int) -> datetime:

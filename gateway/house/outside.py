@@ -6,6 +6,7 @@ from typing import Protocol
 
 from headwater.processors.wipes import ForgetParams
 from headwater.projections.deliveries.replaying import Matched, Place, Selection
+from headwater.projections.workflows.expired import Expired, Expiry, Kept
 from headwater.schemas.providers.headwater import Fact
 
 
@@ -77,6 +78,29 @@ class Forgets(Protocol):
     """What forgetting them needs."""
 
     async def forgetting(self) -> ForgetsInstances:
+        """The instances."""
+
+
+class PrunesInstances(Protocol):
+    """The instances that are kept no longer.
+
+    Errors: StoreUnavailable, BrokerUnavailable, OutcomeUnknown, Overloaded.
+    """
+
+    async def expired(self, asked: Expiry, after: Kept, limit: int) -> Sequence[Expired]:
+        """Those that are past their retention, behind a place."""
+
+    async def delete_unchanged(self, page: Sequence[Expired]) -> int:
+        """Deletes those to which nothing has happened since Postgres knew them; how many."""
+
+    async def erase(self) -> int:
+        """Has the log forget those that are deleted; returns how many records."""
+
+
+class Prunes(Protocol):
+    """What pruning needs."""
+
+    async def pruning(self) -> PrunesInstances:
         """The instances."""
 
 

@@ -114,8 +114,7 @@ def replay_routes(
             user_id=selection.user_id,
             rate=data.rate or 0,
         )
-        await _start(commands, replay_id, params)
-        await _seen(workflows, replay_id)
+        await started(commands, workflows, REPLAY, replay_id, params)
         return Response(_state(replay_id, "running", params, Progress()), status_code=202)
 
     @get(
@@ -139,24 +138,36 @@ def replay_routes(
     return [replay, look]
 
 
-async def _start(commands: Commands, replay_id: str, params: ReplayParams) -> None:
+async def started(
+    commands: Commands,
+    workflows: Workflows,
+    workflow: str,
+    instance_id: str,
+    params: msgspec.Struct,
+) -> None:
+    """Starts one of the house's own workflows, and waits, not for long, until it can be looked at.
+
+    Errors: Problem.
+    """
+    await _start(commands, workflow, instance_id, params)
+    for _ in range(_LOOKS):
+        if await workflows.instance(workflow, instance_id) is not None:
+            return
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _start(
+    commands: Commands, workflow: str, instance_id: str, params: msgspec.Struct
+) -> None:
     if not commands.ready:
         raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
     start = StartRun(msgspec.json.encode(params).decode())
     try:
-        await commands.send_many([Addressed(REPLAY, replay_id, start)])
+        await commands.send_many([Addressed(workflow, instance_id, start)])
     except OutcomeUnknown:
         return  # It is in the log: a worker that serves the house's workflows begins it.
     except BrokerUnavailable as error:
         raise Problem("broker_unavailable", error.message) from error
-
-
-async def _seen(workflows: Workflows, replay_id: str) -> None:
-    """Waits, not for long, until a replay can be looked at."""
-    for _ in range(_LOOKS):
-        if await workflows.instance(REPLAY, replay_id) is not None:
-            return
-        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def _selection(order: ReplayOrder, now_ms: int) -> Selection:

@@ -20,6 +20,7 @@ from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import Rebuild, find
 from headwater.projections.rebuilds.work import RebuildWork
 from headwater.projections.workflows.history import PROJECTION as WORKFLOWS
+from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.installed_tables import TABLE_BY_NAME
 
@@ -54,7 +55,8 @@ async def _carry_out(settings: Settings, found: Rebuild, work: RebuildWork) -> N
     if table is not None:
         made = TableRebuild(settings, table, found, work)
     elif found.projection == WORKFLOWS:
-        made = WorkflowRebuild(cluster_of(settings), dsn_of(settings), found, work)
+        projection = workflows_kept(settings.kept)
+        made = WorkflowRebuild(cluster_of(settings), dsn_of(settings), found, work, projection)
     else:
         expected = f"expected a table of ours or {WORKFLOWS}"
         await work.ended("failed", f"{expected}, found {found.projection}")

@@ -36,6 +36,10 @@ create index workflow_instance_newest
     on workflow_instance (workflow_name, created_at, instance_id);
 create index workflow_instance_status
     on workflow_instance (workflow_name, status, created_at, instance_id);
+-- Of instances that are kept for ever, which is all of them by default, it has none.
+create index workflow_instance_retention
+    on workflow_instance (retention_until, workflow_name, instance_id)
+    where retention_until is not null;
 
 create index workflow_instance_labels on workflow_instance using gin (labels jsonb_path_ops);
 
@@ -62,7 +66,8 @@ comment on column workflow_instance.updated_at is 'When the last event of it hap
 comment on column workflow_instance.started_at is
     'When the current run began; of a retry, when the run began that it goes on with.';
 comment on column workflow_instance.completed_at is 'When the current run ended, however.';
-comment on column workflow_instance.retention_until is 'Null: kept for ever.';
+comment on column workflow_instance.retention_until is
+    'When the run had ended and may be removed by a prune; null: kept for ever.';
 comment on column workflow_instance.partition is
     'Position of the last record that was applied: partition of workflow-history.';
 comment on column workflow_instance.run_offset is 'Offset of the record that began the current run.';

@@ -12,13 +12,17 @@ set status = case
     completed_at = case
         when r.ended then to_timestamp(r.completed_at_ms / 1000) else i.completed_at
     end,
+    retention_until = case
+        when r.ended then to_timestamp(r.retention_until_ms / 1000) else i.retention_until
+    end,
     updated_at = to_timestamp(r.updated_at_ms / 1000),
     partition = r.partition,
     "offset" = r."offset"
 from json_to_recordset(%(rows)s::json) as r (
     workflow_name text, instance_id text, run_number integer, status text, forced boolean,
     ended boolean, output text, error_name text, error_message text, error_detail text,
-    completed_at_ms double precision, updated_at_ms double precision, partition integer,
+    completed_at_ms double precision, retention_until_ms double precision,
+    updated_at_ms double precision, partition integer,
     "offset" bigint
 )
 where i.workflow_name = r.workflow_name

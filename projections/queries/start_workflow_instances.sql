@@ -5,7 +5,8 @@ with started as materialized (
         workflow_name text, instance_id text, run_number integer, status text, params text,
         output text, error_name text, error_message text, error_detail text,
         parent_workflow_name text, parent_instance_id text, parent_run_number integer,
-        parent_step_key text, labels jsonb, started_at_ms double precision, completed_at_ms double precision,
+        parent_step_key text, labels jsonb, started_at_ms double precision,
+        completed_at_ms double precision, retention_until_ms double precision,
         updated_at_ms double precision, partition integer, run_offset bigint, "offset" bigint,
         retries boolean
     )
@@ -31,7 +32,7 @@ superseded as (
 insert into workflow_instance (
     workflow_name, instance_id, run_number, status, params, output, error_name, error_message,
     error_detail, parent_workflow_name, parent_instance_id, parent_run_number, parent_step_key,
-    labels, created_at, updated_at, started_at, completed_at, partition, run_offset,
+    labels, created_at, updated_at, started_at, completed_at, retention_until, partition, run_offset,
     "offset"
 )
 select
@@ -47,7 +48,7 @@ select
         ) end,
         to_timestamp(r.started_at_ms / 1000)
     ),
-    to_timestamp(r.completed_at_ms / 1000), r.partition, r.run_offset, r."offset"
+    to_timestamp(r.completed_at_ms / 1000), to_timestamp(r.retention_until_ms / 1000), r.partition, r.run_offset, r."offset"
 from started r
 on conflict (workflow_name, instance_id) do update set
     run_number = excluded.run_number,
@@ -65,6 +66,7 @@ on conflict (workflow_name, instance_id) do update set
     updated_at = excluded.updated_at,
     started_at = excluded.started_at,
     completed_at = excluded.completed_at,
+    retention_until = excluded.retention_until,
     partition = excluded.partition,
     run_offset = excluded.run_offset,
     "offset" = excluded."offset"

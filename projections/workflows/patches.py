@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from headwater.processors.runs.retention import FOR_EVER, Retention
 from headwater.projections.postgres.statements import OF_INSTANCES
 from headwater.projections.projector.plan import Work, works
 from headwater.projections.workflows.rows import (
@@ -37,6 +38,7 @@ from headwater.projections.workflows.rows import (
     Trim,
 )
 from headwater.projections.workflows.token_rows import TokenChange, TokenRow
+from headwater.schemas.history import Failure, Json
 
 __all__ = ["EventContext", "Patches"]
 
@@ -111,7 +113,8 @@ class _Stage:
 class Patches:
     """The patches of one batch, collected event by event."""
 
-    def __init__(self) -> None:
+    def __init__(self, retention: Retention = FOR_EVER) -> None:
+        self._retention = retention
         #: Run after run of each instance; only the last still changes.
         self._instances: dict[_Key, list[_Instance]] = {}
         self._stages: list[_Stage] = [_Stage()]
@@ -177,6 +180,11 @@ class Patches:
         )
         runs.append(change)
         return change
+
+    def end(self, context: EventContext, output: Json | None, failure: Failure | None) -> None:
+        """The instance's run is over."""
+        kept_until_ms = self._retention.until_ms(context.workflow_name, context.at_ms)
+        self.instance(context).end(output, failure, context.at_ms, kept_until_ms)
 
     # --- steps --------------------------------------------------------------------------------
 

@@ -8,10 +8,13 @@ Rejections are for the writer of the log alone and lead to no row; nor does `ste
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from headwater.processors.runs.retention import FOR_EVER, Retention
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.projections.projector.plan import Plan, works
 from headwater.projections.projector.projection import Projection
@@ -66,7 +69,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
-__all__ = ["WORKFLOWS", "plan_history"]
+__all__ = ["WORKFLOWS", "plan_history", "workflows_kept"]
 
 #: Kinds that wait for something outside the code; the others wait for what lies beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
@@ -76,9 +79,9 @@ _APART: Final = frozenset({RunStarted, PartitionClaimed, CommandRejected, Instan
 _UNNUMBERED: Final = frozenset({PostsSent, PartitionClaimed, CommandRejected, InstanceDeleted})
 
 
-def plan_history(records: Iterable[LogRecord]) -> Plan:
+def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) -> Plan:
     """Plans records of `workflow-history`, as `read_history` gives them."""
-    patches = Patches()
+    patches = Patches(retention)
     refused: list[SqlRow] = []
     for record in records:
         assert isinstance(record, HistoryRecord), "read_history comes first"  # noqa: S101
@@ -166,7 +169,7 @@ def _retry(context: EventContext, event: RunStarted, kept: tuple[str, ...]) -> R
 
 
 def _run_terminated(patches: Patches, context: EventContext, _: RunTerminated) -> None:
-    patches.instance(context).end(None, None, context.at_ms)
+    patches.end(context, None, None)
 
 
 def _instance_deleted(patches: Patches, context: EventContext, _: InstanceDeleted) -> None:
@@ -174,11 +177,11 @@ def _instance_deleted(patches: Patches, context: EventContext, _: InstanceDelete
 
 
 def _run_completed(patches: Patches, context: EventContext, event: RunCompleted) -> None:
-    patches.instance(context).end(event.output, None, context.at_ms)
+    patches.end(context, event.output, None)
 
 
 def _run_errored(patches: Patches, context: EventContext, event: RunErrored) -> None:
-    patches.instance(context).end(None, event.failure, context.at_ms)
+    patches.end(context, None, event.failure)
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -392,3 +395,8 @@ WORKFLOWS: Final = Projection(
     read=read_history,
     plan=plan_history,
 )
+
+
+def workflows_kept(retention: Retention) -> Projection:
+    """The projection, where rows say until when an instance is kept."""
+    return replace(WORKFLOWS, plan=partial(plan_history, retention=retention))

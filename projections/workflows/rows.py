@@ -69,6 +69,7 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     error_message: str | None = None
     error_detail: Json | None = None
     completed_at_ms: int | None = None
+    retention_until_ms: int | None = None
     updated_at_ms: int
     partition: int
     offset: int
@@ -85,11 +86,13 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             status = _LEADS_TO[event]
             self.status, self.forced = status or RunStatus.ACTIVE, status is not None
 
-    def end(self, output: Json | None, failure: Failure | None, at_ms: int) -> None:
-        """Ends the run."""
+    def end(
+        self, output: Json | None, failure: Failure | None, at_ms: int, kept_until_ms: int | None
+    ) -> None:
+        """Ends the run; without a time the instance is kept for ever."""
         self.output = output
         self.error_name, self.error_message, self.error_detail = parts_of(failure)
-        self.completed_at_ms = at_ms
+        self.completed_at_ms, self.retention_until_ms = at_ms, kept_until_ms
 
 
 class InstanceRow(_Run, kw_only=True, omit_defaults=True, gc=False):
@@ -123,9 +126,11 @@ class InstanceChange(_Run, kw_only=True, omit_defaults=True, gc=False):
     ended: bool = False
 
     @override
-    def end(self, output: Json | None, failure: Failure | None, at_ms: int) -> None:
-        """Ends the run."""
-        super().end(output, failure, at_ms)
+    def end(
+        self, output: Json | None, failure: Failure | None, at_ms: int, kept_until_ms: int | None
+    ) -> None:
+        """Ends the run; without a time the instance is kept for ever."""
+        super().end(output, failure, at_ms, kept_until_ms)
         self.ended = True
 
 

@@ -78,6 +78,9 @@ class TerminateRun(Tagged, frozen=True):
 class DeleteInstance(Tagged, frozen=True):
     """Forget an instance that has ended, with all of its runs; one that is not there is none."""
 
+    #: Only if nothing has happened to it after this time, Unix milliseconds; null whatever has.
+    unchanged_since_ms: int | None = None
+
 
 class RestartRun(Tagged, frozen=True):
     """Begin a new run of the same instance."""

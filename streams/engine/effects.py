@@ -63,9 +63,14 @@ def unknown_workflow(name: str, known: Collection[str]) -> Rejection:
     return Rejection(WORKFLOW_NOT_FOUND, bounded(fault))
 
 
-def not_ended(run: Run) -> Rejection:
-    """The refusal to delete an instance that has not ended, or still tells others that it has."""
+def not_deleted(run: Run, since_ms: int | None) -> Rejection:
+    """The refusal to delete an instance that has not ended, or still tells others that it has.
+
+    Shape:  with a time, also one to which something has happened since.
+    """
     fault = f"expected an instance that has ended and told all who wait for it, found {run.status}"
+    if since_ms is not None and run.updated_at_ms > since_ms:
+        fault += f", changed at {run.updated_at_ms}, after {since_ms} (Unix milliseconds)"
     return Rejection(INSTANCE_NOT_ENDED, fault)
 
 

@@ -63,9 +63,14 @@ class LiveInstance:
             return False
         return run.ended or run.status is not RunStatus.ACTIVE
 
-    def may_be_deleted(self) -> bool:
-        """Whether nothing is left for it to do, and nobody has to hear of it."""
-        return self.run.ended and not self.run.unsent and not self.attempts
+    def may_be_deleted(self, since_ms: int | None) -> bool:
+        """Whether nothing is left for it to do, and nobody has to hear of it.
+
+        Shape:  with a time, nothing has happened to it since, either.
+        """
+        run = self.run
+        is_over = run.ended and not run.unsent and not self.attempts
+        return is_over and (since_ms is None or run.updated_at_ms <= since_ms)
 
     def stored(self, position: int) -> StoredState:
         """Its bytes, as of an offset in the history.

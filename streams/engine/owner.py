@@ -61,7 +61,7 @@ from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import Batch, Queued, not_ended
+from headwater.streams.engine.effects import Batch, Queued, not_deleted
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
@@ -148,7 +148,7 @@ class Owner:
         self.claims.cause = offset
         live = self.instances.find(instance_key(sent.workflow, sent.instance_id))
         if isinstance(sent.command, DeleteInstance):
-            self._delete(offset, sent, live, now_ms)
+            self._delete(offset, sent, sent.command.unchanged_since_ms, live, now_ms)
             return
         decision = self._decider.decide(live, sent, now_ms)
         if isinstance(decision, Rejection):
@@ -173,11 +173,19 @@ class Owner:
             self._staging.effect(notice)
 
     def _delete(
-        self, offset: int, sent: CommandSent, live: LiveInstance | None, now_ms: int
+        self,
+        offset: int,
+        sent: CommandSent,
+        since_ms: int | None,
+        live: LiveInstance | None,
+        now_ms: int,
     ) -> None:
-        """Forgets an instance, if others have all that it had to tell them."""
-        if live is not None and not live.may_be_deleted():
-            self._reject(offset, sent, not_ended(live.run), live, now_ms)
+        """Forgets an instance, if others have all that it had to tell them.
+
+        Shape:  with a time, only one to which nothing has happened since.
+        """
+        if live is not None and not live.may_be_deleted(since_ms):
+            self._reject(offset, sent, not_deleted(live.run, since_ms), live, now_ms)
             return
         # Of an instance that is not there the log keeps no name: it may have been forgotten.
         workflow, instance_id = (sent.workflow, sent.instance_id) if live else ("", "")

@@ -19,7 +19,12 @@ RUNNER = ("worker2", "--app", "headwater")
 
 @pytest.fixture
 def house(tmp_path: Path, fresh_database: str) -> Iterator[House]:
-    house = House(tmp_path, fresh_database, HEADWATER_PARK_FOR_S="600")
+    house = House(
+        tmp_path,
+        fresh_database,
+        HEADWATER_PARK_FOR_S="600",
+        HEADWATER_RETENTION="headwater-replay=1 ms, 1 day",
+    )
     with opened(house) as opened_house:
         opened_house.start(*RUNNER)
         yield opened_house
@@ -76,3 +81,29 @@ def test_a_replay_of_everything_changes_no_row_and_goes_on_after_a_kill(house: H
     trace = ask(house, f"/admin/deliveries/{event_id}")["delivery"]["journeys"][-1]
     assert trace["replay"] == begun["id"]
     assert f"replay {begun['id']}" in [hop["detail"] for hop in trace["hops"]]
+    prunes_what_is_past_its_retention(house, begun["id"])
+
+
+def prunes_what_is_past_its_retention(house: House, replay_id: str) -> None:
+    past = ask(house, "/admin/prunes", {"dry_run": True})
+    assert (past["state"], past["by_workflow"]) == ("dry_run", {"headwater-replay": 1})
+    begun = ask(house, "/admin/prunes", {})
+    path = f"/admin/prunes/{begun['id']}"
+    house.wait(lambda: ask(house, path)["state"] == "done", "the prune to end")
+    done = ask(house, path)
+    assert (done["matched"], done["deleted"], done["kept"]) == (1, 1, 0)
+    assert done["records"] > 0
+    house.wait(lambda: not rows_of(house, replay_id), "the rows to go")
+    assert rows_of(house, begun["id"]) > 0
+    assert ask(house, "/admin/prunes", {"dry_run": True})["matched"] == 0
+
+
+def rows_of(house: House, instance_id: str) -> int:
+    with psycopg.connect(house.dsn) as connection:
+        tables = ("workflow_instance", "workflow_step", "workflow_log", "workflow_event")
+        query = " + ".join(
+            f"(select count(*) from {table} where instance_id = %(id)s)"  # noqa: S608
+            for table in tables
+        )
+        (count,) = connection.execute(f"select {query}", {"id": instance_id}).fetchone() or (0,)
+        return int(count)

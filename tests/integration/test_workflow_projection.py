@@ -20,7 +20,7 @@ from psycopg.rows import dict_row
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
-from headwater.projections.workflows.plan import WORKFLOWS
+from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.history import (
     Child,
     CommandRejected,
@@ -69,7 +69,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 from tests.unit.projections.histories import START_MS, Cutter, Log
-from tests.unit.projections.workflow_fold import Fold, Row
+from tests.unit.projections.workflow_fold import RETENTION, Fold, Row
 
 NOW_MS = START_MS + 86_400_000
 TABLES = {
@@ -119,7 +119,7 @@ class Projecting:
         self.log = log
         self.places = [(WORKFLOW_HISTORY, number) for number in range(len(log.partitions))]
         self.cutter = Cutter(log)
-        self.store = Store(dsn, projection=WORKFLOWS, clock=lambda: NOW_MS)
+        self.store = Store(dsn, projection=workflows_kept(RETENTION), clock=lambda: NOW_MS)
         self.refused = 0
 
     async def seek(self) -> None:

@@ -13,7 +13,7 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.projection import Projection
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
-from headwater.projections.workflows.plan import WORKFLOWS
+from headwater.projections.workflows.plan import workflows_kept
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.history import (
     EntryCompleted,
@@ -31,10 +31,13 @@ from headwater.schemas.statuses import EntryKind
 from headwater.streams.kafka.cluster import Cluster
 from tests.integration.test_workflow_projection import NOW_MS, rows_of
 from tests.unit.projections.histories import START_MS, Log
+from tests.unit.projections.workflow_fold import RETENTION
 
 PATIENCE_S = 120.0
 #: A topic of its own: the broker is that of all tests.
-PROJECTION = dataclasses.replace(WORKFLOWS, topics=("projected-history",), group="projected")
+PROJECTION = dataclasses.replace(
+    workflows_kept(RETENTION), topics=("projected-history",), group="projected"
+)
 PARTITIONS = 2
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from headwater.processors.runs.claims import Claims
 from headwater.projections.projector.plan import Batch, Span
-from headwater.projections.workflows.plan import WORKFLOWS
+from headwater.projections.workflows.plan import WORKFLOWS, plan_history
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -19,7 +19,7 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.topics import WORKFLOW_HISTORY
-from tests.unit.projections.workflow_fold import Fold
+from tests.unit.projections.workflow_fold import RETENTION, Fold
 
 START_MS = 1_767_225_600_000
 WORKFLOW = "order"
@@ -159,4 +159,6 @@ class Cutter:
             held = self.claims[partition]
             claims[place] = Claims(held.epoch, held.cause)
             self.reading[partition] += len(found)
-        return Batch(records=records, spans=spans, plan=WORKFLOWS.plan(records), claims=claims)
+        return Batch(
+            records=records, spans=spans, plan=plan_history(records, RETENTION), claims=claims
+        )

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.retention import read_retention
 from headwater.projections.postgres.statements import OF_INSTANCES
 from headwater.projections.projector.plan import Plan
-from headwater.projections.workflows.plan import WORKFLOWS
+from headwater.projections.workflows.plan import WORKFLOWS, workflows_kept
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
     Child,
@@ -528,6 +529,23 @@ def test_what_cannot_be_read_is_kept_and_the_rest_goes_on(bad: bytes, said: str)
     assert (error["topic"], error["offset"]) == ("workflow-history", 1)
     assert said in str(error["error"])
     assert len(rows(plan, "workflow_step")) == 1
+
+
+@pytest.mark.parametrize("end", [RunCompleted("1"), RunErrored(FAILURE), RunTerminated("why")])
+@pytest.mark.parametrize(
+    ("retention", "kept_ms"),
+    [("", None), ("3 s", 3_000), (f"{WORKFLOW}=1 day, 3 s", 86_400_000), ("another=1 s", None)],
+)
+def test_a_run_that_has_ended_says_until_when_its_instance_is_kept(
+    end: LogEvent, retention: str, kept_ms: int | None
+):
+    projection = workflows_kept(read_retention(retention))
+    log = Log()
+    log.claim()
+    log.write("x", STARTED, end).write("y", STARTED).write("y", end)
+    plan = projection.plan(projection.read(log.records(), Claims()))
+    found = [row for row in rows(plan, "workflow_instance") if row["instance_id"] == "x"]
+    assert [row.get("retention_until_ms") for row in found] == [kept_ms and AT_MS + kept_ms]
 
 
 def test_an_instance_that_is_deleted_leaves_no_patch_of_before():

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headwater.processors.runs.claims import Claims
+from headwater.processors.runs.retention import Retention
 from headwater.schemas.history import (
     CommandRejected,
     EntriesCancelled,
@@ -48,6 +49,9 @@ Key = tuple[object, ...]
 
 WAITS = ("sleep", "wait_for_event", "child")
 NEVER_RUN = ("labels", "created_at", "retention_until")
+#: How long the instances of these tests are kept once they have ended.
+KEPT_MS = 86_400_000
+RETENTION = Retention(of_others=KEPT_MS)
 
 
 class Fold:
@@ -227,6 +231,7 @@ class Telling:
         self, instance: Row, status: str, output: str | None, failure: Failure | None
     ) -> None:
         instance.update(status=status, output=output, completed_at=self.at, **error(failure))
+        instance["retention_until"] = self.at + KEPT_MS
 
     def step(self, event: object) -> None:
         match event:

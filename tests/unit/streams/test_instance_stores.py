@@ -312,6 +312,24 @@ def test_what_has_not_ended_is_not_deleted_and_what_is_not_there_is_named_nowher
     assert (unknown.workflow, unknown.instance_id) == ("", "")
 
 
+def test_an_instance_to_which_something_has_happened_since_is_not_deleted():
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.tell(StartRun("1"), *KEYS[:2])
+    first.tell(TerminateRun("done"), *KEYS[:2])
+    ended_at_ms = 0
+    first.tell(DeleteInstance(unchanged_since_ms=ended_at_ms - 1), KEYS[0])
+    first.tell(DeleteInstance(unchanged_since_ms=ended_at_ms), KEYS[1])
+    refused, deleted = log.history[-2:]
+    assert isinstance(refused.events[0], CommandRejected)
+    assert refused.events[0].message == (
+        "expected an instance that has ended and told all who wait for it, found terminated, "
+        "changed at 0, after -1 (Unix milliseconds)"
+    )
+    assert deleted.events == (InstanceDeleted(),)
+    assert first.ended() == {KEYS[0]}
+
+
 @pytest.mark.parametrize("snapshot", [None, "of another form"])
 def test_snapshots_that_nobody_can_read_are_no_reason_to_keep_the_others(
     tmp_path: Path, snapshot: str | None
