@@ -18,9 +18,9 @@ from headwater.gateway.commands.instance_words import (
     step_rows,
     summary_rows,
 )
+from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import examples
 from headwater.gateway.commands.output import print_rows, say
-from headwater.gateway.commands.prune import prune
 from headwater.gateway.commands.token_words import TOKEN_COLUMNS, TOKEN_STYLES, token_rows
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
@@ -44,6 +44,7 @@ _PAGE_MAX: Final = 100
 
 
 @click.group(
+    cls=OnDemandGroup,
     epilog=examples(
         "headwater instances list -w order --status errored",
         "headwater instances get order/order-1             where it stands",
@@ -199,5 +200,12 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 
 
 instances.add_command(show_logs)
-for _command in (*CHANGES, *LOOKS, prune):
+instances.add_command(
+    OnDemand(
+        "prune",
+        "headwater.gateway.commands.prune:prune",
+        "Remove instances that are past their retention, from rows, snapshots, stores and the log.",
+    )
+)
+for _command in (*CHANGES, *LOOKS):
     instances.add_command(_command)
