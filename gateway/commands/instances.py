@@ -55,7 +55,7 @@ _PAGE_MAX: Final = 100
         "headwater instances retry order/order-1           go on after an error",
         "headwater instances explain review/review-1       why a graph waits",
     )
-    + ENVIRONMENT
+    + ENVIRONMENT,
 )
 def instances() -> None:
     """Look at instances of workflows, create, steer and signal them.
