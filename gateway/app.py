@@ -222,14 +222,14 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     more: list[HTTPRouteHandler] = [] if wiping is None else wipe_routes(reader, wiping)
     if workflows is not None:
         more += rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id)
-        more += prune_routes(reader, workflows, clock)
-        more += replay_routes(
-            reader,
-            commands=workflows.commands,
-            workflows=workflows.workflows,
-            new_id=workflows.new_id,
-            clock=clock,
-        )
+        for routes in (replay_routes, prune_routes):
+            more += routes(
+                reader,
+                commands=workflows.commands,
+                workflows=workflows.workflows,
+                new_id=workflows.new_id,
+                clock=clock,
+            )
     return admin_routes(reader, log, replays, providers_of(sources), key, more)
 
 

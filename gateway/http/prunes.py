@@ -13,13 +13,13 @@ from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.replays import started
 from headwater.gateway.prune_instances import ERASE, PAGE, PRUNE, Pruned, PruneParams
-from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.expired import Expiry, expired_counts
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance
 from headwater.schemas.statuses import RunStatus
+from headwater.streams.workflows.client import Commands
 
 #: Entries of a prune that are looked through for the last page.
 _LOOKED_AT: Final = 10
@@ -53,10 +53,14 @@ class PruneState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prune_routes(
-    reader: PooledReader, ports: WorkflowPorts, clock: Callable[[], int]
+    reader: PooledReader,
+    *,
+    commands: Commands,
+    workflows: Workflows,
+    new_id: Callable[[], str],
+    clock: Callable[[], int],
 ) -> list[HTTPRouteHandler]:
     """The routes under /admin/prunes."""
-    workflows = ports.workflows
 
     @post(
         "/prunes",
@@ -76,9 +80,9 @@ def prune_routes(
         if data.dry_run:
             found = PruneState(id=None, state="dry_run", matched=matched, by_workflow=counts)
             return Response(found, status_code=200)
-        prune_id = ports.new_id()
+        prune_id = new_id()
         params = PruneParams(asked=asked, matched=matched)
-        await started(ports.commands, workflows, PRUNE, prune_id, params)
+        await started(commands, workflows, PRUNE, prune_id, params)
         return Response(PruneState(id=prune_id, state="deleting", matched=matched), status_code=202)
 
     @get(
