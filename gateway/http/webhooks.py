@@ -38,8 +38,6 @@ _LOG: Final = logging.getLogger("headwater.gateway")
 _ACCEPTED: Final = "accepted"
 #: The largest size that is told: some senders announce more than any record could hold.
 _SIZE_MAX: Final = 2**53
-#: Refusals that are nobody's fault but ours: nothing is told of them here.
-_OF_OURS: Final = frozenset({"internal_error", "broker_unavailable", "not_yet_readable"})
 
 
 class Accepted(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -136,7 +134,7 @@ class Receiver:
         refusal = answer if isinstance(answer, Refusal) else None
         code = answer.code if isinstance(answer, Refusal) else answer.outcome
         self._metrics.answered(self._source, code)
-        if code == _ACCEPTED or code in _OF_OURS:
+        if code == _ACCEPTED:
             return
         told = RequestAnswered(
             request_id=request_id,

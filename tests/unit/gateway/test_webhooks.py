@@ -238,11 +238,26 @@ def test_a_refusal_has_a_record_and_a_line(
     ) in caplog.messages
 
 
-def test_what_is_nobodys_fault_is_no_refusal(
-    client: TestClient[Any], post: Post, log: MemoryLog, answers: MemoryAnswers
+def test_an_answer_that_is_our_own_fault_has_a_record_too(
+    post: Post, log: MemoryLog, answers: MemoryAnswers
 ) -> None:
+    async def broken(_delivery: object) -> None:
+        raise RuntimeError("secret detail")
+
     log.away = True
     assert post(BODY).status_code == 503
+    log.append = broken
+    assert post(BODY).status_code == 500
+    assert [(told.request_id, told.code) for told in answers.recorded] == [
+        ("request-1", "broker_unavailable"),
+        ("request-2", "internal_error"),
+    ]
+    assert "secret detail" not in answers.recorded[1].detail
+
+
+def test_who_looks_for_a_page_that_is_not_there_is_not_refused(
+    client: TestClient[Any], answers: MemoryAnswers
+) -> None:
     assert client.get("/no-such-page").status_code == 404
     assert not answers.recorded
 
