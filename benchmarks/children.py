@@ -70,7 +70,7 @@ class Child:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            # Faust's spinner leaves control characters in front, even when it is told to be quiet.
+            # Stock Faust's spinner leaves control characters in front.
             _, brace, rest = line.partition(b"{")
             if brace:
                 self._reports.put((time.perf_counter(), json.loads(brace + rest)))

@@ -76,9 +76,8 @@ class Budget:
         """Requests that are being read."""
         return len(self._reading)
 
-    def began(self, hold: "Hold") -> None:
+    def began(self, hold: "Hold", loop: asyncio.AbstractEventLoop) -> None:
         """Takes in a request that is being read, and makes room for it."""
-        loop = asyncio.get_running_loop()
         self._reading[hold] = loop.time()
         hold.share.reads += 1
         if len(self._reading) > self._reads_max:
@@ -163,8 +162,10 @@ class Hold:
 
     def begin(self) -> None:
         """The task at hand begins to read: it is cancelled if the reading is to end."""
-        self._reader = asyncio.current_task()
-        self._budget.began(self)
+        # Asked once, for each time costs a system call.
+        loop = asyncio.get_running_loop()
+        self._reader = asyncio.current_task(loop)
+        self._budget.began(self, loop)
 
     def grow(self, count: int) -> Refusal | None:
         """Holds more bytes; a refusal if it is this one that gives way."""

@@ -475,6 +475,8 @@ def consumer_failure(app: faust.App) -> BaseException | None:
 def run(app: faust.App) -> bool:
     """Runs the app until SIGTERM or SIGINT; tells whether it ended in order."""
     worker = faust.Worker(app, loglevel="WARNING", redirect_stdouts=False, quiet=True)
+    # It would hide the cursor, also of a log, and also of one who asked for quiet.
+    worker.spinner = None
     try:
         worker.execute_from_commandline()
     except SystemExit as end:

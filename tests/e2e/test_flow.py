@@ -371,6 +371,14 @@ def test_a_lab_report_becomes_biomarkers_of_the_upload_that_it_is_of(house: Hous
     expect(house, seen, (True,))
 
 
+def test_a_worker_that_is_stopped_leaves_a_log_that_can_be_read(house: House):
+    expect_outcome(house, post(house, daily(106, 3, 1, known=True)), "processed")
+    house.stop("worker")
+    log = house.log("worker")
+    house.start("worker")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]|Unclosed", log), log
+
+
 def test_a_month_of_some_people_sent_in_any_order_comes_to_what_a_plain_program_says(house: House):
     check_month(house, seed=7, people=8, days=5, name="few", gateways=("gateway", "gateway2"))
 

@@ -1,6 +1,7 @@
 """An agent of the pipeline on a real broker, where partitions and forms change under its hands."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
@@ -259,3 +260,18 @@ def test_what_stays_is_kept_by_a_rebalance_and_what_went_is_forgotten(topics: st
         assert agent.assigned(OWNED) == {PARTITION}
 
     assert play(topics, act).batches == 1
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_offsets_that_many_ask_for_at_once_are_asked_by_one_consumer(topics: str):
+    async def scenario() -> list[dict[str, object]]:
+        complaints: list[dict[str, object]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        offsets = Offsets(Cluster(topics), "watched")
+        await asyncio.gather(*(offsets.ends([TRACES], PARTITION) for _ in range(4)))
+        await offsets.stop()
+        gc.collect()
+        return complaints
+
+    assert asyncio.run(scenario()) == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from headwater.gateway.cli import cli
 from headwater.gateway.commands.on_demand import OnDemand
@@ -19,6 +21,7 @@ from headwater.gateway.commands.work import steps_dsn_of
 from headwater.gateway.settings import load_settings
 
 README = Path(__file__).parents[3] / "README.md"
+GATEWAY = Path(__file__).parents[3] / "gateway"
 
 
 def loaded(command: click.Command) -> click.Command:
@@ -158,10 +161,35 @@ def test_without_a_command_it_explains_itself() -> None:
     assert run.stderr.startswith("Usage: headwater [OPTIONS] COMMAND")
 
 
-def test_a_typing_error_in_a_variable_is_named() -> None:
-    run = headwater("settings", HEADWATER_PROT="9000")
-    assert run.returncode == 0
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("settings",),
+        ("sources",),
+        ("deliveries", "list"),
+        ("workflows", "list"),
+        ("export", "daily_summary", "--format", "csv"),
+    ],
+    ids=" ".join,
+)
+def test_a_typing_error_in_a_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HEADWATER_PROT", "9000")
+    monkeypatch.setenv("HEADWATER_PORT", "1")  # Where nobody listens.
+    monkeypatch.setenv("HEADWATER_POSTGRES", "postgresql://127.0.0.1:1/nothing")
+    run = CliRunner().invoke(cli, command)
     assert "did you mean HEADWATER_PORT?" in run.stderr
+
+
+def test_settings_are_read_where_typing_errors_are_named() -> None:
+    callers = {
+        str(each.relative_to(GATEWAY))
+        for each in GATEWAY.rglob("*.py")
+        if re.search(r"(?<!def )load_settings\(", each.read_text("utf-8"))
+    }
+    # The last two are children of a process that has named them.
+    assert callers == {"commands/options.py", "rebuilding/__main__.py", "house/__main__.py"}
 
 
 def test_progress_that_nobody_reads_stops_nothing() -> None:
