@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from typing_extensions import override
 
+from headwater.processors.graph.mistakes import mistakes
+
 #: Codes of what can be wrong with a definition.
 INVALID_DEFINITION: Final = "INVALID_DEFINITION"
 DUPLICATE_NODE_REF: Final = "DUPLICATE_NODE_REF"
@@ -153,7 +155,7 @@ class DefinitionInvalid(ValueError):
 def read_definition(data: Mapping[str, Any] | bytes | str) -> Definition:
     """Reads a definition: a document, or its JSON.
 
-    Errors: DefinitionInvalid, for the first field that is not what it has to be.
+    Errors: DefinitionInvalid, for all fields that are not what they have to be.
     """
     if isinstance(data, (bytes, str)):
         try:
@@ -162,19 +164,21 @@ def read_definition(data: Mapping[str, Any] | bytes | str) -> Definition:
             problem = Problem(INVALID_DEFINITION, "$", "expected JSON, found it nested too deeply")
             raise DefinitionInvalid([problem]) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DefinitionInvalid([_problem(str(error), "")]) from None
+            problem = Problem(INVALID_DEFINITION, "$", f"expected JSON, found: {error}")
+            raise DefinitionInvalid([problem]) from None
     return read_part(data, Definition)
 
 
 def read_part(data: object, part: type[P], path: str = "") -> P:
     """Reads a part of a definition by itself; paths of what is wrong begin with its path.
 
-    Errors: DefinitionInvalid, for the first field that is not what it has to be.
+    Errors: DefinitionInvalid, for all fields that are not what they have to be.
     """
     try:
         return msgspec.convert(data, part)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise DefinitionInvalid([_problem(str(error), path)]) from None
+    except (msgspec.ValidationError, RecursionError):
+        found = mistakes(data, part, path)
+        raise DefinitionInvalid(Problem(INVALID_DEFINITION, *each) for each in found) from None
 
 
 def to_dict(definition: Definition) -> dict[str, Any]:
@@ -196,10 +200,3 @@ def digest(definition: Definition) -> str:
         allow_nan=False,
     )
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def _problem(message: str, around: str) -> Problem:
-    what, _, where = message.partition(" - at `")
-    path = around + where.rstrip("`").removeprefix("$")
-    lowered = what[:1].lower() + what[1:]
-    return Problem(INVALID_DEFINITION, path.lstrip(".") or "$", lowered)

@@ -238,6 +238,36 @@ def test_all_that_is_wrong_is_told_at_once_and_quotes_the_expressions():
     assert again.problems == caught.value.problems
 
 
+def test_all_that_is_not_of_its_type_is_told_at_once_with_its_path():
+    data = review(timeoutMs="soon", strategi="all")
+    data["nodes"][0] |= {"ref": 1, "inputMapping": {"a": "state.a", "b": 2, "c": None}}
+    data["nodes"][1]["retries"] = {"delay": True}
+    data["transitions"][0]["foreach"] = []
+    data["transitions"][1].pop("toNodeRef")
+    data |= {"inputSchema": "object", "version": 2}
+    with pytest.raises(DefinitionInvalid) as caught:
+        read_definition(data)
+    assert {each.code for each in caught.value.problems} == {"INVALID_DEFINITION"}
+    told = [(each.path, each.message) for each in caught.value.problems]
+    assert [path for path, _ in told] == [
+        "nodes[0].ref",
+        "nodes[0].inputMapping.b",
+        "nodes[0].inputMapping.c",
+        "nodes[1].retries",
+        "nodes[1].retries.delay",
+        "transitions[0].foreach",
+        "transitions[1]",
+        "transitions[1].synchronization.timeoutMs",
+        "transitions[1].synchronization",
+        "inputSchema",
+        "$",
+    ]
+    assert told[0][1] == "expected `str`, got `int`"
+    assert told[6][1] == "expected the field 'toNodeRef', found none"
+    assert told[-1][1].startswith("expected one of the fields name, initialNodeRef, nodes,")
+    assert told[-1][1].endswith("found 'version'")
+
+
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b'{"a":' * 5000, b"null"])
 def test_what_is_no_document_is_refused(text: bytes):
     with pytest.raises(DefinitionInvalid, match="INVALID_DEFINITION"):
