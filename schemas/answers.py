@@ -11,7 +11,7 @@ have them parsed.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -317,6 +317,35 @@ class JobList(Answer, frozen=True, kw_only=True):
     """The jobs that a worker has got."""
 
     jobs: list[Job]
+
+
+class JobListed(Answer, frozen=True, kw_only=True):
+    """A job that has not ended, as an operator sees it."""
+
+    type: Annotated[str, _means("The task of its node.")]
+    status: Annotated[
+        Literal["waiting", "taken", "retrying"],
+        _means("waiting: for a worker; retrying: for its next attempt, which is not due yet."),
+    ]
+    workflow: str
+    instance_id: str
+    run_number: int
+    token_id: str
+    node_ref: str
+    attempt: Annotated[int, _means("The latest; the first is 1.")]
+    created_at: Annotated[datetime, _means("When a token came to its node.")]
+    updated_at: Annotated[datetime, _means("When it was last given, extended or failed.")]
+    worker: Annotated[str | None, _means("Who has it.")] = None
+    lease_until: Annotated[datetime | None, _means("Until when, unless it is extended.")] = None
+    next_retry_at: Annotated[datetime | None, _means("When the next attempt is due.")] = None
+
+
+class JobPage(Answer, frozen=True, kw_only=True):
+    """A page of the jobs that have not ended; the cursor goes on behind it."""
+
+    jobs: list[JobListed]
+    has_next_page: bool
+    cursor: str | None = None
 
 
 class JobEnded(Answer, frozen=True, kw_only=True):

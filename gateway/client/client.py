@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from headwater.gateway.client.graphs import Deployable, Graphs
 from headwater.gateway.client.handles import WorkflowHandle
-from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate
+from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, open_jobs
 from headwater.gateway.client.retries import Policy
 from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import httpx
 
     from headwater.gateway.client.session import Session
+    from headwater.schemas.answers import JobPage
 
 
 _new_ulid: Final = ulid_source(now_ms, os.urandom)
@@ -156,6 +157,20 @@ class Client:
         Errors: every ClientError.
         """
         return await activate(self._entered, types, worker=worker, most=max, lease=lease, wait=wait)
+
+    async def jobs(
+        self,
+        type: str | None = None,  # noqa: A002 (as authors call it)
+        *,
+        page_size: int = 50,
+        cursor: str | None = None,
+    ) -> "JobPage":
+        """A page of the jobs that have not ended, of one type or of all; `.cursor` goes on.
+
+        Shape:  taken or not, the oldest first; to look takes none of them.
+        Errors: every ClientError.
+        """
+        return await open_jobs(self._entered, type, page_size=page_size, cursor=cursor)
 
     def job(self, key: str) -> JobHandle:
         """The handle of a job, by the key that it was activated with; nothing is asked for yet."""

@@ -1,4 +1,4 @@
-"""Jobs of graphs as a worker outside takes and ends them."""
+"""Jobs of graphs: which there are, and how a worker outside takes and ends them."""
 
 import json
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from headwater.gateway.client.answers import read
-from headwater.gateway.client.requests import Answered, Request, members, path
+from headwater.gateway.client.requests import Answered, Query, Request, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds_of
-from headwater.schemas.answers import Job, JobExtended, JobList
+from headwater.schemas.answers import Job, JobExtended, JobList, JobPage
 from headwater.streams.authoring.values import encode
 
 if TYPE_CHECKING:
@@ -137,6 +137,14 @@ async def activate(
     answer = await session.transport.send(request)
     found = read(answer.body, JobList, session.transport.url)
     return [TakenJob(session, job) for job in found.jobs]
+
+
+async def open_jobs(
+    session: "Session", task: str | None, *, page_size: int, cursor: str | None
+) -> JobPage:
+    """A page of the jobs that have not ended."""
+    query: Query = {"type": task, "pageSize": page_size, "cursor": cursor}
+    return await session.read(_base(session) + path("jobs"), JobPage, query)
 
 
 def _base(session: "Session") -> str:

@@ -1,4 +1,4 @@
-"""`headwater jobs`: jobs of graphs as a worker outside has them, by hand or from a script."""
+"""`headwater jobs`: which jobs of graphs there are; and as a worker outside has them, by hand."""
 
 import socket
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +19,23 @@ if TYPE_CHECKING:
 
     from headwater.gateway.client import Client
     from headwater.gateway.client.jobs import TakenJob
+    from headwater.schemas.answers import JobListed
 
 _COLUMNS: Final = ("key", "type", "instance", "node", "attempt", "lease until", "input")
+_LISTED: Final = (
+    "since",
+    "type",
+    "instance",
+    "node",
+    "token",
+    "attempt",
+    "status",
+    "worker",
+    "until",
+)
+_LISTED_DROPS: Final = ("token", "attempt", "node")
+#: As many as the service gives at once.
+_PAGE_MAX: Final = 100
 _DROPS: Final = ("lease until", "node", "attempt")
 
 
@@ -52,13 +67,60 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 
 @click.group(
     epilog=examples(
+        "headwater jobs list",
         "headwater jobs activate charge_card",
         'headwater jobs complete order.order-1.0.0.1 --output \'{"receipt": "paid"}\'',
     )
     + ENVIRONMENT
 )
 def jobs() -> None:
-    """Take jobs of graphs, and end them. What jobs are: docs/graphs/jobs.md."""
+    """See the jobs of graphs, take them, and end them. What jobs are: docs/graphs/jobs.md."""
+
+
+@jobs.command(
+    "list",
+    epilog=examples(
+        "headwater jobs list",
+        "headwater jobs list --type charge_card --limit 200",
+        "headwater jobs list --cursor CURSOR      the next page",
+    )
+    + ENVIRONMENT,
+)
+@click.option("--type", "task", metavar="TYPE", help="Only jobs of this task.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
+              help="How many, at most; the oldest come first.")  # fmt: skip
+@click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+@_JSON
+@service_options
+def list_jobs(
+    service: Service, task: str | None, limit: int, cursor: str | None, as_json: bool
+) -> None:
+    """List the jobs that have not ended, and who has them.
+
+    Waiting: for a worker. Taken: a worker has it until its lease ends. Retrying: its next attempt
+    is not due yet. To look takes none of them.
+    """
+
+    async def ask(client: "Client") -> "tuple[list[JobListed], str | None]":
+        found: list[JobListed] = []
+        after = cursor
+        while True:
+            size = min(_PAGE_MAX, limit - len(found))
+            page = await client.jobs(task, page_size=size, cursor=after)
+            found += page.jobs
+            after = page.cursor
+            if after is None or len(found) >= limit:
+                return found, after
+
+    found, more = service.ask(ask)
+    if as_json:
+        print_json([to_builtins(each) for each in found])
+    else:
+        print_rows([_listed(each, service.now()) for each in found], _LISTED, drops=_LISTED_DROPS)
+    if not found:
+        say(f"There are no open jobs{f' of {task}' if task else ''}.")
+    if more:
+        say(f"There are more: --cursor {more}")
 
 
 @jobs.command(
@@ -196,6 +258,21 @@ def _tell(key: str, what: str, *, as_json: bool) -> None:
         print_json({"key": key, "ok": True})
     else:
         say(f"{key} {what}.")
+
+
+def _listed(job: "JobListed", now: "datetime") -> dict[str, Any]:
+    until = job.lease_until or job.next_retry_at
+    return {
+        "since": both(job.created_at, now),
+        "type": job.type,
+        "instance": f"{job.workflow}/{job.instance_id}",
+        "node": job.node_ref,
+        "token": job.token_id,
+        "attempt": job.attempt,
+        "status": job.status,
+        "worker": job.worker,
+        "until": until and both(until, now),
+    }
 
 
 def _row(job: "TakenJob", now: "datetime") -> dict[str, Any]:

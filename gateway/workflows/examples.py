@@ -116,6 +116,25 @@ JOB: Final[dict[str, Any]] = {
     "idempotencyToken": "9b1c7f0e52d84a6f8e3d2b5a70c1946f",
 }
 JOBS: Final[dict[str, Any]] = {"jobs": [JOB]}
+OPEN_JOBS: Final[dict[str, Any]] = {
+    "jobs": [
+        {
+            "type": "charge_card",
+            "status": "taken",
+            "workflow": "order",
+            "instanceId": "order-1",
+            "runNumber": 0,
+            "tokenId": "4",
+            "nodeRef": "pay",
+            "attempt": 1,
+            "createdAt": _AT,
+            "updatedAt": _AT,
+            "worker": "node 4711",
+            "leaseUntil": _AT,
+        }
+    ],
+    "hasNextPage": False,
+}
 JOB_ENDED: Final[dict[str, Any]] = {"ok": True}
 JOB_EXTENDED: Final[dict[str, Any]] = {"leaseUntil": _AT}
 TAIL: Final = (

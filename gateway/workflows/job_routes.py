@@ -1,24 +1,26 @@
-"""The routes of workers outside: jobs that they take, end, and keep for longer."""
+"""The routes of jobs: workers outside take, end and keep them; operators see which there are."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeAlias
 
-from litestar import Request, Response, post
+from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headwater.gateway.workflows import examples
-from headwater.gateway.workflows.bodies import text
+from headwater.gateway.workflows.bodies import NAME_PATTERN, text
 from headwater.gateway.workflows.entrance import Entrance, context_of
 from headwater.gateway.workflows.job_bodies import Activation, Completion, Extension, JobFailure
 from headwater.gateway.workflows.job_keys import KEY_MAX, JobKey, read_key
 from headwater.gateway.workflows.jobs import Jobs
-from headwater.gateway.workflows.openapi import works
+from headwater.gateway.workflows.openapi import reads, works
+from headwater.gateway.workflows.parameters import PAGE_DEFAULT, Cursor, PageSize, Position
 from headwater.gateway.workflows.positions import furthest
-from headwater.gateway.workflows.reading import answer
+from headwater.gateway.workflows.reading import Reading, answer
+from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.schemas import answers
 from headwater.schemas.failures import (
     JOB_ALREADY_ENDED,
@@ -42,11 +44,48 @@ _KeyInPath: TypeAlias = Annotated[
         examples=[Example(value=examples.JOB["key"])],
     ),
 ]
+_Type: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="type",
+        min_length=1,
+        max_length=WORKFLOW_NAME_MAX,
+        pattern=NAME_PATTERN,
+        description="Only jobs of this task.",
+    ),
+]
 
 
-def job_routes(entrance: Entrance, jobs: Jobs, clock: Callable[[], int]) -> list[HTTPRouteHandler]:
+def job_routes(
+    entrance: Entrance, reading: Reading, jobs: Jobs, clock: Callable[[], int]
+) -> list[HTTPRouteHandler]:
     """The routes of jobs."""
-    return [_activate(entrance, jobs), *_ends(entrance, jobs), _extend(entrance, jobs, clock)]
+    return [
+        _listing(reading),
+        _activate(entrance, jobs),
+        *_ends(entrance, jobs),
+        _extend(entrance, jobs, clock),
+    ]
+
+
+def _listing(reading: Reading) -> HTTPRouteHandler:
+    @get(
+        "/",
+        operation_id="listJobs",
+        summary="The jobs that have not ended",
+        description="Those that wait for a worker, that one has, and that will be tried again; "
+        "the oldest first. Their inputs are in the histories of their instances.",
+        **reads(answers.JobPage, examples.OPEN_JOBS, "invalid_cursor"),
+    )
+    async def list_jobs(
+        position: Position,
+        task: _Type = None,
+        page_size: PageSize = PAGE_DEFAULT,
+        cursor: Cursor = None,
+    ) -> Response[bytes]:
+        return await reading.jobs(position, task=task, page_size=page_size, cursor=cursor)
+
+    return list_jobs
 
 
 def _activate(entrance: Entrance, jobs: Jobs) -> HTTPRouteHandler:

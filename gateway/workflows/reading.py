@@ -18,6 +18,7 @@ from headwater.schemas.answers import (
     Answer,
     HistoryPage,
     InstancePage,
+    JobPage,
     WorkflowList,
     WorkflowListed,
 )
@@ -93,6 +94,18 @@ class Reading:
             )
         found = InstancePage(
             instances=list(page.rows), has_next_page=page.cursor is not None, cursor=page.cursor
+        )
+        return answer(found, applied)
+
+    async def jobs(
+        self, wanted: Positions, *, task: str | None, page_size: int, cursor: str | None
+    ) -> Response[bytes]:
+        """A page of the jobs that have not ended."""
+        applied = await self.fresh(wanted)
+        with _naming("cursor"):
+            page = await self._workflows.jobs(task=task, limit=page_size, after=cursor)
+        found = JobPage(
+            jobs=list(page.rows), has_next_page=page.cursor is not None, cursor=page.cursor
         )
         return answer(found, applied)
 

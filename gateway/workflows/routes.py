@@ -156,8 +156,9 @@ class WorkflowService:
     def _jobs_router(self) -> Router:
         return Router(
             JOBS_BASE,
-            route_handlers=job_routes(self._entrance, self._jobs, self._ports.clock),
-            guards=[self._entrance.guard, known_parameters],
+            route_handlers=job_routes(self._entrance, self._reading, self._jobs, self._ports.clock),
+            dependencies={"position": Provide(min_position)},
+            guards=[self._entrance.guard, known_parameters, whole_numbers],
             middleware=[self._bodies],
             request_class=BodyRequest,
             request_max_body_size=None,

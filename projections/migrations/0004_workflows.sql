@@ -245,6 +245,10 @@ create table workflow_token (
 -- Jobs that a worker may take, the one that has waited longest first.
 create index workflow_token_open_job on workflow_token (task, updated_at)
     where status = 'dispatched' and idempotency_token is not null;
+-- Jobs that have not ended, for who looks at all of them.
+create index workflow_token_job
+    on workflow_token (created_at, workflow_name, instance_id, run_number, id)
+    where completed_at is null and idempotency_token is not null;
 -- Few are in it at a time: what a run stands at is found at once, however many tokens it had.
 create index workflow_token_current
     on workflow_token (workflow_name, instance_id, run_number, id)

@@ -15,6 +15,7 @@ from headwater.schemas.answers import (
     InstanceListed,
     InstanceMeta,
     InstanceStatus,
+    JobListed,
     LogLine,
     Parent,
     StatusOfRun,
@@ -35,6 +36,7 @@ __all__ = [
     "RunKey",
     "event_of",
     "instance_of",
+    "job_of",
     "line_of",
     "listed_of",
     "status_of",
@@ -48,6 +50,12 @@ R = TypeVar("R", bound=msgspec.Struct)
 #: A row by its columns; times are datetimes, or text where the row came as JSON.
 Row: TypeAlias = Mapping[str, Any]
 
+#: How tokens of jobs that have not ended stand, as jobs.
+_JOB_STATUSES: Final = {
+    "pending": "retrying",
+    "dispatched": "waiting",
+    "executing": "taken",
+}
 #: What a list of event types begins with, where a step waits for several.
 _LIST: Final = "["
 
@@ -161,6 +169,11 @@ def token_of(row: Row) -> Token:
         result=_raw(row["result"]),
         error=_failure(row),
     )
+
+
+def job_of(row: Row) -> JobListed:
+    """A job in a listing."""
+    return _made(JobListed, row, workflow=row["workflow_name"], status=_JOB_STATUSES[row["status"]])
 
 
 def event_of(row: Row) -> Event:

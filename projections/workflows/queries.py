@@ -27,13 +27,14 @@ from headwater.projections.workflows.answers import (
     RunKey,
     event_of,
     instance_of,
+    job_of,
     line_of,
     listed_of,
     step_of,
     token_of,
 )
 from headwater.projections.workflows.history import PROJECTION
-from headwater.schemas.answers import Event, InstanceListed, LogLine, Step, Token
+from headwater.schemas.answers import Event, InstanceListed, JobListed, LogLine, Step, Token
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
@@ -95,6 +96,14 @@ class _OfToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     id: int
 
 
+class _OfJob(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    created_at: datetime
+    workflow_name: str
+    instance_id: str
+    run_number: int
+    id: int
+
+
 class _OfEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     sequence: int
 
@@ -114,6 +123,15 @@ _BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
         "desc": {"ordinal": _NUMBER_MAX, "sequence": _NUMBER_MAX},
     },
     _OfToken: {"asc": {"id": -1}, "desc": {"id": _NUMBER_MAX}},
+    _OfJob: {
+        "asc": {
+            "created_at": "-infinity",
+            "workflow_name": "",
+            "instance_id": "",
+            "run_number": -1,
+            "id": -1,
+        }
+    },
     _OfEvent: {"asc": {"sequence": _NUMBER_MIN}, "desc": {"sequence": _NUMBER_MAX}},
     _OfLine: {"asc": {"id": ""}, "desc": {"id": "~"}},
 }
@@ -273,6 +291,14 @@ class Workflows:
             bytes=_INPUTS_MAX,
         )
         return [OpenJob(**row) for row in rows]
+
+    async def jobs(
+        self, *, task: str | None = None, limit: int, after: str | None = None
+    ) -> Page[JobListed]:
+        """Jobs that have not ended, of one type or of all, the oldest first."""
+        query = _query("jobs", "asc", task=task)
+        bound = {"task": task} | _place(_OfJob, "asc", after)
+        return await self._page(query, bound, job_of, _OfJob, limit)
 
     async def _page(
         self, query: bytes, bound: Row, answer: Callable[[Row], R], place: type[P], limit: int

@@ -168,7 +168,7 @@ def _path(workflow: str, verb: str = "") -> str:
 
 routes = (
     parametrized.from_fixture("described")
-    .include(path_regex="^/api/(workflows|jobs)/")
+    .include(path_regex="^/api/(workflows|jobs)(/|$)")
     .exclude(operation_id="followInstance")
 )
 
@@ -190,7 +190,8 @@ _turns = {name: cycle(workflows) for name, workflows in ASKED.items()}
 _turn = defaultdict(lambda: cycle(OF_OTHERS), _turns)
 
 
-OF_NONE: Final = ["listWorkflows", "tick", "activateJobs", "completeJob", "failJob", "extendJob"]
+OF_NONE: Final = ["listWorkflows", "tick", "listJobs", "activateJobs", "completeJob", "failJob",
+                  "extendJob"]  # fmt: skip
 
 
 @routes.exclude(operation_id=OF_NONE).parametrize()

@@ -68,6 +68,13 @@ def end(api: httpx.Client, job: dict[str, Any], verb: str, body: object) -> http
     return api.post(f"{_jobs(api)}/{job['key']}/{verb}", json=body)
 
 
+def listed(api: httpx.Client, type: str, position: str) -> list[Any]:  # noqa: A002
+    """The jobs that have not ended, as operators see them."""
+    answer = api.get(_jobs(api), params={"type": type, "min_position": position})
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["jobs"])
+
+
 def _jobs(api: httpx.Client) -> str:
     """Where jobs are, beside the workflows that a client asks for."""
     return str(api.base_url).replace("/api/workflows", "/api/jobs").rstrip("/")

@@ -22,6 +22,7 @@ from headwater.schemas.history import (
     EntryOpened,
     EventReceived,
     Failure,
+    JobActivated,
     LogWritten,
     Parent,
     RunCompleted,
@@ -32,6 +33,11 @@ from headwater.schemas.history import (
     RunTerminated,
     StepCompleted,
     StepFailed,
+    TaskDispatch,
+    TasksDispatched,
+    TokenCompleted,
+    TokenFailed,
+    TokensCreated,
 )
 from headwater.schemas.statuses import EntryKind, RunStatus
 from tests.integration.test_workflow_projection import project
@@ -308,6 +314,39 @@ def test_every_column_of_a_step_is_shown(migrated: str):
         assert (found.child_workflow_name, found.child_instance_id) == ("invoice", "inv-1")
         assert (found.error_name, found.error_message) == ("E", "m")
         assert found.error == answers.Failure(name="E", message="m")
+
+    asking(migrated, log, scenario)
+
+
+def test_jobs_that_have_not_ended_are_shown_with_who_has_them(migrated: str):
+    log = Log()
+    log.claim()
+    tokens = TokensCreated(0, 5, "pay", None, None, "root", None, None, 0, 5, (), task="charge")
+    given = [TaskDispatch(nth, 1, "5", None if nth == 4 else f"token-{nth}") for nth in range(5)]
+    until_ms = START_MS + 60_000
+    log.write("x", RunStarted("{}", "s"), tokens, TasksDispatched(tuple(given)))
+    log.write("x", JobActivated(1, 1, "me", until_ms), JobActivated(3, 1, "me", until_ms))
+    log.write("x", TokenFailed(2, 1, FAILURE, until_ms), TokenCompleted(3, 1, "1"))
+    # What a run had that was restarted is nobody's any more.
+    log.write("y", RunStarted("{}", "s"), tokens, TasksDispatched(tuple(given)))
+    log.write("y", RunStarted("{}", "s"), run_number=1)
+
+    async def scenario(workflows: Workflows) -> None:
+        jobs = await pages(lambda after: workflows.jobs(limit=1, after=after))
+        assert [(each.instance_id, each.token_id, each.status) for each in jobs] == [
+            ("x", "0", "waiting"),
+            ("x", "1", "taken"),
+            ("x", "2", "retrying"),
+        ]
+        until = datetime.fromtimestamp(until_ms / 1_000, UTC)
+        assert [(each.worker, each.lease_until, each.next_retry_at) for each in jobs] == [
+            (None, None, None),
+            ("me", until, None),
+            (None, None, until),
+        ]
+        assert jobs[0].created_at == datetime.fromtimestamp(START_MS / 1_000 + 2, UTC)
+        assert (await workflows.jobs(task="charge", limit=9)).rows == tuple(jobs)
+        assert (await workflows.jobs(task="ship", limit=9)).rows == ()
 
     asking(migrated, log, scenario)
 

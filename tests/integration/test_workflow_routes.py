@@ -18,7 +18,7 @@ import pytest
 from headwater import Client
 from headwater.schemas.answers import InstanceStatus
 from tests.e2e.house import House, opened
-from tests.integration.job_worker import NODE, activate, end, node_workers, python_worker
+from tests.integration.job_worker import NODE, activate, end, listed, node_workers, python_worker
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 ASYNC = {"prefer": "respond-async"}
@@ -1105,7 +1105,12 @@ def test_what_is_said_of_a_job_is_answered_by_what_the_owner_knows(api: httpx.Cl
     (job,) = activate(api, "refund", waitMs=10_000, leaseMs=60_000)
     longer = end(api, job, "extend", {"leaseMs": 120_000})
     assert longer.json()["leaseUntil"] > job["leaseUntil"]
-    assert end(api, job, "complete", {"output": {"a": 1}}).json() == {"ok": True}
+    (shown,) = listed(api, "refund", longer.headers["headwater-position"])
+    assert shown.items() > {key: job[key] for key in ("workflow", "instanceId", "attempt")}.items()
+    assert (shown["status"], shown["worker"]) == ("taken", "test")
+    assert job["leaseUntil"] < shown["leaseUntil"]
+    done = end(api, job, "complete", {"output": {"a": 1}})
+    assert done.json() == {"ok": True}
     assert end(api, job, "complete", {"output": {"a": 1}}).json() == {"ok": True}
     assert problem(end(api, job, "complete", {"output": 2})) == (409, "JOB_ALREADY_ENDED")
     assert problem(end(api, job, "fail", {"error": {"message": "no"}})) == (
@@ -1119,6 +1124,7 @@ def test_what_is_said_of_a_job_is_answered_by_what_the_owner_knows(api: httpx.Cl
         404,
         "INSTANCE_NOT_FOUND",
     )
+    assert listed(api, "refund", done.headers["headwater-position"]) == []
     again = create(api, "refunding", {})
     (job,) = activate(api, "refund", waitMs=10_000)
     assert api.post(of("refunding", again, "terminate")).is_success

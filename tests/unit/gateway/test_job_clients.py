@@ -32,6 +32,13 @@ JOB: dict[str, Any] = {
     "leaseUntil": UNTIL,
     "idempotencyToken": "the-token",
 }
+LISTED: dict[str, Any] = {
+    **{key: JOB[key] for key in JOB if key not in ("key", "input", "idempotencyToken")},
+    "status": "taken",
+    "worker": "node 7",
+    "createdAt": "2026-07-01T08:00:00Z",
+    "updatedAt": "2026-07-01T08:00:00Z",
+}
 OK = {"ok": True}
 LOST = httpx.ReadTimeout("")
 
@@ -83,6 +90,16 @@ def test_jobs_are_taken_beside_the_workflows_and_say_what_they_are():
     assert (job.input, job.attempt) == ({"amount": 5}, 1)
     assert job.lease_until == datetime(2026, 7, 1, 8, 1, tzinfo=UTC)
     assert job.idempotency_token == "the-token"
+
+
+def test_jobs_are_listed_page_by_page_and_none_is_taken():
+    network = Network(answer({"jobs": [LISTED], "hasNextPage": True, "cursor": "c"}))
+    page = do(network, lambda client: client.jobs("charge", page_size=1, cursor="b"))
+    assert (network.asked[0].method, network.asked[0].url.path) == ("GET", "/api/jobs")
+    assert queries(network.asked) == [{"type": "charge", "pageSize": "1", "cursor": "b"}]
+    (job,) = page.jobs
+    assert (job.status, job.worker, job.instance_id) == ("taken", "node 7", "order-1")
+    assert (page.has_next_page, page.cursor) == (True, "c")
 
 
 def test_whoever_waits_for_jobs_has_patience_for_the_wait_and_for_the_answer():

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.unit.gateway.test_job_clients import JOB, KEY, OK, UNTIL
+from tests.unit.gateway.test_job_clients import JOB, KEY, LISTED, OK, UNTIL
 from tests.unit.gateway.test_workflow_commands import headwater
-from tests.unit.gateway.workflow_network import Network, answer, problem
+from tests.unit.gateway.workflow_network import Network, answer, problem, queries
 
 HEADING = "key\ttype\tinstance\tnode\tattempt\tlease until\tinput\n"
 
@@ -24,6 +24,30 @@ def test_jobs_are_taken_and_shown_with_their_keys():
         "types": ["charge", "ship"], "worker": "me", "max": 5,
         "leaseMs": 10_000, "waitMs": 20_000,
     }  # fmt: skip
+
+
+def test_jobs_that_have_not_ended_are_listed_over_pages_up_to_a_limit():
+    pages = [{"jobs": [LISTED], "hasNextPage": True, "cursor": each} for each in ("a", "b")]
+    network = Network(*map(answer, pages))
+    found = headwater(network, "jobs", "list", "--type", "charge", "--limit", "2")
+    heading, *lines = found.stdout.splitlines()
+    assert heading.split("\t") == [
+        "since", "type", "instance", "node", "token", "attempt", "status", "worker", "until"
+    ]  # fmt: skip
+    assert [line.split("\t")[1:8] for line in lines] == [
+        ["charge", "order/order-1", "pay", "4", "1", "taken", "node 7"]
+    ] * 2
+    assert "There are more: --cursor b" in found.stderr
+    assert [one["pageSize"] for one in queries(network.asked)] == ["2", "1"]
+
+
+def test_that_there_are_no_open_jobs_is_said():
+    found = headwater(Network(answer({"jobs": [], "hasNextPage": False})), "jobs", "list")
+    assert (found.exit_code, len(found.stdout.splitlines())) == (0, 1)
+    assert "There are no open jobs." in found.stderr
+    page = {"jobs": [LISTED], "hasNextPage": False}
+    found = headwater(Network(answer(page)), "jobs", "list", "--json")
+    assert [each["worker"] for each in json.loads(found.stdout)] == ["node 7"]
 
 
 def test_jobs_are_printed_as_the_route_answers_them():
