@@ -1,8 +1,8 @@
 """`headwater instances logs`: what runs have logged, and what they log now."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
@@ -42,6 +42,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "headwater instances logs order/order-1 --follow",
         "headwater instances logs order/order-1 --limit 20       the last 20",
         "headwater instances logs order/order-1 --log-level error --run 0",
+        "headwater instances logs order/order-1 --run 1 --follow   until run 2 begins",
         "headwater instances logs order/order-1 --log-category system",
     )
     + ENVIRONMENT,
@@ -67,24 +68,22 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     Its own lines, and those of the engine (category system), in the order of the log. Lines that
     a replay has written again are marked.
     """
-    if follow and run is not None:
-        raise click.UsageError("--follow shows the current run: leave out --run")
+    asked = _Asked(run, log_level, log_category)
     shown = _Shown()
 
     async def ask(client: "Client") -> None:
         instance = client.workflow(workflow).get(instance_id)
-        lines = instance.logs(
-            run, level=log_level, category=log_category, order="desc" if limit else "asc"
-        )
-        async with aclosing(lines):
-            if limit is None:
-                async for line in lines:
-                    shown.show(line)
-            else:
+        if limit is None:
+            await _show_all(instance, shown, asked)
+        else:
+            async with aclosing(asked.lines(instance, "desc")) as lines:
                 for line in reversed(await _first(lines, limit)):
                     shown.show(line)
         if follow:
-            await _follow(instance, shown, log_level, log_category)
+            await _follow(instance, shown, asked)
+            if run is not None:
+                # What it logged last may have come while the next run began.
+                await _show_all(instance, shown, asked)
 
     if not at_terminal():
         print_line({name: name for name in LOG_WIDTHS}, LOG_WIDTHS, {})
@@ -108,6 +107,28 @@ class _Shown:
         print_line(log_row(line), LOG_WIDTHS, {"level": LEVEL_STYLES})
 
 
+class _Asked(NamedTuple):
+    """Which lines are shown; a run of None is the current one, and those that follow it."""
+
+    run: int | None
+    level: str | None
+    category: str | None
+
+    def lines(
+        self, instance: "InstanceHandle", order: Literal["asc", "desc"]
+    ) -> AsyncGenerator["LogLine"]:
+        return instance.logs(self.run, level=self.level, category=self.category, order=order)
+
+    def has(self, line: "LogLine") -> bool:
+        return self.level in (None, line.level) and self.category in (None, line.category)
+
+
+async def _show_all(instance: "InstanceHandle", shown: _Shown, asked: _Asked) -> None:
+    async with aclosing(asked.lines(instance, "asc")) as lines:
+        async for line in lines:
+            shown.show(line)
+
+
 async def _first(lines: "AsyncIterator[LogLine]", limit: int) -> "list[LogLine]":
     found = []
     async for line in lines:
@@ -117,16 +138,16 @@ async def _first(lines: "AsyncIterator[LogLine]", limit: int) -> "list[LogLine]"
     return found
 
 
-async def _follow(
-    instance: "InstanceHandle", shown: _Shown, level: str | None, category: str | None
-) -> None:
+async def _follow(instance: "InstanceHandle", shown: _Shown, asked: _Asked) -> None:
+    name = f"{instance.workflow_name}/{instance.id}"
     async with aclosing(instance.follow()) as items:
         async for item in items:
-            wanted = item.event == "log" and (
-                level in (None, item.data.level) and category in (None, item.data.category)
-            )
-            if wanted:
+            # A newer release's messages may have no run.
+            of = getattr(item.data, "run_number", None)
+            if asked.run is not None and of is not None and of > asked.run:
+                say(f"run {asked.run} of {name} has ended: run {of} came after it")
+                return
+            if item.event == "log" and asked.has(item.data):
                 shown.show(item.data)
             elif item.event == "end":
-                name = f"{instance.workflow_name}/{instance.id}"
                 say(f"{name} has ended: {item.data.status}")

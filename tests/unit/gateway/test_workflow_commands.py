@@ -160,6 +160,23 @@ def test_lines_are_followed_to_the_end_each_printed_once():
     assert found.stderr == "order/order-1 has ended: complete\n"
 
 
+def test_a_run_is_followed_until_the_next_begins():
+    network = Network(
+        answer(history(line(1))),
+        stream(
+            message("status", 2, stands("active")),
+            message("log", 3, line(3)),
+            message("status", 5, stands("active", runNumber=1)),
+            message("log", 6, line(6)),
+        ),
+        answer(history(line(1), line(3), line(4))),
+    )
+    found = headwater(network, "instances", "logs", *ON, "--follow", "--run", "0")
+    assert messages(found) == ["line 1", "line 3", "line 4"]
+    assert found.stderr == "run 0 of order/order-1 has ended: run 1 came after it\n"
+    assert [each.get("runNumber") for each in queries(network.asked)] == ["0", None, "0"]
+
+
 def test_no_lines_are_said_to_be_none():
     found = headwater(Network(answer(history())), "instances", "logs", *ON)
     assert found.stderr == "order/order-1 has logged nothing that is asked for.\n"
@@ -317,7 +334,6 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
         (["get", "order/o-1", "-w", "order"], "--workflow and --id, found both"),
         (["list"], "Missing option '-w' / '--workflow'"),
         (["list", "-w", "order", "--status", "done"], "'done' is not one of 'active', 'waiting'"),
-        (["logs", *ON, "--follow", "--run", "0"], "leave out --run"),
         (["history", *ON, "--log-level", "info"], "take --include-logs"),
         (["list", "-w", "order", "-H", "geheim"], "expected 'Name: value'"),
         (["list", "-w", "order", "--base-url", "host:80"], "expected a whole base URL"),
