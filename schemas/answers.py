@@ -165,6 +165,23 @@ class Managed(Answer, frozen=True, kw_only=True):
     run_number: int | None = None
 
 
+class BulkChanged(Answer, frozen=True, kw_only=True):
+    """An instance to which something was done, or with a dry run would be, and how it stands."""
+
+    id: str
+    status: RunStatus
+    code: Annotated[str | None, _means("Why it was refused, if it was.")] = None
+    detail: str | None = None
+
+
+class BulkPage(Answer, frozen=True, kw_only=True):
+    """Instances that were changed, the newest first; the next page begins at `cursor`."""
+
+    instances: list[BulkChanged]
+    has_next_page: bool
+    cursor: str | None = None
+
+
 class EventSent(Answer, frozen=True, kw_only=True):
     """The instance has the event; how it stands."""
 

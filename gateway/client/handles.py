@@ -15,6 +15,7 @@ from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.schemas.answers import (
+    BulkPage,
     History,
     HistoryPage,
     Instance,
@@ -324,6 +325,30 @@ class WorkflowHandle:
         )
         created = read(answer.body, InstancesCreated, self._session.transport.url)
         return [self.get(one.id) for one in created.instances]
+
+    async def change_all(
+        self,
+        action: str,
+        *,
+        status: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[BulkPage]:
+        """Retries, pauses, resumes or terminates all instances with a status, or labels.
+
+        Shape:  page by page as it is done, the newest first; an instance that refuses has a
+                `.code`. With a dry run nothing is done.
+        """
+        asked: dict[str, Any] = {"action": action, "status": status, "labels": dict(labels or {})}
+        asked["dryRun"] = dry_run
+        where = path("workflows", self.name, "bulk")
+        while True:
+            answer = await self._session.write(where, json.dumps(asked), repeat=Repeat.SAFE)
+            page = read(answer.body, BulkPage, self._session.transport.url)
+            yield page
+            if not page.has_next_page:
+                return
+            asked["cursor"] = page.cursor
 
     async def page(
         self,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headwater.gateway.commands.bulk import one_or_all
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.options import examples
 from headwater.gateway.commands.output import say
@@ -73,10 +74,10 @@ def _steering(verb: Verb) -> click.Command:
     @click.command(
         verb.name,
         help=f"{verb.summary}.\n\n{verb.effect}",
-        epilog=examples(f"headwater instances {verb.name} order/order-1") + ENVIRONMENT,
+        epilog=examples(*_steered(verb)) + ENVIRONMENT,
     )
-    @instance_named
     @service_options
+    @(one_or_all(verb.name) if verb.repeatable else instance_named)
     def steer(service: Service, workflow: str, instance_id: str) -> None:
         async def ask(client: "Client") -> "InstanceStatus":
             return await client.workflow(workflow).get(instance_id).steer(verb)
@@ -84,6 +85,12 @@ def _steering(verb: Verb) -> click.Command:
         say(f"{workflow}/{instance_id} {_stands(verb, service.ask(ask))}.")
 
     return steer
+
+
+def _steered(verb: Verb) -> list[str]:
+    one = f"headwater instances {verb.name} order/order-1"
+    all_ = f"headwater instances {verb.name} -w order --label team=blue --dry-run"
+    return [one, all_] if verb.repeatable else [one]
 
 
 def _stands(verb: Verb, found: "InstanceStatus") -> str:
@@ -104,16 +111,17 @@ def _stands(verb: Verb, found: "InstanceStatus") -> str:
     epilog=examples(
         "headwater instances retry order/order-1",
         "headwater instances retry order/order-1 --from-step charge",
+        "headwater instances retry -w order --status errored       all of them",
     )
     + ENVIRONMENT,
 )
-@instance_named
+@service_options
+@one_or_all("retry")
 @click.option(
     "--from-step",
     metavar="KEY",
     help="The first step that is done again. Default: the one that failed.",
 )
-@service_options
 def retry(service: Service, workflow: str, instance_id: str, from_step: str | None) -> None:
     """Let an errored instance go on in a new run.
 

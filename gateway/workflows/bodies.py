@@ -30,13 +30,22 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
 )
-from headwater.schemas.history import Json
+from headwater.schemas.history import Command, Json, RetryRun
+from headwater.schemas.statuses import RunStatus
+from headwater.streams.authoring.steering import VERBS
 
 #: Levels of lists and objects in a body, its own included. JSON of services has a few, and parsers
 #: give up at some hundred, each at another.
 NESTING_MAX: Final = 128
 #: Characters of a step's key: names of 256 in a path of a few loops and branches.
 STEP_KEY_MAX: Final = 4_096
+#: Characters of a cursor; ours have some sixty.
+CURSOR_MAX: Final = 1_024
+#: What can be done to many instances at a time, as may be repeated: all but to begin them anew.
+BULK: Final[dict[str, Command]] = {
+    "retry": RetryRun(),
+    **{verb.name: verb.command for verb in VERBS if verb.repeatable},
+}
 #: What one tick may be asked for.
 TICK_MAX: Final = 10_000
 #: What names are made of; faults in them have codes of their own, so it is described alone.
@@ -173,6 +182,30 @@ class Retry(Body, frozen=True, kw_only=True):
     def check(self, at: str = "") -> None:
         if "\0" in (self.from_step or ""):
             raise invalid(f"{at}fromStep", "expected a step's key without NUL")
+
+
+class BulkChange(Body, frozen=True, kw_only=True):
+    """What is done to all instances of a workflow that have a status, or labels."""
+
+    action: Annotated[
+        str, msgspec.Meta(description=f"One of {', '.join(BULK)}.", extra={"one_of": list(BULK)})
+    ]
+    status: RunStatus | None = None
+    labels: _Labels = {}
+    dry_run: Annotated[
+        bool, msgspec.Meta(description="Only says which they are; nothing is done to them.")
+    ] = False
+    page_size: Annotated[int, msgspec.Meta(ge=1, le=BATCH_MAX)] = BATCH_MAX
+    cursor: Annotated[str, msgspec.Meta(min_length=1, max_length=CURSOR_MAX)] | None = None
+
+    @override
+    def check(self, at: str = "") -> None:
+        if self.action not in BULK:
+            found = f"expected one of {', '.join(BULK)}, found {self.action[:60]!r}"
+            raise invalid(f"{at}action", found)
+        if self.status is None and not self.labels:
+            raise invalid(f"{at}status", "expected a status or labels, found neither")
+        _check_labels(f"{at}labels", self.labels)
 
 
 class RoutingAsked(Body, frozen=True, kw_only=True):

@@ -13,6 +13,10 @@ LISTING: Final[dict[str, Any]] = {
     "hasNextPage": True,
     "cursor": "WyIyMDI2LTA3LTAxVDA4OjAwOjAwWiIsIm9yZGVyLTEiXQ",
 }
+BULK: Final[dict[str, Any]] = {
+    "instances": [{"id": "order-1", "status": "active"}],
+    "hasNextPage": False,
+}
 NAMES: Final[dict[str, Any]] = {"workflows": [{"name": "order"}]}
 DONE: Final[dict[str, Any]] = {"ok": True, "status": {"status": "paused"}}
 BEGUN: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}

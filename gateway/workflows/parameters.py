@@ -9,7 +9,7 @@ from litestar.openapi.spec import Example
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from headwater.gateway.http.problems import Problem
-from headwater.gateway.workflows.bodies import NAME_PATTERN
+from headwater.gateway.workflows.bodies import CURSOR_MAX, NAME_PATTERN
 from headwater.gateway.workflows.positions import Positions, read_positions
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
@@ -25,8 +25,6 @@ PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 100
 #: The largest offset that Kafka can have.
 _OFFSET_MAX: Final = 2**63 - 1
-#: Characters of a cursor; ours have some sixty.
-_CURSOR_MAX: Final = 1_024
 
 
 def _path(description: str, longest: int, example: str) -> PathParameter:
@@ -38,7 +36,7 @@ def _path(description: str, longest: int, example: str) -> PathParameter:
 
 
 def _cursor(name: str, description: str) -> QueryParameter:
-    return QueryParameter(name=name, description=description, min_length=1, max_length=_CURSOR_MAX)
+    return QueryParameter(name=name, description=description, min_length=1, max_length=CURSOR_MAX)
 
 
 WorkflowInPath: TypeAlias = Annotated[str, _path("The workflow.", WORKFLOW_NAME_MAX, "order")]
@@ -140,6 +138,8 @@ Position: TypeAlias = NamedDependency[Positions]
 WORKFLOW: Final = "workflowName"
 INSTANCE: Final = "instanceId"
 OF_WORKFLOW: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
+#: Where many instances are changed at a time.
+BULK_PATH: Final = f"/workflows/{{{WORKFLOW}:str}}/bulk"
 #: Where batches are created, and where the instance of that id is found.
 BATCH_ID: Final = "batch"
 BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"

@@ -81,7 +81,7 @@ class Reading:
     ) -> Response[bytes]:
         """A page of a workflow's instances."""
         applied = await self.fresh(wanted)
-        with _naming("cursor"):
+        with naming("cursor"):
             page = await self._workflows.instances(
                 workflow, status=status, labels=labels, limit=page_size, after=cursor
             )
@@ -102,7 +102,7 @@ class Reading:
     ) -> Response[bytes]:
         """A page of the jobs that have not ended."""
         applied = await self.fresh(wanted)
-        with _naming("cursor"):
+        with naming("cursor"):
             page = await self._workflows.jobs(task=task, limit=page_size, after=cursor)
         found = JobPage(
             jobs=list(page.rows), has_next_page=page.cursor is not None, cursor=page.cursor
@@ -157,15 +157,15 @@ class Reading:
 
     async def _history(self, run: RunKey, asked: HistoryAsked) -> HistoryPage:
         size, order = asked.page_size, asked.order
-        with _naming("stepsCursor"):
+        with naming("stepsCursor"):
             steps = await self._workflows.steps(
                 run, order=order, limit=size, after=asked.steps_cursor
             )
-        with _naming("tokensCursor"):
+        with naming("tokensCursor"):
             tokens = await self._workflows.tokens(
                 run, order=order, limit=size, after=asked.tokens_cursor
             )
-        with _naming("eventsCursor"):
+        with naming("eventsCursor"):
             events = await self._workflows.events(
                 run, order=order, limit=size, after=asked.events_cursor
             )
@@ -184,7 +184,7 @@ class Reading:
         return await self._with_logs(page, run, asked) if asked.include_logs else page
 
     async def _with_logs(self, page: HistoryPage, run: RunKey, asked: HistoryAsked) -> HistoryPage:
-        with _naming("logsCursor"):
+        with naming("logsCursor"):
             logs = await self._workflows.logs(
                 run,
                 level=asked.log_level,
@@ -228,7 +228,7 @@ def _position(positions: Positions) -> dict[str, str]:
 
 
 @contextmanager
-def _naming(field: str) -> Iterator[None]:
+def naming(field: str) -> Iterator[None]:
     """Names the field that a cursor came in."""
     try:
         yield

@@ -15,6 +15,7 @@ from headwater.gateway.workflows.authorization import (
     Gatekeeper,
     WorkflowHooks,
 )
+from headwater.gateway.workflows.bulk import Bulk
 from headwater.gateway.workflows.entrance import (
     BodyRequest,
     Entrance,
@@ -40,7 +41,7 @@ from headwater.gateway.workflows.read_routes import listings, reads_of_instance,
 from headwater.gateway.workflows.reading import Reading
 from headwater.gateway.workflows.tail import Tails
 from headwater.gateway.workflows.tick import Ticks
-from headwater.gateway.workflows.write_routes import creations, events, retry, steering, tick
+from headwater.gateway.workflows.write_routes import bulk, creations, events, retry, steering, tick
 from headwater.gateway.workflows.writing import Writing
 from headwater.projections.workflows.queries import Workflows
 from headwater.streams.authoring.steering import VERBS
@@ -136,6 +137,7 @@ class WorkflowService:
             route_handlers=[
                 *listings(self._reading),
                 *creations(self._entrance, self._writing, self._ports.new_id),
+                bulk(Bulk(self._writing, self._ports.workflows)),
                 *_at_instances(self._of_instance()),
             ],
             guards=[self._entrance.guard, known_parameters, whole_numbers],

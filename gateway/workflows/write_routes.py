@@ -15,6 +15,7 @@ from headwater.gateway.workflows.authorization import (
     RequestContext,
 )
 from headwater.gateway.workflows.bodies import (
+    BulkChange,
     NewEvent,
     NewInstance,
     NewInstances,
@@ -23,6 +24,7 @@ from headwater.gateway.workflows.bodies import (
     Tick,
     generic,
 )
+from headwater.gateway.workflows.bulk import Bulk
 from headwater.gateway.workflows.entrance import (
     AnyConnection,
     Entrance,
@@ -32,6 +34,7 @@ from headwater.gateway.workflows.idempotency import instance_id_of
 from headwater.gateway.workflows.openapi import drives, writes
 from headwater.gateway.workflows.parameters import (
     BATCH,
+    BULK_PATH,
     OF_WORKFLOW,
     IdempotencyKey,
     Named,
@@ -193,6 +196,30 @@ def retry(writing: Writing) -> HTTPRouteHandler:
         return await writing.manage(workflow, instance_id, RetryRun(data.from_step), prefer)
 
     return retry
+
+
+def bulk(changes: Bulk) -> HTTPRouteHandler:
+    """Doing the same to many instances."""
+
+    @post(
+        BULK_PATH,
+        operation_id="changeInstances",
+        summary="Do the same to many instances",
+        description="To all that have a status, or labels, a page at a time: ask again with its "
+        "cursor until there is no next page. One that refuses stops no other.",
+        **writes(
+            Policy.MANAGE,
+            answers.BulkPage,
+            examples.BULK,
+            *("invalid_cursor", "store_unavailable", INVALID_LABELS),
+        ),
+    )
+    async def change_instances(
+        workflow: Named, data: JSONBody[BulkChange], prefer: Prefer = ""
+    ) -> Response[bytes]:
+        return await changes.change(workflow, data, prefer)
+
+    return change_instances
 
 
 def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> HTTPRouteHandler:

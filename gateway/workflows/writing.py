@@ -57,7 +57,7 @@ _APPLIED_WITHIN_S: Final = 5.0
 _DONE_BEFORE: Final = frozenset({EVENT_ALREADY_RECEIVED, INSTANCE_CREATED_BEFORE})
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
     """Outcomes, and whether Postgres has them."""
 
     replies: Sequence[ReplySent]
@@ -80,13 +80,13 @@ class Writing:
         Errors: Problem, here and in all below.
         """
         _check_workflow(workflow)
-        told = await self._send([Addressed(workflow, instance_id, _start(new, key))], prefer)
+        told = await self.send([Addressed(workflow, instance_id, _start(new, key))], prefer)
         (reply,) = told.replies
         if is_refused(reply.code):
             raise refusal(reply)
         # It has just begun: there is nothing to know of it that the reply does not say.
         made = InstanceListed(id=instance_id, details=_status(reply), labels=new.labels)
-        return _answer(made, told, prefer)
+        return answered(made, told, prefer)
 
     async def create_batch(
         self, workflow: str, batch: NewInstances, key: str, prefer: str
@@ -94,7 +94,7 @@ class Writing:
         """Creates the instances of a batch that do not exist."""
         _check_workflow(workflow)
         sent = [Addressed(workflow, new.id, _start(new, key)) for new in batch.instances]
-        told = await self._send(sent, prefer)
+        told = await self.send(sent, prefer)
         created = [
             InstanceListed(id=new.id, details=_status(reply), labels=new.labels)
             for new, reply in zip(batch.instances, told.replies, strict=True)
@@ -103,7 +103,7 @@ class Writing:
         for reply in told.replies:
             if is_refused(reply.code) and reply.code != INSTANCE_EXISTS:
                 raise refusal(reply, created=[one.id for one in created])
-        return _answer(InstancesCreated(instances=created), told, prefer)
+        return answered(InstancesCreated(instances=created), told, prefer)
 
     async def manage(
         self, workflow: str, instance_id: str, command: Command, prefer: str
@@ -113,7 +113,7 @@ class Writing:
         status = await self._status(workflow, instance_id, told)
         begins = isinstance(command, RestartRun | RetryRun)
         number = told.replies[0].run_number if begins else None
-        return _answer(Managed(ok=True, status=status, run_number=number), told, prefer)
+        return answered(Managed(ok=True, status=status, run_number=number), told, prefer)
 
     async def send_event(
         self,
@@ -125,21 +125,25 @@ class Writing:
         """Sends an event, perhaps to an instance that it may begin."""
         told = await self._to_instance(workflow, instance_id, command, prefer)
         status = await self._status(workflow, instance_id, told)
-        return _answer(EventSent(status=status), told, prefer)
+        return answered(EventSent(status=status), told, prefer)
 
     async def _to_instance(
         self, workflow: str, instance_id: str, command: Command, prefer: str
-    ) -> _Told:
+    ) -> Told:
         starts = isinstance(command, SendEvent) and command.start is not None
         if starts:
             _check_workflow(workflow)
         _check_instance(workflow, instance_id, starts=starts)
-        told = await self._send([Addressed(workflow, instance_id, command)], prefer)
+        told = await self.send([Addressed(workflow, instance_id, command)], prefer)
         if is_refused(told.replies[0].code):
             raise refusal(told.replies[0])
         return told
 
-    async def _send(self, commands: Sequence[Addressed], prefer: str) -> _Told:
+    async def send(self, commands: Sequence[Addressed], prefer: str) -> Told:
+        """Sends commands; when it returns, their outcomes can be read, or take too long for that.
+
+        Errors: Problem.
+        """
         if not self._commands.ready:
             raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
         try:
@@ -152,8 +156,8 @@ class Writing:
                 f"{error.message}; the command may have been sent, and may still be carried out",
             ) from error
         if prefers_async(prefer):
-            return _Told(replies, applied=False)
-        return _Told(replies, await self._applied(replies))
+            return Told(replies, applied=False)
+        return Told(replies, await self._applied(replies))
 
     async def _applied(self, replies: Sequence[ReplySent]) -> bool:
         wanted = furthest((reply.partition, reply.position) for reply in replies)
@@ -162,7 +166,7 @@ class Writing:
         except StoreUnavailable:
             return False
 
-    async def _status(self, workflow: str, instance_id: str, told: _Told) -> InstanceStatus:
+    async def _status(self, workflow: str, instance_id: str, told: Told) -> InstanceStatus:
         """How an instance stands, as Postgres has it if it may be asked."""
         (reply,) = told.replies
         if told.applied:
@@ -200,7 +204,7 @@ def _status(reply: ReplySent) -> InstanceStatus:
         return InstanceStatus(status=RunStatus(reply.status))
 
 
-def _answer(found: Answer, told: _Told, prefer: str) -> Response[bytes]:
+def answered(found: Answer, told: Told, prefer: str) -> Response[bytes]:
     """An answer: 200 if what it says can be read by now, else 202."""
     headers = {"preference-applied": "respond-async"} if prefers_async(prefer) else {}
     if any(reply.code in _DONE_BEFORE for reply in told.replies):

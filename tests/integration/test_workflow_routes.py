@@ -356,6 +356,35 @@ def test_instances_are_found_by_their_labels_in_all_of_their_runs(api: httpx.Cli
     assert api.get(of("choosy", made["id"])).json()["labels"] == blue
 
 
+def test_the_same_is_done_to_all_instances_of_a_status_or_label(api: httpx.Client) -> None:
+    label = fresh()
+    batch = [{"id": fresh(), "labels": {"in": label}} for _ in range(5)]
+    assert api.post(of("choosy", "batch"), json={"instances": batch}).status_code == 200
+    names = {str(new["id"]) for new in batch}
+
+    def change(action: str, **more: object) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        asked = {"action": action, "labels": {"in": label}, "pageSize": 2, **more}
+        while True:
+            answer = api.post("/workflows/choosy/bulk", json=asked)
+            assert answer.status_code == 200, answer.text
+            page = answer.json()
+            found += page["instances"]
+            if not page["hasNextPage"]:
+                return found
+            asked["cursor"] = page["cursor"]
+
+    assert {one["id"] for one in change("terminate", dryRun=True)} == names
+    assert {one["status"] for one in change("pause")} == {"paused"}
+    assert {one["id"] for one in change("resume", status="paused")} == names
+    last = batch[0]["id"]
+    assert api.post(of("choosy", str(last), "terminate")).status_code == 200
+    ended = {one["id"]: (one["status"], one.get("code")) for one in change("terminate")}
+    assert ended.pop(last) == ("terminated", "INSTANCE_TERMINAL")
+    assert set(ended.values()) == {("terminated", None)}
+    assert {one["code"] for one in change("retry")} == {"INSTANCE_NOT_ERRORED"}
+
+
 @pytest.fixture(scope="module")
 def told(api: httpx.Client) -> str:
     """An instance with seven steps and three lines, that has ended."""

@@ -242,6 +242,48 @@ def test_an_instance_is_created_and_its_id_alone_goes_to_stdout():
     assert "`headwater instances get order/o-1`" in found.stderr
 
 
+def bulk(*instances: dict[str, Any], cursor: str | None = None) -> httpx.Response:
+    more = {"cursor": cursor} if cursor else {}
+    return answer({"instances": list(instances), "hasNextPage": cursor is not None, **more})
+
+
+def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
+    done = {"id": "a", "status": "active"}
+    refused = {"id": "b", "status": "errored", "code": "RECORD_TOO_LARGE", "detail": "too much"}
+    network = Network(bulk(done, cursor="n1"), bulk(refused, done))
+    found = headwater(
+        network, *("instances", "retry", "-w", "order", "--status", "errored"),
+        *("--label", "team=blue"),
+    )  # fmt: skip
+    assert found.stdout == "id\tcode\twhy\nb\tRECORD_TOO_LARGE\ttoo much\n"
+    assert found.stderr == "retry: 1 done so far\nretry: 2 done, 1 refused.\n"
+    assert found.exit_code == 1
+    assert network.lines == ["POST /workflows/order/bulk"] * 2
+    asked = {"action": "retry", "status": "errored", "labels": {"team": "blue"}, "dryRun": False}
+    assert network.body(0) == asked
+    assert network.body(1) == {**asked, "cursor": "n1"}
+
+
+def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
+    network = Network(bulk({"id": "a", "status": "waiting"}))
+    found = headwater(
+        network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
+    )
+    assert found.stdout == "id\tstatus\na\twaiting\n"
+    assert found.stderr == "terminate would be done to 1; nothing was done.\n"
+    assert network.body()["labels"] == {"a": "b=c"}
+    assert network.body()["dryRun"] is True
+
+
+def test_labels_are_given_and_asked_for():
+    listed = {"instances": [], "hasNextPage": False}
+    network = Network(answer({"id": "a", "details": {"status": "active"}}), answer(listed))
+    headwater(network, "instances", "create", "-w", "order", "--label", "team=blue")
+    headwater(network, "instances", "list", "-w", "order", "--label", "team=blue")
+    assert network.body(0)["labels"] == {"team": "blue"}
+    assert queries(network.asked)[1]["label"] == "team=blue"
+
+
 def test_json_comes_inline_from_a_file_or_from_standard_input(tmp_path: Path):
     (tmp_path / "params.json").write_text('{"sku": "ü"}\n', encoding="utf-8")
     for argument, given in (
@@ -333,6 +375,10 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
         (["get", "/o-1"], "such as order/order-1, found '/o-1'"),
         (["get", "order/o-1", "-w", "order"], "--workflow and --id, found both"),
         (["list"], "Missing option '-w' / '--workflow'"),
+        (["list", "-w", "order", "--label", "blue"], "expected NAME=VALUE, found 'blue'"),
+        (["retry", "--status", "errored"], "expected -w WORKFLOW with --status or --label"),
+        (["retry", *ON, "--status", "errored"], "nothing that names one instance or step"),
+        (["retry", *ON, "--dry-run"], "--dry-run takes --status or --label"),
         (["list", "-w", "order", "--status", "done"], "'done' is not one of 'active', 'waiting'"),
         (["history", *ON, "--log-level", "info"], "take --include-logs"),
         (["list", "-w", "order", "-H", "geheim"], "expected 'Name: value'"),

@@ -60,6 +60,7 @@ ROUTES: list[tuple[str, str, bytes]] = [
     ("POST", f"{ORDER}/graph/simulate-routing", b'{"node":"a"}'),
     ("POST", f"{ORDER}/graph/simulate-synchronization", b'{"token":"0","transition":"a"}'),
     ("POST", ORDERS, b"{}"),
+    ("POST", f"{BASE}/workflows/order/bulk", b'{"action":"retry","status":"errored"}'),
     ("POST", f"{ORDERS}/batch", b'{"instances":[{"id":"a"}]}'),
     ("POST", f"{ORDER}/pause", b""),
     ("POST", f"{ORDER}/resume", b""),
@@ -69,7 +70,9 @@ ROUTES: list[tuple[str, str, bytes]] = [
     ("POST", f"{ORDER}/events", b'{"type":"go"}'),
     ("POST", f"{BASE}/_runner/tick", b""),
 ]
-READS = [route for route in ROUTES if route[0] == "GET" or "simulate" in route[1]]
+READS = [
+    route for route in ROUTES if route[0] == "GET" or "simulate" in route[1] or "bulk" in route[1]
+]
 WRITES = [route for route in ROUTES[:-1] if route not in READS]
 
 
@@ -200,6 +203,12 @@ def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: Memo
     [
         (ORDERS, b'{"id":"-"}', 400, "INVALID_INSTANCE_ID", "id"),
         (ORDERS, b'{"id":"a","extra":1}', 400, "invalid_body", "extra"),
+        (f"{BASE}/workflows/order/bulk", b'{"action":"retry"}', 400, "invalid_body", "status"),
+        (
+            f"{BASE}/workflows/order/bulk",
+            b'{"action":"restart","status":"errored"}',
+            *(400, "invalid_body", "action"),
+        ),
         (ORDERS, b'{"labels":{"a b":"c"}}', 400, "INVALID_LABELS", "labels"),
         (ORDERS, b'{"labels":{"a":1}}', 400, "invalid_body", "labels[...]"),
         (
@@ -613,6 +622,7 @@ def test_the_description_names_every_route_and_has_examples(client: Client) -> N
         "simulateSynchronization",
         "createInstance",
         "createInstances",
+        "changeInstances",
         "pauseInstance",
         "resumeInstance",
         "terminateInstance",

@@ -1,0 +1,61 @@
+"""What is done to many instances: page by page, so that whoever asks sees how far it is.
+
+Nothing is kept between pages: each names the next, and a page that is asked for again does nothing
+twice, because what is done so is refused or done already.
+"""
+
+from litestar import Response
+
+from headwater.gateway.workflows.bodies import BULK, BulkChange
+from headwater.gateway.workflows.reading import answer, naming
+from headwater.gateway.workflows.writing import Writing, answered
+from headwater.projections.workflows.queries import Page, Workflows
+from headwater.schemas.answers import BulkChanged, BulkPage, InstanceListed
+from headwater.schemas.failures import is_refused
+from headwater.schemas.history import ReplySent
+from headwater.schemas.statuses import RunStatus, newer_kept
+from headwater.streams.workflows.client import Addressed
+
+
+class Bulk:
+    """Does the same to all instances that are found."""
+
+    def __init__(self, writing: Writing, workflows: Workflows) -> None:
+        self._writing = writing
+        self._workflows = workflows
+
+    async def change(self, workflow: str, asked: BulkChange, prefer: str) -> Response[bytes]:
+        """Changes a page of instances; what one is refused with stops no other.
+
+        Errors: Problem.
+        """
+        with naming("cursor"):
+            page = await self._workflows.instances(
+                workflow,
+                status=asked.status,
+                labels=asked.labels,
+                limit=asked.page_size,
+                after=asked.cursor,
+            )
+        if asked.dry_run or not page.rows:
+            found = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
+            return answer(_page(page, found), {})
+        command = BULK[asked.action]
+        told = await self._writing.send(
+            [Addressed(workflow, row.id, command) for row in page.rows], prefer
+        )
+        pairs = zip(page.rows, told.replies, strict=True)
+        return answered(_page(page, [_changed(row, reply) for row, reply in pairs]), told, prefer)
+
+
+def _page(page: Page[InstanceListed], found: list[BulkChanged]) -> BulkPage:
+    more = page.cursor is not None
+    return BulkPage(instances=found, has_next_page=more, cursor=page.cursor)
+
+
+def _changed(row: InstanceListed, reply: ReplySent) -> BulkChanged:
+    with newer_kept():
+        status = RunStatus(reply.status) if reply.status else row.details.status
+    if not is_refused(reply.code):
+        return BulkChanged(id=row.id, status=status)
+    return BulkChanged(id=row.id, status=status, code=reply.code, detail=reply.message)
