@@ -7,9 +7,9 @@ twice, because what is done so is refused or done already.
 from litestar import Response
 
 from headwater.gateway.workflows.bodies import BULK, BulkChange
-from headwater.gateway.workflows.reading import answer, naming
+from headwater.gateway.workflows.reading import Reading, answer
 from headwater.gateway.workflows.writing import Writing, answered
-from headwater.projections.workflows.queries import Page, Workflows
+from headwater.projections.workflows.queries import Page
 from headwater.schemas.answers import BulkChanged, BulkPage, InstanceListed
 from headwater.schemas.failures import is_refused
 from headwater.schemas.history import ReplySent
@@ -20,23 +20,23 @@ from headwater.streams.workflows.client import Addressed
 class Bulk:
     """Does the same to all instances that are found."""
 
-    def __init__(self, writing: Writing, workflows: Workflows) -> None:
+    def __init__(self, reading: Reading, writing: Writing) -> None:
+        self._reading = reading
         self._writing = writing
-        self._workflows = workflows
 
     async def change(self, workflow: str, asked: BulkChange, prefer: str) -> Response[bytes]:
         """Changes a page of instances; what one is refused with stops no other.
 
         Errors: Problem.
         """
-        with naming("cursor"):
-            page = await self._workflows.instances(
-                workflow,
-                status=asked.status,
-                labels=asked.labels,
-                limit=asked.page_size,
-                after=asked.cursor,
-            )
+        page = await self._reading.page(
+            workflow,
+            self._reading.applied(),
+            status=asked.status,
+            labels=asked.labels,
+            page_size=asked.page_size,
+            cursor=asked.cursor,
+        )
         if asked.dry_run or not page.rows:
             found = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
             return answer(_page(page, found), {})

@@ -13,10 +13,11 @@ from headwater.gateway.workflows.graphs import Definitions
 from headwater.gateway.workflows.parameters import HistoryAsked
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
-from headwater.projections.workflows.queries import Placed, RunKey, Workflows
+from headwater.projections.workflows.queries import Page, Placed, RunKey, Workflows
 from headwater.schemas.answers import (
     Answer,
     HistoryPage,
+    InstanceListed,
     InstancePage,
     JobPage,
     WorkflowList,
@@ -81,6 +82,28 @@ class Reading:
     ) -> Response[bytes]:
         """A page of a workflow's instances."""
         applied = await self.fresh(wanted)
+        page = await self.page(
+            workflow, applied, status=status, labels=labels, page_size=page_size, cursor=cursor
+        )
+        found = InstancePage(
+            instances=list(page.rows), has_next_page=page.cursor is not None, cursor=page.cursor
+        )
+        return answer(found, applied)
+
+    async def page(
+        self,
+        workflow: str,
+        applied: Positions,
+        *,
+        status: RunStatus | None,
+        labels: Mapping[str, str],
+        page_size: int,
+        cursor: str | None,
+    ) -> Page[InstanceListed]:
+        """Instances of a workflow that have a status and labels.
+
+        Errors: Problem, also for a workflow that nobody knows.
+        """
         with naming("cursor"):
             page = await self._workflows.instances(
                 workflow, status=status, labels=labels, limit=page_size, after=cursor
@@ -92,10 +115,7 @@ class Reading:
                 f"found {workflow[:64]!r}",
                 headers=_position(applied),
             )
-        found = InstancePage(
-            instances=list(page.rows), has_next_page=page.cursor is not None, cursor=page.cursor
-        )
-        return answer(found, applied)
+        return page
 
     async def jobs(
         self, wanted: Positions, *, task: str | None, page_size: int, cursor: str | None

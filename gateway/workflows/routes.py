@@ -137,7 +137,7 @@ class WorkflowService:
             route_handlers=[
                 *listings(self._reading),
                 *creations(self._entrance, self._writing, self._ports.new_id),
-                bulk(Bulk(self._writing, self._ports.workflows)),
+                bulk(Bulk(self._reading, self._writing)),
                 *_at_instances(self._of_instance()),
             ],
             guards=[self._entrance.guard, known_parameters, whole_numbers],

@@ -211,7 +211,7 @@ def bulk(changes: Bulk) -> HTTPRouteHandler:
             Policy.MANAGE,
             answers.BulkPage,
             examples.BULK,
-            *("invalid_cursor", "store_unavailable", INVALID_LABELS),
+            *("invalid_cursor", "store_unavailable", INVALID_LABELS, WORKFLOW_NOT_FOUND),
         ),
     )
     async def change_instances(

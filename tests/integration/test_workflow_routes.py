@@ -383,6 +383,8 @@ def test_the_same_is_done_to_all_instances_of_a_status_or_label(api: httpx.Clien
     assert ended.pop(last) == ("terminated", "INSTANCE_TERMINAL")
     assert set(ended.values()) == {("terminated", None)}
     assert {one["code"] for one in change("retry")} == {"INSTANCE_NOT_ERRORED"}
+    unknown = api.post("/workflows/nobodys/bulk", json={"action": "retry", "status": "errored"})
+    assert problem(unknown) == (404, "WORKFLOW_NOT_FOUND")
 
 
 @pytest.fixture(scope="module")
