@@ -28,12 +28,16 @@ if TYPE_CHECKING:
         TracedDecision,
         WaitsFor,
     )
+    from headwater.streams.authoring.looking import LookedInto
 
 _at_option: Final = click.option(
     "--at",
     type=click.IntRange(min=0),
     metavar="SEQUENCE",
     help="As it was after this event of its run. Default: as it is now.",
+)
+_run_option: Final = click.option(
+    "--run", type=click.IntRange(min=0), help="Of this run; the first is 0. Default: the current."
 )
 _TOKEN_COLUMNS: Final = ("token", "node", "status", "branch", "attempts", "waits for")
 _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
@@ -44,20 +48,28 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
     epilog=examples(
         "headwater instances tokens review/review-1",
         "headwater instances tokens review/review-1 --at 12      as it was then",
+        "headwater instances tokens review/review-1 --run 0      before it was retried",
     )
     + ENVIRONMENT,
 )
 @instance_named
 @_at_option
+@_run_option
 @json_option
 @service_options
 def tokens(
-    service: Service, workflow: str, instance_id: str, at: int | None, as_json: bool
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    at: int | None,
+    run: int | None,
+    as_json: bool,
 ) -> None:
     """Show the tokens of a graph that live, and what each waits for."""
 
     async def ask(client: "Client") -> "TokensPage":
-        return await client.workflow(workflow).get(instance_id).introspect_tokens(at)
+        return await _looked_into(client, workflow, instance_id, run).introspect_tokens(at)
 
     found = service.ask(ask)
     if as_json:
@@ -77,10 +89,17 @@ def tokens(
 )
 @instance_named
 @_at_option
+@_run_option
 @json_option
 @service_options
 def explain(
-    service: Service, workflow: str, instance_id: str, at: int | None, as_json: bool
+    service: Service,
+    *,
+    workflow: str,
+    instance_id: str,
+    at: int | None,
+    run: int | None,
+    as_json: bool,
 ) -> None:
     """Say why an instance of a graph stands where it stands.
 
@@ -89,7 +108,7 @@ def explain(
     """
 
     async def ask(client: "Client") -> "Explanation":
-        return await client.workflow(workflow).get(instance_id).explain(at)
+        return await _looked_into(client, workflow, instance_id, run).explain(at)
 
     found = service.ask(ask)
     if as_json:
@@ -112,6 +131,7 @@ def explain(
 @click.option("--format", "written", type=click.Choice(["mermaid", "svg"]), default="mermaid",
               show_default=True, help="As what.")  # fmt: skip
 @_at_option
+@_run_option
 @service_options
 def draw(
     service: Service,
@@ -119,11 +139,12 @@ def draw(
     instance_id: str,
     written: Literal["svg", "mermaid"],
     at: int | None,
+    run: int | None,
 ) -> None:
     """Draw the graph of an instance, with the tokens of its run on it."""
 
     async def ask(client: "Client") -> str:
-        return await client.workflow(workflow).get(instance_id).draw(written, at=at)
+        return await _looked_into(client, workflow, instance_id, run).draw(written, at=at)
 
     click.echo(service.ask(ask), nl=False)
 
@@ -142,6 +163,7 @@ def draw(
 @click.option("--node", help="In place of a token: the one at this node.")
 @click.option("--output", type=JsonArgument(), help="What its task would give; @FILE, or -.")
 @_at_option
+@_run_option
 @json_option
 @service_options
 def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
@@ -153,6 +175,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     node: str | None,
     output: Given | None,
     at: int | None,
+    run: int | None,
     as_json: bool,
 ) -> None:
     """Say what would follow if a token completed. Nothing is changed.
@@ -164,7 +187,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 
     async def ask(client: "Client") -> "SimulatedRouting":
         more = {} if output is None else {"output": output.value}
-        instance = client.workflow(workflow).get(instance_id)
+        instance = _looked_into(client, workflow, instance_id, run)
         return await instance.simulate_routing(token, node=node, at=at, **more)
 
     found = service.ask(ask)
@@ -193,6 +216,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.option("--token", required=True, help="The token that would come.")
 @click.option("--transition", required=True, metavar="REF", help="By which it would come.")
 @_at_option
+@_run_option
 @json_option
 @service_options
 def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
@@ -203,12 +227,13 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
     token: str,
     transition: str,
     at: int | None,
+    run: int | None,
     as_json: bool,
 ) -> None:
     """Say what a join would decide if a token came to it. Nothing is changed."""
 
     async def ask(client: "Client") -> "SimulatedSynchronization":
-        instance = client.workflow(workflow).get(instance_id)
+        instance = _looked_into(client, workflow, instance_id, run)
         return await instance.simulate_synchronization(token, transition, at=at)
 
     found = service.ask(ask)
@@ -235,21 +260,23 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True,
               help="Decisions that begin with this event, or later.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=0), help="The last event to look at.")
+@_run_option
 @json_option
 @service_options
-def trace(
+def trace(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
     workflow: str,
     instance_id: str,
     first: int,
     last: int | None,
+    run: int | None,
     as_json: bool,
 ) -> None:
     """Show how the decisions of a graph came about: each is made again from the history."""
 
     async def ask(client: "Client") -> "list[TracedDecision]":
-        instance = client.workflow(workflow).get(instance_id)
+        instance = _looked_into(client, workflow, instance_id, run)
         return [each async for each in instance.trace(first, last)]
 
     found = service.ask(ask)
@@ -261,6 +288,13 @@ def trace(
     for each in found:
         if not each.same:
             say(f"Another release decided otherwise at {each.sequence}: its events alone are told.")
+
+
+def _looked_into(
+    client: "Client", workflow: str, instance_id: str, run: int | None
+) -> "LookedInto":
+    instance = client.workflow(workflow).get(instance_id)
+    return instance if run is None else instance.in_run(run)
 
 
 def _plain(found: object) -> Any:  # noqa: ANN401 (JSON)

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Annotated, Final, TypeAlias
 
 from litestar import Response, get, post
+from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
@@ -11,7 +12,7 @@ from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import RoutingAsked, SynchronizationAsked, text
 from headwater.gateway.workflows.looking import MERMAID, SVG, Looking
 from headwater.gateway.workflows.openapi import OF_BODIES, reads
-from headwater.gateway.workflows.parameters import Named, Position
+from headwater.gateway.workflows.parameters import Position, RunAsked
 from headwater.processors.graph.drawing import draw
 from headwater.processors.graph.explaining import explain
 from headwater.processors.graph.introspection import (
@@ -36,13 +37,15 @@ _NUMBER_MAX: Final = 2**63 - 1
 _PROBLEMS: Final = (
     INSTANCE_NOT_FOUND,
     NOT_A_GRAPH,
+    "RUN_NOT_FOUND",
     SEQUENCE_NOT_FOUND,
     "broker_unavailable",
     "overloaded",
 )
 _AS_OF: Final = (
-    "Of the current run as it was after its event `at`; without it, as it is now. Read from the "
-    "history in Kafka, so it is no older than what was answered before. Nothing is changed."
+    "Of a run, the current one by default, as it was after its event `at`; without it, as it is "
+    "now. Read from the history in Kafka, so it is no older than what was answered before. Nothing "
+    "is changed."
 )
 
 
@@ -50,8 +53,10 @@ def _number(name: str, description: str) -> QueryParameter:
     return QueryParameter(name=name, ge=0, le=_NUMBER_MAX, description=description)
 
 
+#: The run, as `parameters.run_asked` provides it.
+Asked: TypeAlias = NamedDependency[RunAsked]
 At: TypeAlias = Annotated[
-    int | None, _number("at", "Number of an event of the current run; the first is 0.")
+    int | None, _number("at", "Number of an event of the run; the first is 0.")
 ]
 After: TypeAlias = Annotated[
     int | None, _number("after", "Only tokens with greater numbers: the cursor of a page.")
@@ -76,8 +81,7 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         **reads(introspection.TokensPage, examples.TOKENS, *_PROBLEMS),
     )
     async def get_tokens(
-        workflow: Named,
-        instance_id: Named,
+        run: Asked,
         position: Position,
         at: At = None,
         after: After = None,
@@ -85,7 +89,7 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
     ) -> Response[bytes]:
         behind = -1 if after is None else after
         say = partial(introspect_tokens, after=behind, limit=page_size)
-        return await looking.tell(workflow, instance_id, position, at, say)
+        return await looking.tell(run, position, at, say)
 
     @get(
         "/graph/explain",
@@ -96,9 +100,11 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         **reads(introspection.Explanation, examples.EXPLAINED, *_PROBLEMS),
     )
     async def get_explanation(
-        workflow: Named, instance_id: Named, position: Position, at: At = None
+        run: Asked,
+        position: Position,
+        at: At = None,
     ) -> Response[bytes]:
-        return await looking.tell(workflow, instance_id, position, at, explain)
+        return await looking.tell(run, position, at, explain)
 
     @get(
         "/graph/trace",
@@ -109,13 +115,12 @@ def looks(looking: Looking) -> list[HTTPRouteHandler]:
         **reads(introspection.TracePage, examples.TRACED, *_PROBLEMS),
     )
     async def get_trace(
-        workflow: Named,
-        instance_id: Named,
+        run: Asked,
         position: Position,
         first: First = 0,
         last: Last = None,
     ) -> Response[bytes]:
-        return await looking.trace(workflow, instance_id, position, first, last)
+        return await looking.trace(run, position, first, last)
 
     return [get_tokens, get_explanation, get_trace, *_pictures(looking), *_simulations(looking)]
 
@@ -131,10 +136,12 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
         **reads(str, examples.SVG, *_PROBLEMS, media_type=SVG),
     )
     async def get_svg(
-        workflow: Named, instance_id: Named, position: Position, at: At = None
+        run: Asked,
+        position: Position,
+        at: At = None,
     ) -> Response[bytes]:
         say = partial(draw, written="svg")
-        return await looking.tell(workflow, instance_id, position, at, say, SVG)
+        return await looking.tell(run, position, at, say, SVG)
 
     @get(
         "/graph/mermaid",
@@ -144,10 +151,12 @@ def _pictures(looking: Looking) -> list[HTTPRouteHandler]:
         **reads(str, examples.MERMAID, *_PROBLEMS, media_type=MERMAID),
     )
     async def get_mermaid(
-        workflow: Named, instance_id: Named, position: Position, at: At = None
+        run: Asked,
+        position: Position,
+        at: At = None,
     ) -> Response[bytes]:
         say = partial(draw, written="mermaid")
-        return await looking.tell(workflow, instance_id, position, at, say, MERMAID)
+        return await looking.tell(run, position, at, say, MERMAID)
 
     return [get_svg, get_mermaid]
 
@@ -172,15 +181,14 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
         ),
     )
     async def post_routing(
-        workflow: Named,
-        instance_id: Named,
+        run: Asked,
         data: JSONBody[RoutingAsked],
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
         output = text(data.output) or None
         say = partial(simulate_routing, token=data.token, node=data.node, output=output)
-        return await looking.tell(workflow, instance_id, position, at, say)
+        return await looking.tell(run, position, at, say)
 
     @post(
         "/graph/simulate-synchronization",
@@ -198,13 +206,12 @@ def _simulations(looking: Looking) -> list[HTTPRouteHandler]:
         ),
     )
     async def post_synchronization(
-        workflow: Named,
-        instance_id: Named,
+        run: Asked,
         data: JSONBody[SynchronizationAsked],
         position: Position,
         at: At = None,
     ) -> Response[bytes]:
         say = partial(simulate_synchronization, token=data.token, transition=data.transition)
-        return await looking.tell(workflow, instance_id, position, at, say)
+        return await looking.tell(run, position, at, say)
 
     return [post_routing, post_synchronization]

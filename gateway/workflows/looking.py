@@ -11,8 +11,9 @@ from litestar import Response
 from typing_extensions import ParamSpec
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.parameters import RunAsked
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
-from headwater.gateway.workflows.reading import JSON, Reading, own
+from headwater.gateway.workflows.reading import JSON, Reading, own, run_number_of
 from headwater.processors.graph.past import Past
 from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
@@ -51,43 +52,41 @@ class Looking:
 
     async def tell(
         self,
-        workflow: str,
-        instance_id: str,
+        run: RunAsked,
         wanted: Positions,
         at: int | None,
         say: Callable[[Past], Said],
         media_type: str = JSON,
     ) -> Response[bytes]:
-        """Says something of the current run as of an event.
+        """Says something of a run as of an event.
 
         Errors: Problem; BrokerUnavailable.
         """
-        found, begins = await self._find(workflow, instance_id, wanted)
-        past = Past(workflow, instance_id, begins.run_number, at)
+        found, begins = await self._find(run, wanted)
+        past = Past(run.workflow, run.instance_id, begins.run_number, at)
         body, headers = await self._answer(past, found, begins, past, lambda: say(past))
         return Response(body, media_type=media_type, headers=headers)
 
     async def trace(
-        self, workflow: str, instance_id: str, wanted: Positions, first: int, last: int | None
+        self, run: RunAsked, wanted: Positions, first: int, last: int | None
     ) -> Response[bytes]:
-        """Says how the decisions of the current run came about, from one event to another.
+        """Says how the decisions of a run came about, from one event to another.
 
         Errors: Problem; BrokerUnavailable.
         """
-        found, begins = await self._find(workflow, instance_id, wanted)
-        past = Past(workflow, instance_id, begins.run_number, last)
+        found, begins = await self._find(run, wanted)
+        past = Past(run.workflow, run.instance_id, begins.run_number, last)
         tracing = Tracing(past, first)
         body, headers = await self._answer(past, found, begins, tracing, tracing.page)
         return Response(body, media_type=JSON, headers=headers)
 
-    async def _find(
-        self, workflow: str, instance_id: str, wanted: Positions
-    ) -> tuple[Placed, Beginning]:
+    async def _find(self, run: RunAsked, wanted: Positions) -> tuple[Placed, Beginning]:
         applied = await self._reading.fresh(wanted)
-        found = await self._reading.find(workflow, instance_id, applied)
-        begins = await self._workflows.beginning(workflow, instance_id)
+        found = await self._reading.find(run.workflow, run.instance_id, applied)
+        number = run_number_of(found, run.run_number, applied)
+        begins = await self._workflows.beginning(run.workflow, run.instance_id, number)
         if begins is None:
-            message = f"expected an instance {instance_id!r:.100}, found it deleted"
+            message = f"expected an instance {run.instance_id!r:.100}, found it deleted"
             raise Problem(INSTANCE_NOT_FOUND, message)
         return found, begins
 

@@ -173,6 +173,19 @@ async def instance_id(instanceId: InstanceInPath) -> str:  # noqa: N803 (as the 
     return instanceId
 
 
+class RunAsked(msgspec.Struct, frozen=True):
+    """Which run is asked about; the current one if no number is given."""
+
+    workflow: str
+    instance_id: str
+    run_number: int | None
+
+
+async def run_asked(workflow: Named, instance_id: Named, run_number: RunNumber = None) -> RunAsked:
+    """The run that a path and a query name."""
+    return RunAsked(workflow, instance_id, run_number)
+
+
 async def min_position(min_position: MinPosition = None) -> Mapping[int, int]:
     """The positions that an answer must have; empty when any will do.
 

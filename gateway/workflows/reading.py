@@ -163,15 +163,7 @@ class Reading:
         """A part of a run's history."""
         applied = await self.fresh(wanted)
         found = await self.find(workflow, instance_id, applied)
-        latest = found.instance.meta.run_number
-        number = latest if asked.run_number is None else asked.run_number
-        if number > latest:
-            raise Problem(
-                "RUN_NOT_FOUND",
-                f"runNumber: expected 0 to {latest}, found {number}",
-                headers=_position(applied),
-                field="runNumber",
-            )
+        number = run_number_of(found, asked.run_number, applied)
         shown = await self._history(RunKey(workflow, instance_id, number), asked)
         return answer(shown, own(found, applied))
 
@@ -219,6 +211,23 @@ class Reading:
             logs_cursor=logs.cursor,
             logs_has_next_page=logs.cursor is not None,
         )
+
+
+def run_number_of(found: Placed, asked: int | None, applied: Positions) -> int:
+    """The number of the run that is asked for, the current one by default.
+
+    Errors: Problem when there is no such run.
+    """
+    latest = found.instance.meta.run_number
+    number = latest if asked is None else asked
+    if number > latest:
+        raise Problem(
+            "RUN_NOT_FOUND",
+            f"runNumber: expected 0 to {latest}, found {number}",
+            headers=_position(applied),
+            field="runNumber",
+        )
+    return number
 
 
 def own(found: Placed, applied: Positions) -> dict[int, int]:

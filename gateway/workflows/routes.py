@@ -35,6 +35,7 @@ from headwater.gateway.workflows.parameters import (
     OF_WORKFLOW,
     instance_id,
     min_position,
+    run_asked,
     workflow_name,
 )
 from headwater.gateway.workflows.read_routes import listings, reads_of_instance, tail
@@ -189,12 +190,15 @@ def _at_instances(handlers: list[HTTPRouteHandler]) -> list[Router]:
         Router(
             _OF_INSTANCE,
             route_handlers=handlers,
-            dependencies={"instance_id": Provide(instance_id)},
+            dependencies={"instance_id": Provide(instance_id), "run": Provide(run_asked)},
         ),
         Router(
             BATCH,
             route_handlers=handlers,
-            dependencies={"instance_id": Provide(_batch_id, sync_to_thread=False)},
+            dependencies={
+                "instance_id": Provide(_batch_id, sync_to_thread=False),
+                "run": Provide(run_asked),
+            },
             include_in_schema=False,
             opt={INSTANCE: BATCH_ID},
         ),

@@ -1,10 +1,21 @@
--- Where the history of the current run begins. A retry goes on with the runs before it, which have begun
--- when it did.
-select i.run_number, i.partition, least(i.run_offset, min(r.run_offset)) as "offset"
-from workflow_instance i
-left join workflow_run r
-  on r.workflow_name = i.workflow_name
- and r.instance_id = i.instance_id
- and r.started_at = i.started_at
-where i.workflow_name = %(workflow_name)s and i.instance_id = %(instance_id)s
-group by i.run_number, i.partition, i.run_offset
+-- Where the history of a run begins. A retry goes on with the runs before it, which have begun when it did.
+with run as (
+    select run_number, partition, started_at, run_offset
+    from workflow_instance
+    where workflow_name = %(workflow_name)s
+      and instance_id = %(instance_id)s
+      and run_number = %(run_number)s
+    union all
+    select run_number, partition, started_at, run_offset
+    from workflow_run
+    where workflow_name = %(workflow_name)s
+      and instance_id = %(instance_id)s
+      and run_number = %(run_number)s
+)
+select run.run_number, run.partition, least(run.run_offset, min(before.run_offset)) as "offset"
+from run
+left join workflow_run before
+  on before.workflow_name = %(workflow_name)s
+ and before.instance_id = %(instance_id)s
+ and before.started_at = run.started_at
+group by run.run_number, run.partition, run.run_offset

@@ -183,12 +183,15 @@ class Workflows:
         )
         return instance_of(rows[0]) if rows else None
 
-    async def beginning(self, workflow_name: str, instance_id: str) -> Beginning | None:
-        """Where the current run begins in the history; None when there is none (yet)."""
+    async def beginning(
+        self, workflow_name: str, instance_id: str, run_number: int
+    ) -> Beginning | None:
+        """Where a run begins in the history; None if there is no such run (yet)."""
         rows = await self._reader.answers(
             statement("workflow_run_beginning"),
             workflow_name=workflow_name,
             instance_id=instance_id,
+            run_number=run_number,
         )
         return Beginning(**rows[0]) if rows else None
 

@@ -1,15 +1,16 @@
 """What can be asked of an instance of a graph: the same words for a client and for a test.
 
-Nothing of this changes anything. Whoever answers folds the history of the current run up to `at`,
-the number of an event within it; without it, up to now.
+Nothing of this changes anything. Whoever answers folds the history of a run up to `at`, the number
+of an event within it; without it, up to now. The run is the current one, or that of `in_run`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from headwater.schemas.history import Json
 from headwater.schemas.introspection import (
@@ -55,6 +56,10 @@ class LookedInto(ABC):
     @abstractmethod
     async def ask(self, question: Question[A]) -> A:
         """Answers a question."""
+
+    def in_run(self, number: int) -> "LookedInto":
+        """One of its runs, to be looked into in the same way; the first is 0."""
+        return _InRun(self, number)
 
     async def introspect_tokens(self, at: int | None = None) -> TokensPage:
         """All tokens that live: where each is, and what it waits for."""
@@ -130,6 +135,19 @@ class LookedInto(ABC):
             for each in page.decided:
                 yield each
             begin = page.next_from
+
+
+class _InRun(LookedInto):
+    """A run of an instance: what is asked of it names its number."""
+
+    def __init__(self, instance: LookedInto, number: int) -> None:
+        self._instance = instance
+        self._number = number
+
+    @override
+    async def ask(self, question: Question[A]) -> A:
+        numbers = {**question.numbers, "runNumber": self._number}
+        return await self._instance.ask(replace(question, numbers=numbers))
 
 
 def _text(value: str | None) -> Json | None:

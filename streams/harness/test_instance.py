@@ -90,7 +90,11 @@ class TestInstance(Steered[None], LookedInto):
     @override
     async def ask(self, question: Question[A]) -> A:
         records = self._world.records(self.workflow_name, self.id)
-        number = max(each.run_number for each in records)
+        latest = max(each.run_number for each in records)
+        asked = question.numbers.get("runNumber")
+        number = latest if asked is None else asked
+        if not 0 <= number <= latest:
+            raise ValueError(f"expected a run number of 0 to {latest}, found {number}")
         past = Past(self.workflow_name, self.id, number)
         found: A = answered(past, records, question)
         return found

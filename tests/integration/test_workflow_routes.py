@@ -1034,7 +1034,7 @@ def test_what_cannot_be_looked_into_is_a_problem(api: httpx.Client) -> None:
     assert problem(asked) == (409, "INSTANCE_TERMINAL")
 
 
-def test_retried_and_restarted_graphs_are_looked_into_in_their_newest_run(
+def test_retried_and_restarted_graphs_are_looked_into_in_each_of_their_runs(
     api: httpx.Client, house: House, tmp_path: Path
 ) -> None:
     file = tmp_path / "voter"
@@ -1058,6 +1058,13 @@ def test_retried_and_restarted_graphs_are_looked_into_in_their_newest_run(
     assert api.post(of("voting", name, "restart")).status_code == 200
     again = looked(api, name, {"retry": 1, "siblings": 2})
     assert (again["runNumber"], again["joins"][0]["arrivedCount"]) == (2, 2)
+    where = of("voting", name, "graph/tokens")
+    before = [api.get(where, params={"runNumber": number}).json() for number in (0, 1)]
+    assert [(each["runNumber"], each["status"] == "errored") for each in before] == [
+        (0, True),
+        (1, False),
+    ]
+    assert problem(api.get(where, params={"runNumber": 3})) == (404, "RUN_NOT_FOUND")
 
 
 # -- jobs

@@ -73,6 +73,27 @@ def test_a_run_is_drawn_with_its_tokens_as_it_is_and_as_it_was():
     play(waiting(), scenario, ITEMS)
 
 
+def test_an_earlier_run_is_looked_into_as_it_was_when_the_next_began():
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        before = await instance.introspect_tokens()
+        explained = await instance.explain()
+        drawn = await instance.draw("mermaid", at=2)
+        told = await traced(instance)
+        await instance.restart()
+        again = await instance.introspect_tokens()
+        assert (again.run_number, again.total) == (1, 1)
+        earlier = instance.in_run(0)
+        assert await earlier.introspect_tokens() == before
+        assert await earlier.explain() == explained
+        assert await earlier.draw("mermaid", at=2) == drawn
+        assert [each async for each in earlier.trace()] == told
+        with pytest.raises(ValueError, match="expected a run number of 0 to 1, found 2"):
+            await instance.in_run(2).explain()
+
+    play(waiting(), scenario, ITEMS)
+
+
 def test_a_join_that_waits_is_explained():
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()

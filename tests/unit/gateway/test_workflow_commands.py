@@ -494,7 +494,7 @@ def test_tokens_are_listed_as_of_an_event_over_pages():
         answer({**AS_OF, "tokens": [TOKEN], "total": 2, "cursor": "2"}),
         answer({**AS_OF, "tokens": [TOKEN | {"id": "3"}], "total": 2}),
     )
-    found = headwater(network, "instances", "tokens", *ON, "--at", "14")
+    found = headwater(network, "instances", "tokens", *ON, "--at", "14", "--run", "0")
     assert found.stdout.splitlines() == [
         "# order/order-1, run 0, as of sequence 14 (2026-11-21 13:59:59 UTC)",
         "token\tnode\tstatus\tbranch\tattempts\twaits for",
@@ -502,8 +502,8 @@ def test_tokens_are_listed_as_of_an_event_over_pages():
         "3\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
     ]
     assert queries(network.asked) == [
-        {"at": "14", "pageSize": "1000"},
-        {"at": "14", "pageSize": "1000", "after": "2"},
+        {"at": "14", "pageSize": "1000", "runNumber": "0"},
+        {"at": "14", "pageSize": "1000", "after": "2", "runNumber": "0"},
     ]
 
 
