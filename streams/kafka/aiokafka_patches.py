@@ -13,6 +13,10 @@ and the connections stay open. Here it waits for these fetches, and goes on.
 Closing a connection over TLS: `stop` waits until the broker has said goodbye, too, which asyncio
 gives it 30 seconds for; so long a takeover would rest. Here it gets one second.
 
+Partitions without a leader: while a producer has records for one, it asks for leaders without a
+pause, and sends nothing to anybody before it is answered, which takes half a minute if it asks a
+broker that stands still. Here it asks now and then, and sends meanwhile.
+
 Finding no broker: the error names the addresses alone; why, it leaves to the log. A wrong password
 is then not told from a broker that is away. Here the error also says why.
 
@@ -28,6 +32,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
+from aiokafka.producer.sender import Sender
 
 from headwater.streams.kafka.static_members import mend_static_members
 
@@ -47,6 +52,7 @@ _SEND: Final = AIOKafkaConnection.send
 _CLOSE_CONNECTION: Final = AIOKafkaConnection.close
 _STEP: Final = OAuthAuthenticator.step
 _CLOSE: Final = Fetcher.close
+_START_SENDER: Final = Sender.start
 
 
 def mend() -> None:
@@ -57,6 +63,7 @@ def mend() -> None:
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
     OAuthAuthenticator.step = _step  # type: ignore[method-assign]
     Fetcher.close = _close  # type: ignore[method-assign]
+    Sender.start = _start_sender  # type: ignore[method-assign]
     mend_static_members()
 
 
@@ -139,3 +146,29 @@ async def _close(self: Fetcher) -> None:
         await asyncio.wait(self._pending_tasks)
     self._pending_tasks.clear()
     await _CLOSE(self)  # type: ignore[no-untyped-call]
+
+
+async def _start_sender(self: Sender) -> None:
+    accumulator, client = self._message_accumulator, self.client
+    drain, loop = accumulator.drain_by_nodes, asyncio.get_running_loop()
+    looking = False
+
+    def drain_by_nodes(ignore_nodes: Any, muted_partitions: Any = frozenset()) -> Any:  # noqa: ANN401 (as aiokafka has it)
+        nonlocal looking
+        nodes, unknown_leaders_exist = drain(ignore_nodes, muted_partitions)
+        if unknown_leaders_exist and not looking:
+            looking = True
+            found = client.force_metadata_update()
+            found.add_done_callback(lambda _: loop.call_later(self._retry_backoff, drain_again))
+        # Of leaders that are not known the sender would wait for these alone.
+        return nodes, False
+
+    def drain_again() -> None:
+        nonlocal looking
+        looking = False
+        waiter = accumulator.waiter()
+        if not waiter.done():
+            waiter.set_result(None)
+
+    accumulator.drain_by_nodes = drain_by_nodes
+    await _START_SENDER(self)  # type: ignore[no-untyped-call]

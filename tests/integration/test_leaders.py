@@ -204,7 +204,7 @@ def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
     assert sum(found.values()) <= DELIVERIES + senders.refused
 
 
-# One time in six, on a loaded machine, a producer that waits for a leader holds up the others, too.
+# Half a minute, most of it waiting; that a producer waits for no leader is in test_leaderless.
 @pytest.mark.soak
 def test_deliveries_of_partitions_that_have_a_leader_are_taken_while_others_are_refused(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
