@@ -133,15 +133,19 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
         self,
         run_number: int | None = None,
         *,
+        include_trimmed: bool = False,
         include_logs: bool = False,
         log_level: str | None = None,
         log_category: str | None = None,
     ) -> History:
         """What happened: `.steps`, or `.tokens` of a graph, `.events` and `.logs`.
 
-        Shape:  of the current run, or of another.
+        Shape:  of the current run, or of another; with `include_trimmed` also what loops have
+                forgotten, which is read from the log and takes longer.
         """
         query: Query = {"runNumber": run_number}
+        if include_trimmed:
+            query |= {"includeTrimmed": True}
         if include_logs:
             query |= {"includeLogs": True, "logLevel": log_level, "logCategory": log_category}
         whole: History | None = None

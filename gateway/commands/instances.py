@@ -151,12 +151,15 @@ def get_instance(service: Service, workflow: str, instance_id: str, full: bool) 
         "headwater instances history order/order-1 --run 0 --include-logs",
         "headwater instances history order/order-1 --include-logs --log-level error",
         "headwater instances history order/order-1 --full     results and payloads, whole",
+        "headwater instances history poll/p-1 --include-trimmed    all iterations of its loops",
     )
     + ENVIRONMENT,
 )
 @instance_named
 @log_options
 @click.option("--include-logs", is_flag=True, help="Also what the run has logged.")
+@click.option("--include-trimmed", is_flag=True,
+              help="Also iterations that loops have forgotten; read from the log.")  # fmt: skip
 @click.option("--full", is_flag=True, help="Results and payloads as long as they are.")
 @service_options
 def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
@@ -168,6 +171,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     log_level: str | None,
     log_category: str | None,
     include_logs: bool,
+    include_trimmed: bool,
     full: bool,
 ) -> None:
     """Show what happened in a run, step by step.
@@ -181,7 +185,8 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
 
     async def ask(client: "Client") -> "History":
         return await client.workflow(workflow).get(instance_id).history(
-            run, include_logs=include_logs, log_level=log_level, log_category=log_category
+            run, include_trimmed=include_trimmed, include_logs=include_logs,
+            log_level=log_level, log_category=log_category,
         )  # fmt: skip
 
     history = service.ask(ask)

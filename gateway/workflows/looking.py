@@ -1,16 +1,14 @@
 """Looking into instances of graphs: their runs, folded from the history for whoever asks."""
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
-from typing import Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import msgspec
 from litestar import Response
-from typing_extensions import ParamSpec
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.folding import Folds
 from headwater.gateway.workflows.parameters import RunAsked
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.gateway.workflows.reading import JSON, Reading, own, run_number_of
@@ -19,36 +17,23 @@ from headwater.processors.graph.tracing import Tracing
 from headwater.processors.runs.decisions import Rejection
 from headwater.projections.workflows.queries import Beginning, Placed, Workflows
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, REFUSALS
-from headwater.schemas.history import HistoryAppended, instance_key
+from headwater.schemas.history import instance_key
 from headwater.schemas.introspection import AsOf
 
 SVG: Final = "image/svg+xml"
 MERMAID: Final = "text/vnd.mermaid"
-#: Runs that are folded at a time: each has a reader of Kafka, and a run in memory.
-LOOKS_MAX: Final = 8
 
-P = ParamSpec("P")
-T = TypeVar("T")
 #: What is said of a run: an answer, a picture, or why there is none.
 Said: TypeAlias = AsOf | str | Rejection
-
-
-class RunLog(Protocol):
-    """Where the history of runs is read."""
-
-    def read(self, partition: int, start: int, key: str) -> AsyncGenerator[list[HistoryAppended]]:
-        """Yields the records of an instance that count, from one on."""
 
 
 class Looking:
     """Folds the runs that are asked about."""
 
-    def __init__(self, reading: Reading, workflows: Workflows, log: RunLog) -> None:
+    def __init__(self, reading: Reading, workflows: Workflows, folds: Folds) -> None:
         self._reading = reading
         self._workflows = workflows
-        self._log = log
-        self._count = 0
-        self._thread = asyncio.Lock()
+        self._folds = folds
 
     async def tell(
         self,
@@ -99,33 +84,13 @@ class Looking:
         say: Callable[[], Said],
     ) -> tuple[bytes, dict[str, str]]:
         key = instance_key(past.workflow, past.instance_id)
-        with self._room():
-            async with aclosing(self._log.read(begins.partition, begins.offset, key)) as batches:
-                async for records in batches:
-                    await self._aside(_apply, folded, records)
-                    if folded.is_done():
-                        break
-            body = await self._aside(_said, past, say)
+        body = await self._folds.fold(
+            key, begins.partition, begins.offset, folded, lambda: _said(past, say)
+        )
         if isinstance(body, Rejection):
             raise problem_of(body)
         position = stated(own(found, self._reading.applied()))
         return body, {HEADER: position} if position else {}
-
-    async def _aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Does work beside the event loop, which takes deliveries meanwhile; one at a time."""
-        async with self._thread:
-            return await asyncio.to_thread(work, *args, **kwargs)
-
-    @contextmanager
-    def _room(self) -> Iterator[None]:
-        if self._count >= LOOKS_MAX:
-            message = f"expected at most {LOOKS_MAX} runs to be looked into at a time"
-            raise Problem("overloaded", message)
-        self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
 
 
 def problem_of(refused: Rejection) -> Problem:
@@ -134,11 +99,6 @@ def problem_of(refused: Rejection) -> Problem:
     if field is None:
         return Problem(refused.code, refused.message)
     return Problem(refused.code, refused.message, field=field)
-
-
-def _apply(folded: Past | Tracing, records: Iterable[HistoryAppended]) -> None:
-    for record in records:
-        folded.apply(record)
 
 
 def _said(past: Past, say: Callable[[], Said]) -> bytes | Rejection:

@@ -94,6 +94,13 @@ StepsCursor: TypeAlias = Annotated[str | None, _cursor("stepsCursor", "Where ste
 TokensCursor: TypeAlias = Annotated[str | None, _cursor("tokensCursor", "Where tokens go on.")]
 EventsCursor: TypeAlias = Annotated[str | None, _cursor("eventsCursor", "Where events go on.")]
 LogsCursor: TypeAlias = Annotated[str | None, _cursor("logsCursor", "Where lines go on.")]
+IncludeTrimmed: TypeAlias = Annotated[
+    bool,
+    QueryParameter(
+        name="includeTrimmed",
+        description="Also entries of iterations that a loop has forgotten, read from the log.",
+    ),
+]
 IncludeLogs: TypeAlias = Annotated[
     bool, QueryParameter(name="includeLogs", description="Lines, too.")
 ]
@@ -157,6 +164,7 @@ class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
     steps_cursor: StepsCursor = None
     tokens_cursor: TokensCursor = None
     events_cursor: EventsCursor = None
+    include_trimmed: IncludeTrimmed = False
     include_logs: IncludeLogs = False
     logs_cursor: LogsCursor = None
     log_level: LogLevel = None

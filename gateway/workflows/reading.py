@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import Final, TypedDict
 
 import msgspec
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.folding import Folds
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.graphs import Definitions
 from headwater.gateway.workflows.parameters import HistoryAsked
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
-from headwater.projections.workflows.queries import Page, Placed, RunKey, Workflows
+from headwater.projections.workflows.queries import Order, Page, Placed, RunKey, Workflows
+from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas.answers import (
     Answer,
     HistoryPage,
@@ -24,6 +27,7 @@ from headwater.schemas.answers import (
     WorkflowListed,
 )
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
+from headwater.schemas.history import instance_key
 from headwater.schemas.statuses import RunStatus
 
 #: Seconds that a reader waits for the position that it asks for.
@@ -32,15 +36,22 @@ _REACHED_WITHIN_S: Final = 10.0
 JSON: Final = "application/json"
 
 
+class _Paged(TypedDict):
+    order: Order
+    limit: int
+    after: str | None
+
+
 class Reading:
     """Answers reads from Postgres, no older than they ask for."""
 
     def __init__(
-        self, workflows: Workflows, freshness: Freshness, definitions: Definitions
+        self, workflows: Workflows, freshness: Freshness, definitions: Definitions, folds: Folds
     ) -> None:
         self._workflows = workflows
         self._freshness = freshness
         self._definitions = definitions
+        self._folds = folds
 
     async def fresh(self, wanted: Positions) -> Positions:
         """Waits for positions; says which there are.
@@ -169,10 +180,13 @@ class Reading:
 
     async def _history(self, run: RunKey, asked: HistoryAsked) -> HistoryPage:
         size, order = asked.page_size, asked.order
+        paged: _Paged = {"order": order, "limit": size, "after": asked.steps_cursor}
         with naming("stepsCursor"):
-            steps = await self._workflows.steps(
-                run, order=order, limit=size, after=asked.steps_cursor
-            )
+            if asked.include_trimmed:
+                read = partial(self._read_forgotten, run)
+                steps = await self._workflows.steps_and_forgotten(run, read, **paged)
+            else:
+                steps = await self._workflows.steps(run, **paged)
         with naming("tokensCursor"):
             tokens = await self._workflows.tokens(
                 run, order=order, limit=size, after=asked.tokens_cursor
@@ -194,6 +208,12 @@ class Reading:
             events_has_next_page=events.cursor is not None,
         )
         return await self._with_logs(page, run, asked) if asked.include_logs else page
+
+    async def _read_forgotten(
+        self, run: RunKey, partition: int, start: int, forgotten: Forgotten
+    ) -> None:
+        key = instance_key(run.workflow_name, run.instance_id)
+        await self._folds.fold(key, partition, start, forgotten, lambda: None)
 
     async def _with_logs(self, page: HistoryPage, run: RunKey, asked: HistoryAsked) -> HistoryPage:
         with naming("logsCursor"):

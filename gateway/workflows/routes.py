@@ -21,13 +21,14 @@ from headwater.gateway.workflows.entrance import (
     Entrance,
     LimitedBodies,
 )
+from headwater.gateway.workflows.folding import Folds, RunLog
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.graph_routes import graph_router
 from headwater.gateway.workflows.graphs import Definitions, Graphs
 from headwater.gateway.workflows.introspection_routes import looks
 from headwater.gateway.workflows.job_routes import job_routes
 from headwater.gateway.workflows.jobs import Jobs
-from headwater.gateway.workflows.looking import Looking, RunLog
+from headwater.gateway.workflows.looking import Looking
 from headwater.gateway.workflows.parameters import (
     BATCH,
     BATCH_ID,
@@ -96,8 +97,9 @@ class WorkflowService:
             Gatekeeper(ports.hooks, workflow_key=workflow_key, tick_key=tick_key)
         )
         self._bodies = bodies
-        self._reading = Reading(ports.workflows, self._freshness, ports.definitions)
-        self._looking = Looking(self._reading, ports.workflows, ports.runs)
+        folds = Folds(ports.runs)
+        self._reading = Reading(ports.workflows, self._freshness, ports.definitions, folds)
+        self._looking = Looking(self._reading, ports.workflows, folds)
         self._writing = Writing(ports.commands, ports.workflows, self._freshness)
         self._jobs = Jobs(
             ports.commands,

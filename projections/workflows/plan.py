@@ -69,7 +69,7 @@ from headwater.schemas.history import (
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
-__all__ = ["WORKFLOWS", "plan_history", "workflows_kept"]
+__all__ = ["WORKFLOWS", "plan_history", "tell", "workflows_kept"]
 
 #: Kinds that wait for something outside the code; the others wait for what lies beneath them.
 _WAITS: Final = frozenset({EntryKind.SLEEP, EntryKind.WAIT, EntryKind.CHILD})
@@ -88,19 +88,20 @@ def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) 
         if record.appended is None:
             refused.append(refusal(record, record.error))
         else:
-            _plan(patches, record, record.appended)
+            tell(patches, record.appended, record.partition, record.offset)
     statements = (*patches.works(), *works("projection_errors", refused))
     return Plan(works=statements, unreadable=len(refused))
 
 
-def _plan(patches: Patches, record: HistoryRecord, appended: HistoryAppended) -> None:
+def tell(patches: Patches, appended: HistoryAppended, partition: int = 0, offset: int = 0) -> None:
+    """Adds to patches what a record changes that counts."""
     context = EventContext(
         appended.workflow,
         appended.instance_id,
         appended.run_number,
         appended.at_ms,
-        record.partition,
-        record.offset,
+        partition,
+        offset,
         appended.sequence,
     )
     for context.index, event in enumerate(appended.events):

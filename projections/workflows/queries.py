@@ -5,7 +5,7 @@ a cursor names the last row that was seen: rows that come meanwhile move nothing
 asks for its changes instead, which come in the order of the log.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Final, Literal, LiteralString, TypeAlias, TypeVar
@@ -34,6 +34,7 @@ from headwater.projections.workflows.answers import (
     token_of,
 )
 from headwater.projections.workflows.history import PROJECTION
+from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas.answers import Event, InstanceListed, JobListed, LogLine, Step, Token
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
@@ -202,6 +203,31 @@ class Workflows:
         bound = msgspec.structs.asdict(run) | _place(_OfStep, order, after)
         return await self._page(_query("workflow_steps", order), bound, step_of, _OfStep, limit)
 
+    async def steps_and_forgotten(
+        self,
+        run: RunKey,
+        read: Callable[[int, int, Forgotten], Awaitable[None]],
+        *,
+        order: Order = "asc",
+        limit: int,
+        after: str | None = None,
+    ) -> Page[Step]:
+        """Entries of a run, also those that its loops have forgotten.
+
+        Shape:  `read` tells those, from a partition and an offset of the history on. It comes after
+                the rows: what a loop forgets between the two is told, and not missed.
+        """
+        limit = bounded(limit)
+        place = _place(_OfStep, order, after)
+        bound = msgspec.structs.asdict(run)
+        rows = await self._rows(_query("workflow_steps", order), bound | place, limit)
+        begins = await self._reader.answers(statement("workflow_run_place"), **bound)
+        behind = msgspec.convert((place["ordinal"], place["sequence"]), tuple[int, int])
+        forgotten = Forgotten(run, behind, order=order, limit=limit + 1)
+        for begin in begins:
+            await read(begin["partition"], begin["offset"], forgotten)
+        return _cut(forgotten.beside(rows), step_of, _OfStep, limit)
+
     async def tokens(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
     ) -> Page[Token]:
@@ -307,17 +333,23 @@ class Workflows:
         self, query: bytes, bound: Row, answer: Callable[[Row], R], place: type[P], limit: int
     ) -> Page[R]:
         limit = bounded(limit)
+        return _cut(await self._rows(query, bound, limit), answer, place, limit)
+
+    async def _rows(self, query: bytes, bound: Row, limit: int) -> Sequence[Row]:
+        """The rows of a page, and one more if there is one: it tells that something is left."""
         try:
-            # One more than fits tells whether anything is left.
-            found = await self._reader.answers(query, **bound, limit=limit + 1)
+            return await self._reader.answers(query, **bound, limit=limit + 1)
         except RecordRefused as error:
             raise InvalidCursor(
                 "expected a cursor from an earlier page, found one out of range; start without one"
             ) from error
-        shown = found[:limit]
-        more = len(found) > limit
-        last = [shown[-1][name] for name in place.__struct_fields__] if more else None
-        return Page(rows=tuple(map(answer, shown)), cursor=None if last is None else pack(last))
+
+
+def _cut(found: Sequence[Row], answer: Callable[[Row], R], place: type[P], limit: int) -> Page[R]:
+    shown = found[:limit]
+    more = len(found) > limit
+    last = [shown[-1][name] for name in place.__struct_fields__] if more else None
+    return Page(rows=tuple(map(answer, shown)), cursor=None if last is None else pack(last))
 
 
 def _changed(row: Row) -> Changed:

@@ -15,6 +15,7 @@ from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import statement
 from headwater.projections.workflows.queries import Order, Page, RunKey, Workflows, _query
+from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas import answers
 from headwater.schemas.history import (
     Child,
@@ -23,7 +24,9 @@ from headwater.schemas.history import (
     EventReceived,
     Failure,
     JobActivated,
+    HistoryAppended,
     LogWritten,
+    LoopAdvanced,
     Parent,
     RunCompleted,
     RunErrored,
@@ -44,6 +47,7 @@ from tests.integration.test_workflow_projection import project
 from tests.unit.projections.histories import START_MS, Log
 
 MANY = 30_000
+ITERATIONS = 25
 RUN = RunKey("order", "x", 0)
 FAILURE = Failure("E", "")
 
@@ -503,3 +507,45 @@ def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
     assert "workflow_token_current" in plan
     assert "Seq Scan" not in plan
     assert "Sort Key: workflow_step" not in plan
+
+
+def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_pages(migrated: str):
+    log = Log()
+    log.claim()
+    for name, keep in (("x", 3), ("whole", ITERATIONS)):
+        log.write(name, RunStarted("{}", "s"), step("first", 0))
+        log.write(name, EntryOpened("pages", "pages", EntryKind.LOOP, 1))
+        for number in range(ITERATIONS):
+            log.write(name, step(f"pages/~{number}/fetch", number + 2, str(number)))
+            log.write(name, LoopAdvanced("pages", number, "{}", max(0, number - keep)))
+        log.write(name, step("last", ITERATIONS + 2))
+    told = [record for record in log.partitions[0] if record.instance_id == "x"]  # type: ignore[union-attr]
+
+    async def read(partition: int, start: int, forgotten: Forgotten) -> None:
+        assert (partition, start) == (0, 1)
+        for record in told:
+            assert isinstance(record, HistoryAppended)
+            forgotten.apply(record)
+
+    def shown(steps: list[answers.Step]) -> list[tuple[str, str, str]]:
+        return [(s.id, s.status, msgspec.json.encode(s.result).decode()) for s in steps]
+
+    async def scenario(workflows: Workflows) -> None:
+        for order in ("asc", "desc"):
+            of_rows = await pages(
+                lambda after: workflows.steps(RUN, order=order, limit=7, after=after)
+            )
+            whole = await pages(
+                lambda after: workflows.steps(
+                    RunKey("order", "whole", 0), order=order, limit=7, after=after
+                )
+            )
+            found = await pages(
+                lambda after: workflows.steps_and_forgotten(
+                    RUN, read, order=order, limit=7, after=after
+                )
+            )
+            assert len(of_rows) < ITERATIONS < len(found)
+            assert shown(found) == shown(whole)
+
+    asking(migrated, log, scenario)
