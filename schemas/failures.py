@@ -21,7 +21,6 @@ RACE: Final = "RaceError"
 ROLLBACK: Final = "RollbackError"
 STATEMENT_REFUSED: Final = "StatementRefusedError"
 STEP_TIMEOUT: Final = "StepTimeoutError"
-STEP_TX_UNAVAILABLE: Final = "STEP_TX_UNAVAILABLE"
 UNIQUE_CONSTRAINT: Final = "UniqueConstraintError"
 UNSERIALISABLE: Final = "UnserialisableError"
 

@@ -5,7 +5,7 @@ loop forgets. Memory is that of the entries that are not forgotten, and of those
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Final, Literal, TypeAlias
@@ -23,7 +23,7 @@ __all__ = ["Forgotten"]
 
 #: Where an entry stands among those of its run: its ordinal, and its sequence.
 Place: TypeAlias = tuple[int, int]
-_Row: TypeAlias = Mapping[str, Any]
+_Row: TypeAlias = dict[str, Any]
 
 _place: Final = itemgetter("ordinal", "sequence")
 

@@ -13,10 +13,10 @@ from typing import Final, Protocol
 from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit, StepId
-from headwater.schemas.failures import STATEMENT_REFUSED, STEP_TX_UNAVAILABLE, UNIQUE_CONSTRAINT
+from headwater.schemas.failures import STATEMENT_REFUSED, UNIQUE_CONSTRAINT
 from headwater.schemas.history import Failure
 
-_FINAL: Final = (UNIQUE_CONSTRAINT, STATEMENT_REFUSED, STEP_TX_UNAVAILABLE)
+_FINAL: Final = (UNIQUE_CONSTRAINT, STATEMENT_REFUSED)
 
 
 class StepDatabase(Protocol):
@@ -54,12 +54,3 @@ def failed(returned: StepReturned, failure: Failure) -> StepRaised:
     # A database may show the whole of a value that it does not take.
     cut = Failure(failure.name, bounded(failure.message))
     return StepRaised(returned.step, returned.attempt, cut, returned.policy, again)
-
-
-def unavailable() -> Failure:
-    """What a step is told that wants SQL where there is no database."""
-    return Failure(
-        STEP_TX_UNAVAILABLE,
-        "expected a Postgres database for tx.execute, found none; start the worker with "
-        "HEADWATER_POSTGRES set",
-    )

@@ -8,7 +8,7 @@ that the test's process holds in memory is lost by `crash()`, as it would be by 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from random import Random  # noqa: TID251, the harness draws from its seed
 from types import SimpleNamespace, TracebackType
@@ -51,6 +51,7 @@ from headwater.streams.engine.restore import restore
 from headwater.streams.engine.step_database import failed
 from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.harness.given import Given
+from headwater.streams.harness.known_topics import checked
 from headwater.streams.harness.memory_database import MemoryDatabase
 from headwater.streams.harness.test_instance import TestInstance, instance_id_of
 from headwater.streams.harness.test_jobs import TestJob, open_jobs
@@ -94,7 +95,8 @@ class WorkflowTest:
     """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`.
 
     Shape:  workflows are code, or definitions of graphs, whose nodes name the tasks; kinds are
-            workflows without code, by name, whose kinds are those of more engines.
+            workflows without code, by name, whose kinds are those of more engines; topics are those
+            that steps may publish to, None for any.
     """
 
     __test__ = False
@@ -107,6 +109,7 @@ class WorkflowTest:
         seed: int = 0,
         start: str | datetime | float = "2026-01-01T00:00:00Z",
         max_steps: int = ENTRIES_MAX,
+        topics: Collection[str] | None = None,
         engines: Sequence[Engine[Any]] = (),
         kinds: Mapping[str, str] | None = None,
     ) -> None:
@@ -130,6 +133,7 @@ class WorkflowTest:
         self._read = 0
         self._records: dict[str, list[HistoryAppended]] = {}
         self._replies: dict[str, ReplySent] = {}
+        self._topics = topics
         self._published: list[SimpleNamespace] = []
         self._topic_posts: set[tuple[str, int]] = set()
         self._database = MemoryDatabase()
@@ -376,7 +380,7 @@ class WorkflowTest:
         self._sent_by_hosts.clear()
 
     def _host_sent(self, message: FromHost) -> None:
-        self._sent_by_hosts.append(message)
+        self._sent_by_hosts.append(checked(message, self._topics))
         self._something_came.set()
 
     def _turn(self, limit: int | None = 0, *, complete: bool = False) -> int:

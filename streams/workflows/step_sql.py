@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from headwater.processors.runs.requests import StepRaised, StepReturned
-from headwater.processors.runs.step_commits import StepId
+from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.schemas.errors import HeadwaterError, StoreUnavailable, Superseded
 from headwater.schemas.history import Failure
 from headwater.streams.engine.driver import recover
-from headwater.streams.engine.step_database import StepDatabase, failed, unavailable
+from headwater.streams.engine.step_database import StepDatabase, failed
 from headwater.streams.engine.turns import Partition, StepTransaction
 from headwater.streams.kafka.retrying import Retrying
 
@@ -38,15 +38,13 @@ class StepSql:
     async def run(self, step: StepTransaction) -> None:
         """Commits a step that has returned, as long as its result is still wanted."""
         partition, commit = step.partition, step.commit
-        if self._database is None:
-            self._settled(step, failed(commit.returned, unavailable()))
-            return
-        retrying = Retrying(log, "the SQL of steps has to wait")
+        what = f'the SQL of step "{commit.returned.step.name}" of {commit.key}'
+        retrying = Retrying(log, f"{what} has to wait")
         # A result that comes too late may take no effect: after its row was removed nobody would
         # know that the step took effect before.
         while partition.owner.expects(commit):
             try:
-                done = await self._database.commit(partition.number, partition.epoch, commit)
+                done = await self._commit(partition, commit)
             except StoreUnavailable as error:
                 await retrying.failed(error)
                 continue
@@ -59,12 +57,19 @@ class StepSql:
                 # A fault of ours, or of what this SQL meets: it costs its step, which is tried
                 # again as its policy says and then finds its row if the SQL did take effect. A
                 # takeover would meet it again, and hold up the whole partition.
-                what = f'the SQL of step "{commit.returned.step.name}" of {commit.key}'
                 log.exception("%s could not be run", what)
                 done = Failure(type(error).__name__, f"expected to run {what}, found: {error!r}")
             outcome = failed(commit.returned, done) if isinstance(done, Failure) else done
             self._settled(step, outcome)
             return
+
+    async def _commit(self, partition: Partition, commit: StepCommit) -> StepReturned | Failure:
+        if self._database is None:
+            raise StoreUnavailable(
+                "expected a Postgres database for tx.execute, found none: start the worker with "
+                "HEADWATER_POSTGRES set"
+            )
+        return await self._database.commit(partition.number, partition.epoch, commit)
 
     async def take_over(self, partition: Partition, now_ms: int) -> None:
         """Completes the steps whose SQL took effect and of which the log does not know.

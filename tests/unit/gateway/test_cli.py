@@ -247,7 +247,7 @@ def test_a_worker_ends_in_order_at_sigterm_even_while_it_waits_for_kafka(tmp_pat
             _, rest = worker.communicate(timeout=20)
         finally:
             worker.kill()
-    assert "no Postgres: steps that use tx.execute fail" in said[0]
+    assert "no Postgres (HEADWATER_POSTGRES): steps that use tx.execute wait" in said[0]
     assert "waiting for Kafka" in said[1]
     assert worker.returncode == 0, rest
     assert "Traceback" not in rest

@@ -70,3 +70,23 @@ def test_a_fault_in_the_sql_of_a_step_fails_that_attempt_and_is_logged(
     )
     assert 'the SQL of step "pay" of order/o-1 could not be run' in caplog.text
     assert "Traceback" in caplog.text
+
+
+def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
+    caplog: pytest.LogCaptureFixture,
+):
+    wanted = iter([True, False])
+
+    class WantsForAWhile(Wants):
+        def expects(self, _: StepCommit) -> bool:
+            return next(wanted)
+
+    sql = StepSql(
+        None,
+        settled=lambda *_: pytest.fail("expected the step to wait"),
+        superseded=lambda *_: pytest.fail("expected the partition to stay"),
+    )
+    commit = StepCommit("order/o-1", 0, RETURNED)
+    asyncio.run(sql.run(StepTransaction(cast("Any", WantsForAWhile()), 1, commit)))
+    assert 'the SQL of step "pay" of order/o-1 has to wait' in caplog.text
+    assert "start the worker with HEADWATER_POSTGRES set" in caplog.text
