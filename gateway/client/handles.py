@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -359,12 +360,19 @@ class WorkflowHandle:
         status: str | None = None,
         *,
         labels: Mapping[str, str] | None = None,
+        updated_since: datetime | str | None = None,
+        updated_before: datetime | str | None = None,
         page_size: int = _PAGE_SIZE,
         cursor: str | None = None,
     ) -> InstancePage:
-        """A page of instances that have a status and these labels; `.cursor` goes on behind it."""
+        """A page of instances that have a status and these labels; `.cursor` goes on behind it.
+
+        Shape:  times are datetimes with a zone, or RFC 3339: something happened to an instance
+                since then, and nothing from then on.
+        """
         wanted = [f"{name}={value}" for name, value in (labels or {}).items()]
         query: Query = {"status": status, "label": wanted}
+        query |= {"updatedSince": _text(updated_since), "updatedBefore": _text(updated_before)}
         query |= {"pageSize": page_size, "cursor": cursor}
         return await self._session.read(self._path, InstancePage, query)
 
@@ -373,14 +381,28 @@ class WorkflowHandle:
         status: str | None = None,
         *,
         labels: Mapping[str, str] | None = None,
+        updated_since: datetime | str | None = None,
+        updated_before: datetime | str | None = None,
         page_size: int = _PAGE_SIZE,
     ) -> AsyncGenerator[InstanceListed]:
         """Every instance that has a status and these labels, the newest first, page by page."""
         cursor = None
         while True:
-            page = await self.page(status, labels=labels, page_size=page_size, cursor=cursor)
+            page = await self.page(
+                status,
+                labels=labels,
+                updated_since=updated_since,
+                updated_before=updated_before,
+                page_size=page_size,
+                cursor=cursor,
+            )
             for listed in page.instances:
                 yield listed
             if not page.has_next_page or page.cursor is None:
                 return
             cursor = page.cursor
+
+
+def _text(moment: datetime | str | None) -> str | None:
+    """A time as queries have it."""
+    return moment.isoformat() if isinstance(moment, datetime) else moment

@@ -71,6 +71,7 @@ def instances() -> None:
         "headwater instances list -w order",
         "headwater instances list -w order --status waiting --limit 200",
         "headwater instances list -w order --label team=blue",
+        "headwater instances list -w order --status errored --updated-since 2026-07-01T00:00:00Z",
         "headwater instances list -w order --cursor CURSOR      the next page",
     )
     + ENVIRONMENT,
@@ -78,6 +79,10 @@ def instances() -> None:
 @workflow_option
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those that stand so.")
 @label_option("Only those that have this label; several times for several.")
+@click.option("--updated-since", metavar="TIME",
+              help="Only those to which something happened then or later; RFC 3339.")  # fmt: skip
+@click.option("--updated-before", metavar="TIME",
+              help="Only those to which nothing has happened since then; RFC 3339.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
               help="How many, at most; the newest come first.")  # fmt: skip
 @click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
@@ -90,6 +95,8 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     workflow: str,
     status: str | None,
     labels: dict[str, str],
+    updated_since: str | None,
+    updated_before: str | None,
     limit: int,
     page_size: int,
     cursor: str | None,
@@ -105,7 +112,12 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
         while True:
             size = min(page_size, limit - len(found))
             page = await client.workflow(workflow).page(
-                status, labels=labels, page_size=size, cursor=after
+                status,
+                labels=labels,
+                updated_since=updated_since,
+                updated_before=updated_before,
+                page_size=size,
+                cursor=after,
             )
             found += page.instances
             after = page.cursor if page.has_next_page else None

@@ -104,7 +104,7 @@ async def _work(
         dsn = steps_dsn_of(settings)
         database = await exits.enter_async_context(StepCommits(dsn)) if dsn else None
         if database is None:
-            log.warning("no Postgres (HEADWATER_POSTGRES): steps that use tx.execute wait until there is one")
+            log.warning("no Postgres (HEADWATER_POSTGRES): steps that use tx.execute wait for one")
         membership = exits.enter_context(member_of_house(cluster, f"workflows {name}"))
         worker = WorkflowWorker(
             cluster=cluster,

@@ -1,6 +1,7 @@
 """What requests ask in their paths, queries and headers, as Litestar's types."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -11,13 +12,14 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import CURSOR_MAX, NAME_PATTERN
 from headwater.gateway.workflows.positions import Positions, read_positions
+from headwater.processors.dates import read_date
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
     LOG_CATEGORY_MAX,
     WORKFLOW_NAME_MAX,
 )
-from headwater.projections.workflows.queries import Order
+from headwater.projections.workflows.queries import Order, Within
 from headwater.schemas.statuses import RunStatus
 
 PAGE_DEFAULT: Final = 50
@@ -77,6 +79,20 @@ WithLabels: TypeAlias = Annotated[
     QueryParameter(
         name="label",
         description="name=value: only instances that have this label; several times for several.",
+    ),
+]
+UpdatedSince: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="updatedSince",
+        description="RFC 3339: only those to which something happened then or later.",
+    ),
+]
+UpdatedBefore: TypeAlias = Annotated[
+    str | None,
+    QueryParameter(
+        name="updatedBefore",
+        description="RFC 3339: only those to which nothing has happened since then.",
     ),
 ]
 PageSize: TypeAlias = Annotated[
@@ -155,6 +171,17 @@ BATCH: Final = f"{OF_WORKFLOW}/{BATCH_ID}"
 REPEATED: Final = frozenset({"min_position", "label"})
 
 
+class ListingAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Which instances are asked for."""
+
+    status: Status = None
+    label: WithLabels = None
+    updated_since: UpdatedSince = None
+    updated_before: UpdatedBefore = None
+    page_size: PageSize = PAGE_DEFAULT
+    cursor: Cursor = None
+
+
 class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a history is asked for."""
 
@@ -218,6 +245,22 @@ def read_labels(given: Sequence[str]) -> dict[str, str]:
     if fault:
         raise Problem("invalid_parameter", f"label: {fault}", field="label")
     return labels
+
+
+def read_within(since: str | None, before: str | None) -> Within:
+    """The time within which instances were updated.
+
+    Errors: Problem.
+    """
+    return Within(_moment("updatedSince", since), _moment("updatedBefore", before))
+
+
+def _moment(field: str, text: str | None) -> datetime | None:
+    moment = None if text is None else read_date(text)
+    if text is not None and moment is None:
+        detail = f"{field}: expected RFC 3339, such as 2026-07-01T00:00:00Z, found {text[:40]!a}"
+        raise Problem("invalid_parameter", detail, field=field)
+    return moment
 
 
 def prefers_async(prefer: str) -> bool:

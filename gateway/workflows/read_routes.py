@@ -9,17 +9,12 @@ from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.openapi import reads
 from headwater.gateway.workflows.parameters import (
     OF_WORKFLOW,
-    PAGE_DEFAULT,
-    Cursor,
     HistoryAsked,
     LastEventHeader,
     LastEventQuery,
+    ListingAsked,
     Named,
-    PageSize,
     Position,
-    Status,
-    WithLabels,
-    read_labels,
 )
 from headwater.gateway.workflows.reading import Reading
 from headwater.gateway.workflows.tail import Tails
@@ -49,6 +44,7 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         summary="Instances of a workflow, newest first",
         description="A page holds still while instances come and go: its cursor names the last "
         "one seen.",
+        dependencies={"asked": Provide(ListingAsked, sync_to_thread=False)},
         **reads(
             answers.InstancePage,
             examples.LISTING,
@@ -60,21 +56,9 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
         ),
     )
     async def list_instances(
-        workflow: Named,
-        position: Position,
-        status: Status = None,
-        label: WithLabels = None,
-        page_size: PageSize = PAGE_DEFAULT,
-        cursor: Cursor = None,
+        workflow: Named, asked: NamedDependency[ListingAsked], position: Position
     ) -> Response[bytes]:
-        return await reading.listing(
-            workflow,
-            position,
-            status=status,
-            labels=read_labels(label or ()),
-            page_size=page_size,
-            cursor=cursor,
-        )
+        return await reading.listing(workflow, asked, position)
 
     return [list_workflows, list_instances]
 

@@ -12,7 +12,12 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.folding import Folds
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.graphs import Definitions
-from headwater.gateway.workflows.parameters import HistoryAsked
+from headwater.gateway.workflows.parameters import (
+    HistoryAsked,
+    ListingAsked,
+    read_labels,
+    read_within,
+)
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.workflows.queries import Order, Page, Placed, RunKey, Workflows
@@ -28,7 +33,6 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import instance_key
-from headwater.schemas.statuses import RunStatus
 
 #: Seconds that a reader waits for the position that it asks for.
 _REACHED_WITHIN_S: Final = 10.0
@@ -84,14 +88,12 @@ class Reading:
     async def listing(
         self,
         workflow: str,
+        asked: ListingAsked,
         wanted: Positions,
-        *,
-        status: RunStatus | None,
-        labels: Mapping[str, str],
-        page_size: int,
-        cursor: str | None,
     ) -> Response[bytes]:
         """A page of a workflow's instances."""
+        labels = read_labels(asked.label or ())
+        updated = read_within(asked.updated_since, asked.updated_before)
         applied = await self.fresh(wanted)
         page = await self.page(
             workflow, applied, status=status, labels=labels, page_size=page_size, cursor=cursor
@@ -117,7 +119,12 @@ class Reading:
         """
         with naming("cursor"):
             page = await self._workflows.instances(
-                workflow, status=status, labels=labels, limit=page_size, after=cursor
+                workflow,
+                status=asked.status,
+                labels=labels,
+                updated=updated,
+                limit=asked.page_size,
+                after=asked.cursor,
             )
         if not page.rows and not await self._is_known(workflow):
             raise Problem(

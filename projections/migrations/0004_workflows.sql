@@ -36,6 +36,11 @@ create index workflow_instance_newest
     on workflow_instance (workflow_name, created_at, instance_id);
 create index workflow_instance_status
     on workflow_instance (workflow_name, status, created_at, instance_id);
+-- An instance is written with each batch that tells of it until it has ended, and few are not ended: the
+-- others alone are worth an index by the time of their end.
+create index workflow_instance_ended
+    on workflow_instance (workflow_name, status, updated_at)
+    where status in ('complete', 'errored', 'terminated');
 -- Of instances that are kept for ever, which is all of them by default, it has none.
 create index workflow_instance_retention
     on workflow_instance (retention_until, workflow_name, instance_id)

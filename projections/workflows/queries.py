@@ -64,9 +64,23 @@ _OFFSET_MAX: Final = 10**15 - 2
 #: Bytes of the inputs of jobs in one answer, but for that of a single job.
 _INPUTS_MAX: Final = 4 * 1024 * 1024
 #: Conditions of listings that are not about a column that is equal.
-_CONDITIONS: Final[Mapping[str, LiteralString]] = {"labels": "and {} @> {}::jsonb"}
+_CONDITIONS: Final[Mapping[str, LiteralString]] = {
+    "labels": "and {} @> {}::jsonb",
+    "updated_since": "and updated_at >= {1}::timestamptz",
+    "updated_before": "and updated_at < {1}::timestamptz",
+}
 #: Rows of one answer to who follows a run.
 CHANGES_MAX: Final = 500
+
+
+class Within(msgspec.Struct, frozen=True):
+    """From a time on, and before another; None for any."""
+
+    since: datetime | None = None
+    before: datetime | None = None
+
+
+ALWAYS: Final = Within()
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -153,26 +167,36 @@ class Workflows:
         rows = await self._reader.answers(statement("workflow_names"))
         return tuple(row["name"] for row in rows)
 
-    async def instances(
+    async def instances(  # noqa: PLR0913 (one parameter a filter)
         self,
         workflow_name: str,
         *,
         status: RunStatus | None = None,
         labels: Mapping[str, str] | None = None,
+        updated: Within = ALWAYS,
         order: Order = "desc",
         limit: int,
         after: str | None = None,
     ) -> Page[InstanceListed]:
         """Instances of a workflow, by the time of their creation, the newest first.
 
-        Shape:  those alone that have a status, and all of these labels.
+        Shape:  those alone that have a status, all of these labels, and were updated within a time.
         """
         wanted = msgspec.json.encode(labels).decode() if labels else None
-        query = _query("workflow_instances", order, status=status, labels=wanted)
+        query = _query(
+            "workflow_instances",
+            order,
+            status=status,
+            labels=wanted,
+            updated_since=updated.since,
+            updated_before=updated.before,
+        )
         bound: dict[str, object] = {
             "workflow_name": workflow_name,
             "status": status,
             "labels": wanted,
+            "updated_since": updated.since,
+            "updated_before": updated.before,
         }
         place = _place(_OfInstance, order, after)
         return await self._page(query, bound | place, listed_of, _OfInstance, limit)
@@ -363,7 +387,7 @@ def _place(place: type[P], order: Order, after: str | None) -> dict[str, object]
     return msgspec.structs.asdict(unpack(after, place))
 
 
-def _query(name: str, order: Order, **filters: str | None) -> bytes:
+def _query(name: str, order: Order, **filters: object) -> bytes:
     return _filled(name, order, tuple(key for key, value in filters.items() if value is not None))
 
 

@@ -14,7 +14,7 @@ from headwater.projections.errors import InvalidCursor
 from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import statement
-from headwater.projections.workflows.queries import Order, Page, RunKey, Workflows, _query
+from headwater.projections.workflows.queries import Order, Page, RunKey, Within, Workflows, _query
 from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas import answers
 from headwater.schemas.history import (
@@ -509,7 +509,10 @@ def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
     assert "Sort Key: workflow_step" not in plan
 
 
-def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_pages(migrated: str):
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_pages(
+    migrated: str, order: Order
+):
     log = Log()
     log.claim()
     for name, keep in (("x", 3), ("whole", ITERATIONS)):
@@ -531,21 +534,36 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_pages(mi
         return [(s.id, s.status, msgspec.json.encode(s.result).decode()) for s in steps]
 
     async def scenario(workflows: Workflows) -> None:
-        for order in ("asc", "desc"):
-            of_rows = await pages(
-                lambda after: workflows.steps(RUN, order=order, limit=7, after=after)
-            )
-            whole = await pages(
-                lambda after: workflows.steps(
-                    RunKey("order", "whole", 0), order=order, limit=7, after=after
-                )
-            )
-            found = await pages(
-                lambda after: workflows.steps_and_forgotten(
-                    RUN, read, order=order, limit=7, after=after
-                )
-            )
-            assert len(of_rows) < ITERATIONS < len(found)
-            assert shown(found) == shown(whole)
+        whole_run = RunKey("order", "whole", 0)
+        of_rows = await pages(lambda c: workflows.steps(RUN, order=order, limit=7, after=c))
+        whole = await pages(lambda c: workflows.steps(whole_run, order=order, limit=7, after=c))
+        found = await pages(
+            lambda c: workflows.steps_and_forgotten(RUN, read, order=order, limit=7, after=c)
+        )
+        assert len(of_rows) < ITERATIONS < len(found)
+        assert shown(found) == shown(whole)
+
+    asking(migrated, log, scenario)
+
+
+def test_instances_are_found_by_when_something_happened_to_them_last(migrated: str):
+    log = Log()
+    log.claim()
+    for n in range(6):
+        log.write(f"i{n}", RunStarted("{}", "s")).write(f"i{n}", RunCompleted("1"))
+
+    def at(second: int) -> datetime:
+        return datetime.fromtimestamp(START_MS / 1_000 + second, UTC)
+
+    async def scenario(workflows: Workflows) -> None:
+        for within, expected in (
+            (Within(), "543210"),
+            (Within(at(7), None), "5432"),
+            (Within(None, at(7)), "10"),
+            (Within(at(5), at(9)), "21"),
+        ):
+            for status in (None, RunStatus.COMPLETE):
+                found = await workflows.instances("order", status=status, updated=within, limit=9)
+                assert "".join(each.id[1:] for each in found.rows) == expected
 
     asking(migrated, log, scenario)

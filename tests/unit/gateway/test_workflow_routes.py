@@ -272,6 +272,8 @@ def test_a_body_that_is_too_large_or_something_else_is_refused(
     ("path", "name", "values"),
     [
         (ORDERS, "status", ["done", "", "Active", "active&status=active"]),
+        (ORDERS, "updatedSince", ["", "today", "2026-07-01"]),
+        (ORDERS, "updatedBefore", ["1 day"]),
         (ORDERS, "label", ["", "a", "=b", "a=b&label=a=c", "a b=c", "a=" + "x" * 257]),
         (ORDERS, "cursor", ["", "a" * 1_025, "a&cursor=b"]),
         (ORDERS, "min_position", ["3", ""]),
