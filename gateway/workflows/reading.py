@@ -20,7 +20,15 @@ from headwater.gateway.workflows.parameters import (
 )
 from headwater.gateway.workflows.positions import HEADER, Positions, stated
 from headwater.projections.errors import InvalidCursor
-from headwater.projections.workflows.queries import Order, Page, Placed, RunKey, Workflows
+from headwater.projections.workflows.queries import (
+    ALWAYS,
+    Order,
+    Page,
+    Placed,
+    RunKey,
+    Within,
+    Workflows,
+)
 from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas.answers import (
     Answer,
@@ -33,6 +41,7 @@ from headwater.schemas.answers import (
 )
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import instance_key
+from headwater.schemas.statuses import RunStatus
 
 #: Seconds that a reader waits for the position that it asks for.
 _REACHED_WITHIN_S: Final = 10.0
@@ -96,35 +105,42 @@ class Reading:
         updated = read_within(asked.updated_since, asked.updated_before)
         applied = await self.fresh(wanted)
         page = await self.page(
-            workflow, applied, status=status, labels=labels, page_size=page_size, cursor=cursor
+            workflow,
+            applied,
+            status=asked.status,
+            labels=labels,
+            updated=updated,
+            page_size=asked.page_size,
+            cursor=asked.cursor,
         )
         found = InstancePage(
             instances=list(page.rows), has_next_page=page.cursor is not None, cursor=page.cursor
         )
         return answer(found, applied)
 
-    async def page(
+    async def page(  # noqa: PLR0913 (one parameter a filter)
         self,
         workflow: str,
         applied: Positions,
         *,
         status: RunStatus | None,
         labels: Mapping[str, str],
+        updated: Within = ALWAYS,
         page_size: int,
         cursor: str | None,
     ) -> Page[InstanceListed]:
-        """Instances of a workflow that have a status and labels.
+        """Instances of a workflow that have a status and labels, and were updated within a time.
 
         Errors: Problem, also for a workflow that nobody knows.
         """
         with naming("cursor"):
             page = await self._workflows.instances(
                 workflow,
-                status=asked.status,
+                status=status,
                 labels=labels,
                 updated=updated,
-                limit=asked.page_size,
-                after=asked.cursor,
+                limit=page_size,
+                after=cursor,
             )
         if not page.rows and not await self._is_known(workflow):
             raise Problem(
