@@ -12,7 +12,6 @@ worker owns a partition number of all three topics.
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
-from headwater.processors.providers.envelope import user_of
 from headwater.processors.providers.placement import Placement
 from headwater.processors.triggers.rules import Rule
 from headwater.processors.wipes import order_of, user_in
@@ -42,7 +41,7 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
-from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of
+from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _ROW_REBUILT: Final = "row_rebuilt"
 
@@ -169,6 +168,7 @@ class Intake:
         delivery = decode(record.value, WebhookReceived)
         order = order_of(delivery)
         if order is not None:
+            processing.note_users()  # What came before the order is not to be noted after it.
             processing.emission.records += forget(state, order, delivery, record)
             return
         if record.key != delivery.event_id.encode():
@@ -176,9 +176,7 @@ class Intake:
                 f"expected the event id as key, {delivery.event_id!r}, found {record.key!r}"
             )
         first = state.claims.first(delivery.event_id, record.offset)
-        user = user_of(delivery.reference, self._placement.user_prefix)
-        names = (user or delivery.reference, "" if user else delivery.subject)
-        if state.wipes.fences.cover(names, record.partition, min(first, record.offset)):
+        if was_wiped(state, self._placement, delivery, min(first, record.offset)):
             processing.emission.add(_removed(record))
         elif first < record.offset and not _is_replayed(record):
             processing.emission.add(_dropped(delivery, record, first, processing.emission.now_ms))

@@ -70,6 +70,7 @@ class PartitionState:
     """
 
     def __init__(self, partition: int, store: Store) -> None:
+        self.partition = partition
         #: What its records have that carry their writer's epoch; filled once there is one.
         self.headers: Headers = []
         self._staged = Staged(store)

@@ -31,7 +31,7 @@ from headwater.processors.triggers.rules import Rule
 from headwater.schemas.codec import encode
 from headwater.schemas.errors import NotYetReadable, UnknownSource
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
-from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
+from headwater.schemas.topics import EVENTS, OUTCOMES, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.dead_letters import NO_EFFECTS, REPLAY_OF, RULE, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of, place_of
 from headwater.streams.kafka.state_store import StoreTorn
@@ -253,6 +253,9 @@ class Processing:
         if user is None:
             self._without_user(found)
             return
+        if self._state.wipes.fences.cover((user,), event.partition, event.offset):
+            self._forget(found)
+            return
         event = msgspec.structs.replace(
             self._waited(found), user_id=user, our_id=lookup.our_id_in(row)
         )
@@ -266,6 +269,14 @@ class Processing:
                     self._to_subject(other, event, found.record)
         self._fill(found._replace(event=event))
         self._release(found)
+
+    def _forget(self, found: _Found) -> None:
+        """Removes a delivery of before a wipe, which is known only now to be of that user."""
+        event = self._waited(found)
+        key, emission = event.event_id.encode(), self.emission
+        emission.add(Outgoing(WEBHOOKS, event.partition, key, None))
+        if found.carries_outcome:
+            emission.add(Outgoing(OUTCOMES, emission.partition, key, None, emission.headers))
 
     def _waited(self, found: _Found) -> WebhookAdmitted:
         """The delivery; if it waited until now, as it waited, and the wait is over."""

@@ -35,7 +35,7 @@ from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
 from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
-from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of
+from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
 
 _HOPS: Final = (EVENTS, UNRESOLVED)
 #: The rows as their owners have them, beside those that were made again.
@@ -169,10 +169,13 @@ class Rebuild:
         state = self._states[record.partition]
         order = order_of(delivery)
         if order is not None:
+            processing.note_users()
             forget(state, order, delivery, record)
             return
         claims = state.claims
         first = claims.first(delivery.event_id, record.offset)
+        if was_wiped(state, self._placement, delivery, min(first, record.offset)):
+            return
         # A copy is signed later, with the same data: it must not count as the later delivery.
         if first >= record.offset or text_header(record, REPLAY_OF) is not None:
             processing.admit(delivery, record, min(first, record.offset))

@@ -67,6 +67,7 @@ class Sweeps:
             except BrokerUnavailable as error:
                 log.warning("a wipe is tried again: %s", error)
                 return
+        for topic in reversed(LOOKED_THROUGH):
             found = search.removals(topic, tenure.headers)
             for at in range(0, len(found), _TOGETHER):
                 some = found[at : at + _TOGETHER]

@@ -7,12 +7,14 @@ this is not done; after a crash it begins again (ADR 0029).
 """
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
+from headwater.processors.providers.placement import Placement
 from headwater.processors.wipes import (
     SOURCE,
     TYPE,
@@ -40,6 +42,8 @@ from headwater.streams.kafka.records import Headers, Incoming, Outgoing
 from headwater.streams.pipeline.partition_state import PartitionState
 
 #: The topics that are looked through, in this order: the first ones say which deliveries there are.
+#: What is found is removed in the opposite order, so that whoever begins again after a crash still
+#: finds what says so.
 LOOKED_THROUGH: Final = (OUTCOMES, WEBHOOKS, EVENTS, UNRESOLVED, EFFECTS, DEAD_LETTERS)
 #: How what is found is called in answers; what is not named is not counted.
 _COUNTED: Final = {
@@ -88,6 +92,15 @@ def _effect(order: Order, delivery: WebhookReceived, record: Incoming) -> Outgoi
     return Outgoing(EFFECTS, record.partition, key, encode(effect))
 
 
+def was_wiped(
+    state: PartitionState, placement: Placement, delivery: WebhookReceived, first: int
+) -> bool:
+    """Whether a delivery in `webhooks` does not count any more: its first offset says so."""
+    user = placement.user_of(delivery)
+    names = (user or delivery.reference, "" if user else delivery.subject)
+    return state.wipes.fences.cover(names, state.partition, first)
+
+
 def is_wiped(state: PartitionState, event: WebhookAdmitted) -> bool:
     """Whether a delivery that comes by a hop does not count any more."""
     names = (event.user_id,) if event.user_id else (event.reference, event.subject)
@@ -116,8 +129,8 @@ class Search:
         self._events: set[str] = set()
         #: Deliveries that name one of the subjects, and yet belong to another user.
         self._others: set[str] = set()
-        #: Keys of the topic at hand whose last record is the user's; whether they are counted.
-        self._keys: dict[bytes, bool] = {}
+        #: Keys by topic whose last record is the user's; whether they are counted.
+        self._keys: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
         self._counts = dict(zip(wipe.found, wipe.counts, strict=True))
         self._wanted = {
             OUTCOMES: self._is_outcome,
@@ -130,28 +143,27 @@ class Search:
 
     def look(self, topic: str, records: Iterable[Incoming]) -> None:
         """Looks at records of a topic, in order."""
-        is_wanted = self._wanted[topic]
+        is_wanted, keys = self._wanted[topic], self._keys[topic]
         for record in records:
             key = record.key or b""
             if record.value is None:
-                self._keys.pop(key, None)
+                keys.pop(key, None)
                 continue
             # What cannot be read is somebody else's; what became of it is a dead letter.
             with contextlib.suppress(*_UNREADABLE):
                 if is_wanted(record):
-                    self._keys[key] = True
+                    keys[key] = True
                 elif topic == WEBHOOKS and self._is_order(record):
-                    self._keys[key] = False
+                    keys[key] = False
 
     def removals(self, topic: str, headers: Headers) -> list[Outgoing]:
-        """The tombstones of what was found in a topic; what is looked at next is another's."""
+        """The tombstones of what was found in a topic."""
+        keys = self._keys.pop(topic, {})
         name = _COUNTED.get(topic)
         if name is not None:
-            self._counts[name] = self._counts.get(name, 0) + sum(self._keys.values())
+            self._counts[name] = self._counts.get(name, 0) + sum(keys.values())
         fenced = headers if topic == OUTCOMES else None
-        found = [Outgoing(topic, self._partition, key, None, fenced) for key in self._keys]
-        self._keys.clear()
-        return found
+        return [Outgoing(topic, self._partition, key, None, fenced) for key in keys]
 
     def done(self, now_ms: int) -> UserForgotten:
         """The wipe when nothing is left to be looked for: it names nobody."""

@@ -19,7 +19,7 @@ from headwater.schemas.epochs import is_claim
 from headwater.schemas.records import OutcomeRecorded, WebhookReceived
 from headwater.schemas.tables import TABLES, Row
 from headwater.schemas.topics import ADMISSIONS, OUTCOMES, TOPICS, WAITING, WEBHOOKS, Cleanup
-from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
+from headwater.streams.kafka.records import Headers, Incoming, Outgoing, partition_of
 from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.stage import phases
 from headwater.streams.pipeline.staged import Mark
@@ -147,6 +147,8 @@ class World:
         self.log = Log()
         self.now_ms = 1_783_000_000_000
         self.trace: list[str] = []
+        #: The topics that are compacted while things go on.
+        self.compacted = _COMPACTED
         self.committed: dict[tuple[str, int], int] = defaultdict(int)
         #: How far owners have looked at their topics: compaction is not as fast as they are.
         self.looked: dict[tuple[str, int], int] = defaultdict(int)
@@ -154,13 +156,18 @@ class World:
         #: What lies on the disks of machines: stores of partitions, however old.
         self.disks: list[dict[int, MemoryStore]] = []
         # Gateways of another release may place a delivery elsewhere; its copies with it.
-        elsewhere = self.random.random() < 0.3
+        self._elsewhere = self.random.random() < 0.3
         for delivery in deliveries:
-            key = delivery.event_id.encode()
-            owner = key if elsewhere else PLACEMENT.owner_of(delivery).encode()
-            partition = partition_of(owner, PARTITIONS)
-            self.log.append(Outgoing(WEBHOOKS, partition, key, encode(delivery)))
+            self.deliver(delivery)
         self.worker = self._worker()
+
+    def deliver(self, delivery: WebhookReceived, headers: Headers | None = None) -> tuple[int, int]:
+        """Appends a delivery; returns its place."""
+        key = delivery.event_id.encode()
+        owner = key if self._elsewhere else PLACEMENT.owner_of(delivery).encode()
+        partition = partition_of(owner, PARTITIONS)
+        record = Outgoing(WEBHOOKS, partition, key, encode(delivery), headers)
+        return partition, self.log.append(record)
 
     def _worker(self) -> Worker:
         stage = Intake(placement=PLACEMENT, partitions=PARTITIONS, park_for_ms=PARK_FOR_MS)
@@ -221,11 +228,12 @@ class World:
 
     def _decide(self, worker: Worker, topic: str, partition: int) -> tuple[list[Outgoing], int]:
         start = self._where(worker, topic, partition)
-        batch = self.log.read(topic, partition, start, start + self.random.randint(1, 5))
+        end = min(start + self.random.randint(1, 5), self.log.end(topic, partition))
+        batch = self.log.read(topic, partition, start, end)
         self.now_ms += 1
         emitted = worker.stage.step(topic, partition, batch, self.now_ms)
         self.trace.append(f"{topic}/{partition} {start}+{len(batch)} -> {len(emitted)}")
-        return emitted, start + len(batch)
+        return emitted, end
 
     def _late(self, worker: Worker) -> None:
         """Somebody goes on who may have lost his partitions, until he finds out, and ends."""
@@ -262,7 +270,7 @@ class World:
         self._compact(all_of_it=True)
 
     def _compact(self, *, all_of_it: bool = False) -> None:
-        for topic in sorted(_COMPACTED):
+        for topic in sorted(self.compacted):
             for partition in range(PARTITIONS):
                 if all_of_it or self.random.random() < 0.3:
                     self.log.compact(topic, partition, self.looked[topic, partition])
@@ -391,5 +399,5 @@ class World:
             (partition, offset, decode(record.value, WebhookReceived))
             for partition in range(PARTITIONS)
             for offset, record in enumerate(self.log.records[WEBHOOKS, partition])
-            if record is not None
+            if record is not None and record.value is not None
         ]

@@ -17,7 +17,7 @@ from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, USER_PREFIX, Rule
 SEEDS = range(1_000)
 
 
-def _delivery(draw: random.Random, kind: str, subject: str, number: int) -> WebhookReceived:
+def delivery(draw: random.Random, kind: str, subject: str, number: int) -> WebhookReceived:
     reference = f"user_{subject[1:]}" if kind == "auth" or draw.random() < 0.3 else None
     user = {"user_id": subject, "provider": "GARMIN", "reference_id": reference}
     day = draw.randint(1, 3)
@@ -55,7 +55,7 @@ def _deliveries(draw: random.Random) -> list[WebhookReceived]:
     kinds = ["auth", "daily", "daily", "sleep", "deauth", "user_reauth", "nutrition", "odd"]
     subjects = ["t1", "t2", "o1", ""]
     made = [
-        _delivery(draw, draw.choice(kinds), draw.choice(subjects[:3] * 5 + subjects[3:]), number)
+        delivery(draw, draw.choice(kinds), draw.choice(subjects[:3] * 5 + subjects[3:]), number)
         for number in range(draw.randint(1, 25))
     ]
     made += draw.choices(made, k=draw.randint(0, 5))

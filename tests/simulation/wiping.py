@@ -1,0 +1,153 @@
+"""Worlds in which a user is wiped: orders among the deliveries, and owners that look for records.
+
+As in production, the order is a delivery in each partition, behind the fence that it names; an
+owner forgets rows and waits when it reads it, and then reads its topics whole, one by one, while
+batches go on. Whoever dies amid that is followed by somebody who begins again.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from typing_extensions import override
+
+from headwater.processors.wipes import SOURCE, TYPE, Order
+from headwater.schemas.codec import decode, encode
+from headwater.schemas.epochs import CLAIM_KEY
+from headwater.schemas.records import UserForgotten, WebhookReceived
+from headwater.schemas.tables import TABLES, Row
+from headwater.schemas.topics import ADMISSIONS, TOPICS, TRACES, WEBHOOKS, WIPES
+from headwater.streams.kafka.records import Outgoing
+from headwater.streams.pipeline.rebuilding import Rebuild
+from headwater.streams.pipeline.wiping import LOOKED_THROUGH, Search
+from tests.fakes.memory_store import MemoryStore
+from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, PLACEMENT, World
+
+#: They have ids and digests alone, and stay.
+_STAY = {ADMISSIONS, TRACES}
+#: Whether a topic is looked through, or what was found there is removed.
+MOVES = [(True, topic) for topic in LOOKED_THROUGH] + [
+    (False, topic) for topic in reversed(LOOKED_THROUGH)
+]
+
+
+class WipingWorld(World):
+    """A world whose owners carry out wipes."""
+
+    def __init__(
+        self, seed: int, deliveries: Iterable[WebhookReceived], *, searches: bool = True
+    ) -> None:
+        super().__init__(seed, deliveries)
+        # Where else they lay nobody would know the subjects of a user.
+        self._elsewhere = False
+        # Deliveries lie for a week before they are compacted; a wipe may go on for longer.
+        if self.random.random() < 0.5:
+            self.compacted = self.compacted - {WEBHOOKS}
+        #: Whether owners look for records; a world in which they do not must be found out.
+        self._searches = searches
+        #: Under way, with the tenure that each belongs to.
+        self._searching: dict[int, tuple[object, Search, Iterator[tuple[bool, str]]]] = {}
+
+    def order(self, user: str, wipe_id: str) -> tuple[int, ...]:
+        """Orders a wipe; returns its fence."""
+        fence = tuple(self.log.end(WEBHOOKS, partition) for partition in range(PARTITIONS))
+        self.trace.append(f"wipe {wipe_id} of {user} before {fence}")
+        body = msgspec.json.encode(Order(wipe_id, user, fence))
+        for partition in range(PARTITIONS):
+            event_id = f"{wipe_id}-{partition}"
+            ordered = WebhookReceived(
+                event_id=event_id,
+                request_id=wipe_id,
+                source=SOURCE,
+                type=TYPE,
+                subject=user,
+                sent_at_ms=self.now_ms,
+                updated_at_ms=0,
+                received_at_ms=self.now_ms,
+                body=body,
+            )
+            self.log.append(Outgoing(WEBHOOKS, partition, event_id.encode(), encode(ordered)))
+        return fence
+
+    def has_taken_in(self, wipe_id: str) -> bool:
+        """Whether every partition has read the order."""
+        return all(
+            any(
+                record and record.value and decode(record.value, UserForgotten).wipe_id == wipe_id
+                for record in self.log.records[WIPES, partition]
+                if record and record.key != CLAIM_KEY
+            )
+            for partition in range(PARTITIONS)
+        )
+
+    @override
+    def step(self, *, faults: bool) -> bool:
+        if faults and self.random.random() < 0.3:
+            self._search(self.random.randrange(PARTITIONS))
+        return super().step(faults=faults)
+
+    @override
+    def drain(self) -> None:
+        super().drain()
+        for partition in range(PARTITIONS):
+            while self._search(partition):
+                pass
+        super().drain()
+        for partition in range(PARTITIONS):
+            self.log.compact(WEBHOOKS, partition, self.log.end(WEBHOOKS, partition))
+
+    def _search(self, partition: int) -> bool:
+        """Looks through the next topic of a partition; tells whether there was any."""
+        tenure = self._tenure(self.worker, partition)
+        wanted = self.worker.stage.wanted(partition) if self._searches else []
+        if not wanted:
+            return False
+        begun = self._searching.get(partition)
+        if begun is None or begun[0] is not tenure:
+            begun = tenure, Search(wanted[0], partition), iter(MOVES)
+            self._searching[partition] = begun
+        _, search, moves = begun
+        looks, topic = next(moves, (False, ""))
+        found: list[Outgoing] = []
+        if looks:
+            search.look(topic, self.log.read(topic, partition, 0, self.log.end(topic, partition)))
+        elif topic:
+            found = search.removals(topic, tenure.headers)
+            self.trace.append(f"wiped {len(found)} of {topic}/{partition}")
+        else:
+            self.trace.append(f"partition {partition} has wiped {search.wipe.wipe_id}")
+            found = self.worker.stage.found(partition, search.done(self.now_ms))
+            del self._searching[partition]
+        self._durable(self.worker, partition, found)
+        return True
+
+    def left(self, text: bytes) -> list[str]:
+        """Where records have a text once all topics are compacted."""
+        found = []
+        for topic in (each.name for each in TOPICS if each.name not in _STAY):
+            for partition in range(PARTITIONS):
+                last: dict[bytes | None, tuple[int, bytes]] = {}
+                for at, record in enumerate(self.log.records[topic, partition]):
+                    if record is not None:
+                        last[record.key] = at, record.value or b""
+                found += [
+                    f"{topic}/{partition}@{at}"
+                    for key, (at, value) in last.items()
+                    if value and text in b"%b %b" % (key or b"", value)
+                ]
+        return found
+
+    def rebuilt(self) -> dict[str, dict[tuple[str, ...], Row]]:
+        """The rows of all tables, made again from what the log has by now."""
+        rebuild = Rebuild(PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], PARK_FOR_MS)
+        for partition in range(PARTITIONS):
+            records = self.log.read(WEBHOOKS, partition, 0, self.log.end(WEBHOOKS, partition))
+            if records:
+                rebuild.take(partition, records)
+        return {
+            table.name: {
+                each.after.key: each.after
+                for each in rebuild.differences(table, [0] * PARTITIONS)
+                if each.after is not None
+            }
+            for table in TABLES
+        }
