@@ -52,6 +52,8 @@ def rebuild(  # noqa: PLR0913 (its options)
     """
     if sum(each is not None for each in (projection, show, switch, back)) != 1:
         raise click.UsageError("expected one of PROJECTION, --show, --switch, --back")
+    if dry_run and projection is None:
+        raise click.UsageError("expected --dry-run beside a PROJECTION, found it without one")
     api = admin_api(url, admin_key)
     if projection is not None:
         found = api.post("/admin/rebuilds", {"projection": projection, "dry_run": dry_run})

@@ -1,6 +1,7 @@
 """`headwater replay`: deliveries are processed once more, after a look at how many they are."""
 
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
@@ -54,11 +55,14 @@ def replay(
     Rows do not change, unless a normalizer has become able to take what was dead. A replay goes on
     by itself if this command, or a worker, ends.
     """
+    order = _order(asked)
+    if follow is not None and order:
+        raise click.UsageError(f"expected --follow alone, found {', '.join(order)} beside it")
     api = admin_api(url, admin_key)
     if follow is None:
-        found = _begin(api, _order(asked), yes=yes or as_json)
+        found = _begin(api, order, yes=yes or as_json)
     else:
-        found = api.get(f"/admin/replays/{follow}")
+        found = api.get(f"/admin/replays/{quote(follow, safe='')}")
     if not detach:
         path = f"/admin/replays/{found['id']}"
         found = followed(
@@ -80,7 +84,12 @@ def replay(
 def _order(asked: dict[str, Any]) -> dict[str, Any]:
     named = {"type_": "type", "from_": "from"}
     order = {named.get(name, name): value for name, value in asked.items()}
-    return {name: value for name, value in order.items() if value not in (None, (), False)}
+    # An offset and a partition may be 0, which equals False.
+    return {
+        name: value
+        for name, value in order.items()
+        if value is not None and value is not False and value != ()
+    }
 
 
 def _begin(api: Api, order: dict[str, Any], *, yes: bool) -> dict[str, Any]:

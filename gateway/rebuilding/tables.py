@@ -10,13 +10,14 @@ import asyncio
 import logging
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
+from headwater.gateway.rebuilding.kept import begun_at, folder_of
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_of
 from headwater.processors.columns import adopt
@@ -24,14 +25,8 @@ from headwater.processors.providers.placement import Placement
 from headwater.processors.sources import providers_of
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.projector.store import Store
-from headwater.projections.rebuilds.rebuilds import Example, Rebuild
-from headwater.projections.rebuilds.work import (
-    ChangedRow,
-    RebuildWork,
-    RowRecord,
-    Wipes,
-    write_at_once,
-)
+from headwater.projections.rebuilds.rebuilds import Example, Rebuild, Wipes
+from headwater.projections.rebuilds.work import ChangedRow, RebuildWork, RowRecord
 from headwater.schemas.codec import decode_row, encode, encode_row
 from headwater.schemas.records import RowRebuilt
 from headwater.schemas.tables import Row, Table
@@ -76,12 +71,13 @@ class TableRebuild:
         self._exits.push_async_callback(self._appender.stop)
         self._exits.push_async_callback(self._offsets.stop)
         settings = self._settings
-        folder = settings.state_dir / "rebuilds"
+        folder = folder_of(settings)
         group = f"rebuild-{self._found.id}"
         if self._found.state == "building":
             for other in folder.glob("rebuild-*"):
                 if other.name != group:
                     shutil.rmtree(other, ignore_errors=True)
+        begun_at(folder / group, await self._work.wipes())
         self._partitions = await self._appender.partitions(WEBHOOKS)
         cluster = await cluster_id(self._cluster)
         stores = StateStores(folder, settings.state_memory_mib * _MIB, now_ms)
@@ -113,7 +109,7 @@ class TableRebuild:
         if sent < 0:
             await self._compare()
         if sent <= 0:
-            await self._write([_record(self._table, row, row.after) async for row in self._rows()])
+            await self._write(lambda row: _record(self._table, row, row.after))
         await self._tell(max(sent, 0), self._ends, back=False)
         await self._work.ended("switched")
 
@@ -123,7 +119,7 @@ class TableRebuild:
         if self._found.sent <= 0:
             await self._pipeline_reaches(await self._webhook_ends())
             await self._rebuild.read_live(self._cluster, self._table)
-            await self._write([self._row_back(row, ends) async for row in self._rows()])
+            await self._write(lambda row: self._row_back(row, ends))
         await self._tell(max(self._found.sent, 0), ends, back=True)
         await self._work.ended("switched_back")
 
@@ -194,11 +190,6 @@ class TableRebuild:
 
     # -- switching
 
-    async def _rows(self) -> AsyncIterator[ChangedRow]:
-        async for page in self._work.rows():
-            for row in page:
-                yield row
-
     def _row_back(self, row: ChangedRow, ends: Sequence[int]) -> RowRecord:
         live = self._rebuild.live(self._table, row.partition, row.key)
         before = None if row.before is None else decode_row(self._table, row.before)
@@ -206,10 +197,16 @@ class TableRebuild:
             self._table, row, _encoded(self._table, adopt(self._table, live, before, ends))
         )
 
-    async def _write(self, records: Sequence[RowRecord]) -> None:
+    async def _write(self, record_of: Callable[[ChangedRow], RowRecord]) -> None:
+        """Writes the rows that differ in one transaction: readers see all of them or none."""
+
+        async def pages() -> AsyncIterator[list[RowRecord]]:
+            async for page in self._work.rows():
+                yield [record_of(row) for row in page]
+
         store = Store(dsn_of(self._settings), projection=DELIVERIES, clock=now_ms)
         try:
-            await write_at_once(store, records)
+            await store.apply_all(pages())
         finally:
             await store.close()
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from headwater.gateway.rebuilding.kept import folder_of, forget_wiped
 from headwater.gateway.settings import Settings, environment
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.rebuilds.rebuilds import under_way
@@ -32,6 +33,8 @@ async def carry_out_rebuilds(
             wanted: list[str] = []
             with contextlib.suppress(StoreUnavailable):
                 wanted = await under_way(reader)
+                if not wanted:
+                    await forget_wiped(reader, folder_of(settings))
             pause_s = _LOOK_EVERY_S
             for rebuild_id in wanted:
                 if not stop.is_set() and await _carry_out(settings, rebuild_id, stop):

@@ -3,6 +3,7 @@
 A report is safe before Terra hears of it: first its bytes are durable, then the fact that it was
 uploaded, which starts the workflow. So whatever fails after that, nobody has to upload it again.
 Whoever heard no answer may: with the `Idempotency-Key` of the first time it is the same upload.
+Without a key it is another one, whatever its bytes are.
 """
 
 from collections.abc import Callable

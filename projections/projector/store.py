@@ -13,7 +13,7 @@ again. What of that a reader had seen, it sees once more: each connection begins
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from psycopg import AsyncConnection, errors
@@ -120,6 +120,22 @@ class Store:
             await self.close()
             if isinstance(error.__cause__, errors.QueryCanceled | TimeoutError):
                 raise BatchTooSlow(str(error)) from error
+            raise
+
+    async def apply_all(self, pages: AsyncIterator[Sequence[LogRecord]]) -> None:
+        """Writes rows in one transaction, page by page; offsets are not moved.
+
+        Errors: StoreUnavailable, and then nothing was written.
+        """
+        try:
+            with store_edge("write many rows at once"):
+                connection = await self._connected()
+                async with connection.transaction():
+                    async for page in pages:
+                        async with asyncio.timeout(_APPLY_TIMEOUT_S):
+                            await self._halve(connection, page)
+        except BaseException:
+            await self.close()
             raise
 
     async def close(self) -> None:

@@ -1,2 +1,2 @@
-select count(*), max(ordered_at)
+select count(*) as number, max(ordered_at) as latest
 from wipes

@@ -2,14 +2,25 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headwater.projections.postgres.reader import PooledReader, Row
 from headwater.projections.postgres.statements import statement
 
-__all__ = ["ASKED_FOR", "Example", "Rebuild", "ask", "begin", "find", "latest", "under_way"]
+__all__ = [
+    "ASKED_FOR",
+    "Example",
+    "Rebuild",
+    "Wipes",
+    "ask",
+    "begin",
+    "find",
+    "latest",
+    "under_way",
+    "wipes_known",
+]
 
 #: States in which somebody has to do something.
 ASKED_FOR = ("building", "switching", "switching_back")
@@ -42,6 +53,22 @@ class Rebuild(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     error: str
     created_at: datetime
+
+
+class Wipes(NamedTuple):
+    """What changes with every wipe that Postgres hears of."""
+
+    number: int
+    latest: datetime | None
+
+
+async def wipes_known(reader: PooledReader) -> Wipes:
+    """Which wipes Postgres knows of.
+
+    Errors: StoreUnavailable.
+    """
+    (row,) = await reader.answers(statement("wipes_known"))
+    return Wipes(**row)
 
 
 async def begin(

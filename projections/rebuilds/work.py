@@ -1,18 +1,14 @@
 """Carrying out a rebuild, the side of Postgres: one connection, which holds the lock on it."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
 from psycopg import AsyncConnection, Rollback
 
-from headwater.projections.deliveries.plan import plan
 from headwater.projections.errors import store_edge
 from headwater.projections.postgres.statements import statement
-from headwater.projections.projector.plan import Batch
-from headwater.projections.projector.store import Store
-from headwater.projections.rebuilds.rebuilds import Example
+from headwater.projections.rebuilds.rebuilds import Example, Wipes
 
 __all__ = ["ChangedRow", "RebuildWork", "RowRecord", "Wipes"]
 
@@ -28,13 +24,6 @@ class ChangedRow(NamedTuple):
     key: bytes
     before: bytes | None
     after: bytes | None
-
-
-class Wipes(NamedTuple):
-    """What changes with every wipe that Postgres hears of."""
-
-    number: int
-    latest: datetime | None
 
 
 class RowRecord(NamedTuple):
@@ -156,14 +145,6 @@ class RebuildWork:
 
     async def _do(self, name: str, **parameters: object) -> Any:  # noqa: ANN401 (a cursor)
         return await self.connection.execute(statement(name), {"id": self._id, **parameters})
-
-
-async def write_at_once(store: Store, records: Sequence[RowRecord]) -> None:
-    """Writes rows in one transaction, so that readers see all of them or none.
-
-    Errors: StoreUnavailable.
-    """
-    await store.apply(Batch(records=records, spans={}, plan=plan(records)))
 
 
 def _plain(value: object) -> object:

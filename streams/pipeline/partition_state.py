@@ -125,6 +125,15 @@ class PartitionState:
         for family in (_WAITS, _BEGUN, _WIPED):
             store.purge(family)
 
+    def give_up_wiped(self) -> None:
+        """Gives up the names and bytes of those who were wiped, where nobody looks for records."""
+        pending = self.wipes.pending()
+        for wipe in pending:
+            self.wipes.put(msgspec.structs.replace(wipe, names=[]))
+        self.write(self.mark())
+        for wipe in pending:
+            self.purge(wipe.names)
+
     def close(self) -> None:
         """Lets others have the store."""
         self._staged.store.close()
@@ -401,7 +410,8 @@ class Wipes:
         self._partition = partition
         self._headers = headers
         self._staged = staged
-        self._known: dict[bytes, UserForgotten] = {}
+        #: By the digest of the user.
+        self.known: dict[bytes, UserForgotten] = {}
         self.fences = Fences()
         for key, value in staged.scan(_WIPED):
             self._take(key, decode(value, UserForgotten))
@@ -414,11 +424,11 @@ class Wipes:
 
     def get(self, user: str) -> UserForgotten | None:
         """The last wipe of a user."""
-        return self._known.get(digest(user).encode())
+        return self.known.get(digest(user).encode())
 
     def pending(self) -> list[UserForgotten]:
         """Those of which records are still looked for."""
-        return [wipe for wipe in self._known.values() if wipe.names]
+        return [wipe for wipe in self.known.values() if wipe.names]
 
     def put(self, wipe: UserForgotten) -> Outgoing:
         """Takes note of a wipe, or of how far it is; returns the record that says so."""
@@ -432,7 +442,7 @@ class Wipes:
         return Outgoing(topic, self._partition, key, self._staged.get(_WIPED, key), self._headers)
 
     def _take(self, key: bytes, wipe: UserForgotten) -> None:
-        self._known[key] = wipe
+        self.known[key] = wipe
         self.fences.add(wipe)
 
 

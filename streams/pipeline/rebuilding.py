@@ -136,6 +136,8 @@ class Rebuild:
                 self.take(number, records)
                 await progressed()
             self._positions[number] = max(end, start)
+        for state in self._states:
+            state.give_up_wiped()
 
     def take(self, number: int, records: Sequence[Incoming]) -> None:
         """Processes records of a partition, and writes what became of them."""
@@ -222,6 +224,8 @@ class Rebuild:
                     if newest.admit(epoch_of(record.headers)) and record.key != CLAIM_KEY:
                         rows[record.key or b""] = record.value
                 store.write({_LIVE: rows}, {})
+            if self._states[number].wipes.known:
+                store.purge(_LIVE)  # The topic may still have their rows, from before.
 
     def differences(self, table: Table, ends: Sequence[int]) -> Iterator[Difference]:
         """The rows of a table that come out otherwise than they are, up to the ends that it has."""

@@ -8,7 +8,9 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import httpx
@@ -20,6 +22,8 @@ Json = dict[str, Any]
 
 MAKERS = ("GARMIN", "WHOOP", "OURA", "WITHINGS")
 FIRST_DAY = datetime(2026, 6, 1)  # noqa: DTZ001 (each person's own day)
+#: Of a delivery that is not taken.
+_ATTEMPTS = 6
 #: Senders retry for a day; what is sent claims to be from a little before now.
 _AGE_MS = 6 * 60 * 60 * 1000
 
@@ -254,8 +258,13 @@ def post_shuffled(house: House, sent: Sequence[Sent], seed: int, gateways: Seque
             raw = json.dumps(each.body).encode()
             ordered = {"x-terra-ordering-timestamp": str(each.at_ms)}
             url = f"{house.url(gateway)}/webhooks/terra"
-            answer = client.post(url, content=raw, headers=signed(raw) | ordered)
-            assert answer.status_code == 200, answer.text
+            for _ in range(_ATTEMPTS):
+                # Senders try again: when a connection is lost, and when Kafka takes too long.
+                with suppress(httpx.TransportError):
+                    answer = client.post(url, content=raw, headers=signed(raw) | ordered)
+                    if answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
+                        break
+            assert answer.status_code == HTTPStatus.OK, answer.text
 
         while posts:
             burst, posts = posts[:500], posts[500:]

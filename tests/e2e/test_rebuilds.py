@@ -1,10 +1,12 @@
 """A projection is made again with another normalizer, compared, switched to, and back."""
 
 import json
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -144,7 +146,7 @@ def strains_posted(house: House) -> Iterator[dict[str, float]]:
     def send() -> None:
         draw = random.Random(5)
         while not over.is_set():
-            name, strain = day(draw.randrange(DAYS)), draw.randrange(1_000) / 10
+            name, strain = day(draw.randrange(DAYS - 1)), draw.randrange(1_000) / 10
             posted[name] = strain
             post(house, user="user_steps", day=name, strain=strain, at=time.time_ns())
             # Signed by whole seconds: of two in one, the greater id would win.
@@ -167,6 +169,35 @@ def expected(version: int, steps: dict[str, int], strains: dict[str, float]) -> 
         for name, count in steps.items()
     }
     return {name: each for name, each in made.items() if each != (None, None)}
+
+
+def process_of(rebuild_id: str) -> int:
+    """The process that carries a rebuild out."""
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit() and rebuild_id.encode() in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+    raise LookupError(rebuild_id)
+
+
+def moved_in_spite_of_a_kill(house: House, rebuild_id: str, move: str, state: str) -> None:
+    """Kills who switches amid the transaction, which waits for a row that somebody else holds."""
+    path, before = f"/admin/rebuilds/{rebuild_id}", steps_of(house)
+    waits = "select from pg_stat_activity where wait_event_type = 'Lock' and query like %s"
+    asking = Thread(target=ask, args=(house, f"{path}/{move}", {}))
+    with psycopg.connect(house.dsn) as holder, psycopg.connect(house.dsn, autocommit=True) as look:
+        query = "select from daily_summary where source = 'pedometer' and datetime = %s for update"
+        holder.execute(query, [day(DAYS - 1)])
+        asking.start()
+        house.wait(lambda: look.execute(waits, ["%daily_summary%"]).rowcount > 0, "a switch")
+        assert steps_of(house) == before, "readers see none of it"
+        os.kill(process_of(rebuild_id), signal.SIGKILL)
+    asking.join()
+    house.wait(lambda: ask(house, path)["state"] == state, "the switch to go on")
+
+
+def steps_of(house: House) -> dict[str, int]:
+    return {name: steps for name, (steps, _) in rows(house).items() if steps is not None}
 
 
 def released(house: House, package: Package, version: int) -> None:
@@ -207,11 +238,11 @@ def test_a_changed_normalizer_is_compared_switched_to_and_back_while_deliveries_
     assert (refused.status_code, refused.json()["code"]) == (409, "not_compared")
     with strains_posted(house) as strains:
         house.wait(lambda: len(strains) > 1, "deliveries to come")
-        assert ask(house, f"{path}/switch", {})["state"] == "switched"
+        moved_in_spite_of_a_kill(house, found["id"], "switch", "switched")
         house.wait(lambda: len(strains) > 3, "deliveries to come")
     settled(house, expected(2, steps, strains))
     with strains_posted(house) as more:
-        assert ask(house, f"{path}/back", {})["state"] == "switched_back"
+        moved_in_spite_of_a_kill(house, found["id"], "back", "switched_back")
         house.wait(lambda: len(more) > 1, "deliveries to come")
     settled(house, expected(1, steps, strains | more))
     # What owners and Postgres have is the same: nothing is left to be compared but the code.

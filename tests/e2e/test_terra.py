@@ -21,7 +21,7 @@ from psycopg import conninfo, sql
 
 from headwater.gateway.terra_stand_in.made_data import records_of
 from headwater.gateway.terra_stand_in.posting import DIED
-from tests.e2e.house import House, free_port, opened
+from tests.e2e.house import ADMIN, House, free_port, opened
 from tests.terra import KEYS, StandIn
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, key_set, token
 
@@ -171,3 +171,19 @@ def test_the_doctor_looks_at_a_user_by_asking_terra_as_well(house: House):
     stranger = doctor(house, "user_nobody")
     assert stranger["1 active connection"] == "problem"
     house.check()
+
+
+def test_a_user_who_was_wiped_uploads_the_same_file_with_the_same_key_and_it_is_read(
+    house: House, terra: StandIn, user: httpx.Client
+):
+    wiped = httpx.post(f"{house.url()}/admin/user/{USER}/wipe", headers=ADMIN, timeout=60)
+    assert (wiped.status_code, wiped.json()["done"]) == (200, True), wiped.text
+    assert one(house, "select count(*) from lab_uploads") == (0,)
+    headers = {"idempotency-key": "first"}
+    answer = user.post("/v1/labs/upload", files={"file": REPORT}, headers=headers)
+    assert (answer.status_code, answer.json()["terra_status"]) == (200, "submitted"), answer.text
+    house.wait(
+        lambda: one(house, "select terra_status from lab_uploads") == ("parsed",), "the report"
+    )
+    assert terra.look()["counts"]["lab reports"] == 2
+    house.wait(lambda: one(house, "select count(*) > 3 from biomarkers_raw") == (True,), "results")

@@ -11,10 +11,11 @@ from typing_extensions import override
 
 
 class Asked(NamedTuple):
-    """A request: its path with its query, and the key that came with it."""
+    """A request: its path with its query, the key that came with it, and its body."""
 
     path: str
     key: str | None
+    body: object = None
 
 
 @contextmanager
@@ -25,7 +26,8 @@ def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[As
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             key = self.headers.get("authorization") or self.headers.get("x-admin-key")
-            asked.append(Asked(self.path, key))
+            sent = self.rfile.read(int(self.headers.get("content-length") or 0))
+            asked.append(Asked(self.path, key, json.loads(sent) if sent else None))
             answer = answer_of(self.path.partition("?")[0])
             body = json.dumps({} if answer is None else answer).encode()
             self.send_response(404 if answer is None else 200)

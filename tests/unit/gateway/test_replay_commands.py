@@ -1,0 +1,135 @@
+"""Goal: `headwater replay` and `headwater rebuild` ask for what was meant, and say what came of it.
+
+Method: the commands speak to a real server on loopback, which gives what a gateway would.
+"""
+
+import json
+from collections.abc import Mapping
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from headwater.gateway.commands.rebuild import rebuild
+from headwater.gateway.commands.replay import replay
+from tests.fakes.json_server import Asked, answering
+
+REPLAYS = "/admin/replays"
+REPLAY = {"id": "r1", "state": "done", "matched": 3, "replayed": 3, "gone": 1}
+REBUILD = {
+    "id": "b1", "projection": "daily_summary", "version": 2, "state": "compared", "error": "",
+    "progress": {"applied": 9, "total": 9},
+    "difference": {"added": 0, "removed": 0, "changed": 1, "examples": [
+        {"kind": "changed", "key": {"user_id": "u", "source": "garmin"},
+         "columns": {"steps": [1, 2]}},
+    ]},
+}  # fmt: skip
+PATH = "/admin/rebuilds/b1"
+
+
+def run(
+    command: click.Command, answers: Mapping[str, object], *arguments: str, said: str = ""
+) -> tuple[Result, list[Asked]]:
+    with answering(answers.get) as (url, asked):
+        result = CliRunner().invoke(command, [*arguments, "--url", url], input=said)
+    return result, asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        ((), {}),
+        (("e1", "e2"), {"ids": ["e1", "e2"]}),
+        (("--user", "u", "--type", "sleep"), {"user_id": "u", "type": "sleep"}),
+        (("--since", "2026-07-01T00:00:00Z"), {"since": "2026-07-01T00:00:00Z"}),
+        (("--partition", "0", "--from", "0", "--to", "0"), {"partition": 0, "from": 0, "to": 0}),
+        (("--rate", "200"), {"rate": 200}),
+    ],
+)
+def test_a_replay_is_counted_first_and_asked_for_as_it_was_meant(
+    arguments: tuple[str, ...], order: dict[str, object]
+):
+    result, asked = run(replay, {REPLAYS: REPLAY}, *arguments, "--yes")
+    assert result.exit_code == 0, result.output
+    assert [each.body for each in asked] == [{**order, "dry_run": True}, order]
+    assert "replay r1 done: 3 of 3 deliveries, 1 of which the log has no bytes" in result.output
+
+
+def test_a_dry_run_counts_and_does_nothing():
+    counted = {**REPLAY, "state": "dry_run"}
+    result, asked = run(replay, {REPLAYS: counted}, "--user", "u", "--dry-run")
+    assert [each.body for each in asked] == [{"user_id": "u", "dry_run": True}]
+    assert "3 deliveries would be replayed." in result.output
+
+
+def test_nothing_is_replayed_without_a_yes():
+    result, asked = run(replay, {REPLAYS: REPLAY}, said="n\n")
+    assert (result.exit_code, len(asked)) == (1, 1)
+    assert "3 deliveries will be replayed." in result.output
+    result, asked = run(replay, {REPLAYS: REPLAY}, said="y\n")
+    assert (result.exit_code, len(asked)) == (0, 2)
+
+
+def test_a_replay_that_was_begun_before_is_followed_to_its_end():
+    result, asked = run(replay, {f"{REPLAYS}/r%2F1": REPLAY}, "--follow", "r/1", "--json")
+    assert json.loads(result.stdout) == REPLAY
+    assert [each.path for each in asked] == [f"{REPLAYS}/r%2F1"]
+
+
+def test_one_that_failed_fails_the_command():
+    failed = {**REPLAY, "state": "failed", "replayed": 1}
+    result, _ = run(replay, {f"{REPLAYS}/r1": failed}, "--follow", "r1")
+    assert result.exit_code == 1
+    assert "replay r1 failed: 1 of 3" in result.output
+    failed = {**REBUILD, "state": "failed", "error": "no such table"}
+    result, _ = run(rebuild, {PATH: failed}, "--show", "b1")
+    assert result.exit_code == 1
+    assert "no such table" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "body"),
+    [
+        (("daily_summary",), "/admin/rebuilds", {"projection": "daily_summary", "dry_run": False}),
+        (
+            ("workflows", "--dry-run"),
+            "/admin/rebuilds",
+            {"projection": "workflows", "dry_run": True},
+        ),
+        (("--switch", "b1"), f"{PATH}/switch", {}),
+        (("--back", "b1"), f"{PATH}/back", {}),
+        (("--show", "b1"), PATH, None),
+    ],
+)
+def test_a_rebuild_is_asked_for_and_shown_with_what_differs(
+    arguments: tuple[str, ...], path: str, body: object
+):
+    result, asked = run(rebuild, {path: REBUILD}, *arguments)
+    assert result.exit_code == 0, result.output
+    assert [(each.path, each.body) for each in asked] == [(path, body)]
+    assert "compared; 0 rows added, 0 removed, 1 changed" in result.output
+    assert "changed\tu/garmin\tsteps\t1\t2" in result.stdout
+
+
+def test_a_rebuild_for_programs_is_what_the_route_answers():
+    result, _ = run(rebuild, {PATH: REBUILD}, "--show", "b1", "--json")
+    assert json.loads(result.stdout) == REBUILD
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "wrong"),
+    [
+        (rebuild, (), "expected one of PROJECTION"),
+        (rebuild, ("daily_summary", "--switch", "b1"), "expected one of PROJECTION"),
+        (rebuild, ("--switch", "b1", "--dry-run"), "expected --dry-run beside a PROJECTION"),
+        (replay, ("--follow", "r1", "--user", "u"), "found user_id beside it"),
+        (replay, ("--rate", "0"), "--rate"),
+        (replay, ("--partition", "x"), "--partition"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused_before_anything_is_asked(
+    command: click.Command, arguments: tuple[str, ...], wrong: str
+):
+    result, asked = run(command, {}, *arguments)
+    assert (result.exit_code, asked) == (2, [])
+    assert wrong in result.output
