@@ -73,7 +73,7 @@ COMMANDS: Final = (
     OnDemand(
         "jobs",
         "headwater.gateway.commands.jobs:jobs",
-        "Take jobs of graphs, and end them.",
+        "See the jobs of graphs, take them, and end them.",
     ),
     OnDemand(
         "rebuild",

@@ -103,9 +103,8 @@ def apply(run: GraphRun, event: LogEvent, at_ms: int) -> GraphRun:
         runs.posts_sent(run, event)
         return run
     runs.expect_open(run, event)
-    run.updated_at_ms = at_ms
     _APPLIERS[type(event)](run, event)
-    run.sequence += 1
+    runs.applied(run, event, at_ms)
     return run
 
 

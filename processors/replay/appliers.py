@@ -105,13 +105,12 @@ def apply(run: CodeRun, event: LogEvent, at_ms: int) -> CodeRun:
         runs.posts_sent(run, event)
         return run
     runs.expect_open(run, event)
-    run.updated_at_ms = at_ms
     own = _APPLIERS.get(type(event))
     if own is not None:
         own(run, event, at_ms)
     else:
         runs.APPLIERS[type(event)](run, event)
-    run.sequence += 1
+    runs.applied(run, event, at_ms)
     return run
 
 

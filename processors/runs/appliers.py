@@ -102,7 +102,14 @@ def _received(run: Run, event: EventReceived) -> None:
     sender, _, number = event.event_id.rpartition("#")
     if sender:
         run.received[sender] = int(number)
-    remember(run, event, run.updated_at_ms)
+
+
+def applied(run: Run, event: LogEvent, at_ms: int) -> None:
+    """What each event leaves that was applied: its number, its moment, and a key if it has one."""
+    run.sequence += 1
+    run.updated_at_ms = at_ms
+    if isinstance(event, EventReceived):
+        remember(run, event, at_ms)
 
 
 def _posts_queued(run: Run, event: PostsQueued) -> None:

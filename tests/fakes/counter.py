@@ -148,8 +148,7 @@ class CounterEngine:
                 run.total += int(event.payload)
             case _:
                 appliers.APPLIERS[type(event)](run, event)
-        run.sequence += 1
-        run.updated_at_ms = at_ms
+        appliers.applied(run, event, at_ms)
 
     # -- what follows
 
