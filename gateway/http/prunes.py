@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.http.openapi import problem_responses
@@ -70,7 +71,10 @@ def prune_routes(
         "counts them by workflow. An instance to which something happens meanwhile, such as a "
         "restart, stays. A prune is an instance of a workflow, which goes on behind its last page "
         "when a worker is killed. Without HEADWATER_RETENTION nothing is ever past it.",
-        responses=problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
+        responses={
+            200: ResponseSpec(PruneState, description="What a dry run counted."),
+            **problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
+        },
     )
     async def prune(data: JSONBody[PruneOrder]) -> Response[PruneState]:
         until = datetime.fromtimestamp(clock() / 1000, UTC).isoformat()
