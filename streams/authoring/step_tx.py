@@ -1,6 +1,7 @@
 """The transaction of a step: what takes effect together with its result."""
 
 import json
+import threading
 from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -31,6 +32,19 @@ class StepTx:
         self.posts: list[Post] = []
         self.statements: list[tuple[str, Json]] = []
         self._bytes = 0
+        self._given_up = threading.Event()
+
+    def cancelled(self, wait_s: float = 0) -> bool:
+        """Whether this attempt was given up: too late, lost in a race, or its instance ended.
+
+        A callback that is not async runs on in its thread until it returns; what it returns or
+        notes here counts no more. With `wait_s` it waits up to so many seconds to be told.
+        """
+        return self._given_up.wait(wait_s)
+
+    def give_up(self) -> None:
+        """Tells the callback that its attempt counts no more; whoever runs it calls this."""
+        self._given_up.set()
 
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""

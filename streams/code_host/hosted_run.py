@@ -60,7 +60,7 @@ class Holder(Protocol):
 class Attempt:
     """An attempt that is under way; `attempts` of its run has it as long as it counts."""
 
-    __slots__ = ("call", "key", "number", "run", "task")
+    __slots__ = ("call", "key", "number", "run", "task", "tx")
 
     def __init__(self, run: "Holder", key: str, number: int, call: Call | None = None) -> None:
         self.run = run
@@ -69,6 +69,8 @@ class Attempt:
         #: None for that of a rollback handler.
         self.call = call
         self.task: asyncio.Task[None]
+        #: None for a callback that takes none.
+        self.tx = StepTx() if call is not None and call.wants_tx else None
 
     def started(self) -> Started:
         """The message about it to the owner."""
@@ -161,6 +163,9 @@ class HostedRun:
         for attempt in list(self.attempts.values()) if self.attempts else ():
             if key in (None, attempt.key):
                 attempt.task.cancel()
+                if attempt.tx is not None:
+                    # A thread cannot be cancelled; the callback in it can ask.
+                    attempt.tx.give_up()
                 self._end(attempt)
 
     def call(self, call: Call) -> None:
@@ -195,7 +200,7 @@ class HostedRun:
     async def _run_step(self, attempt: Attempt, call: Call) -> None:
         number = attempt.number
         ATTEMPT.set(CurrentAttempt(attempt.key, number))
-        tx = StepTx() if call.wants_tx else None
+        tx = attempt.tx
         command: StepReturned | StepRaised
         try:
             value = await invoke(self._services, call.callback, *(() if tx is None else (tx,)))

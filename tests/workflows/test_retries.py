@@ -10,6 +10,7 @@ from headwater import (
     Retry,
     Step,
     StepFailedError,
+    StepTx,
     WorkflowEvent,
     WorkflowTest,
     workflow,
@@ -336,6 +337,26 @@ def test_a_callback_that_swallows_its_cancellation_does_not_beat_the_timeout():
         assert (await entry_at(instance, "charge")).result is None
 
     run(scenario, order_that(stubborn, timeout="1 minute", retries=Retry(limit=0)))
+
+
+def test_an_attempt_learns_from_its_transaction_that_it_was_given_up():
+    seen: list[StepTx] = []
+
+    async def charge(tx: StepTx) -> str:
+        seen.append(tx)
+        if len(seen) == 1:
+            await pass_time("1 hour")
+        return "paid"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert not seen[0].cancelled()
+        await test.advance("10 minutes")
+        assert await output_of(instance) == "paid"
+        assert [tx.cancelled() for tx in seen] == [True, False]
+
+    options = {"timeout": "1 minute", "retries": Retry(limit=1, delay="1 minute")}
+    run(scenario, order_that(charge, **options))
 
 
 def test_an_attempt_may_outlast_many_retries_of_another_step():
