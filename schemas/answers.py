@@ -49,7 +49,7 @@ class WorkflowList(Answer, frozen=True, kw_only=True):
 
 
 class Failure(Answer, frozen=True, kw_only=True):
-    """An error of an author's code; the test harness also has the frames of that code."""
+    """An error of an author's code; `traceback` has the frames of that code, not in listings."""
 
     name: str
     message: str

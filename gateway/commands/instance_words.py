@@ -60,7 +60,7 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
         "status": details.status,
         "step": f"{step.step_key} ({step.type})" if step else None,
         "state": standing(details, step, now, tokens_at(meta.current_tokens, now)),
-        "error": _error(details.error),
+        "error": _in_full(details.error) if full else _error(details.error),
         "labels": ", ".join(f"{name}={value}" for name, value in found.labels.items()) or None,
         "run": meta.run_number,
         "started": both(meta.started_at, now) if meta.started_at else None,
@@ -84,7 +84,7 @@ def _whole(found: "Instance", now: datetime) -> dict[str, object]:
             "step status": step.status,
             "step attempts": _attempts(step) or None,
             "step timeout": span(step.timeout_ms) if step.timeout_ms else None,
-            "step error": _error(step.error),
+            "step error": _in_full(step.error),
         }
     if parent := meta.parent:
         at_step = f"{parent.step_key}, run {parent.run_number}"
@@ -173,7 +173,7 @@ def _what(step: "Step", now: datetime, *, full: bool) -> str | None:
     if step.status in OPEN:
         return waiting_for(step, now)
     if step.error and step.status is not EntryStatus.COMPLETED:
-        return _error(step.error)
+        return _in_full(step.error) if full else _error(step.error)
     undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
     if step.rollback_failed_at:
         undone = f"rollback given up at {moment(step.rollback_failed_at)}"
@@ -237,6 +237,11 @@ def _outcome(details: "InstanceStatus", longest: int) -> str | None:
 
 def _error(error: "Failure | None") -> str | None:
     return f"{error.name}: {error.message}" if error else None
+
+
+def _in_full(error: "Failure | None") -> str | None:
+    """An error with the frames of the author's code, which end with its text."""
+    return error.traceback.rstrip() if error and error.traceback else _error(error)
 
 
 def _between(since: datetime | None, until: datetime | None) -> str | None:

@@ -83,7 +83,8 @@ def _what(token: "Token", now: datetime, *, full: bool) -> str | None:  # noqa: 
         case "completed":
             return None if token.result is None else _json(token.result, full=full)
         case _:
-            return error
+            in_full = full and token.error and token.error.traceback
+            return in_full.rstrip() if in_full else error
 
 
 def _json(value: object, *, full: bool) -> str:

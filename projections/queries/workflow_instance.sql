@@ -10,7 +10,8 @@ select i.workflow_name, i.instance_id, i.run_number, i.status, i.params::text as
 from workflow_instance i
 left join lateral (
     select step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
-           wake_at, wait_event_type, last_attempt_at, error_name, error_message
+           wake_at, wait_event_type, last_attempt_at, error_name, error_message,
+           error_detail::text as error_detail
     from workflow_step
     where workflow_name = i.workflow_name
       and instance_id = i.instance_id

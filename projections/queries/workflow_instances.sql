@@ -1,5 +1,5 @@
 select workflow_name, instance_id, run_number, status, output::text as output,
-       error_name, error_message, error_detail::text as error_detail, labels,
+       error_name, error_message, labels,
        created_at, updated_at, started_at, completed_at, partition, "offset"
 from workflow_instance
 where workflow_name = %(workflow_name)s {filter}

@@ -1,5 +1,6 @@
 """Answers made of rows: their columns are named as the fields of `schemas.answers`."""
 
+import json
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -215,7 +216,19 @@ def _made(kind: type[A], row: Row, **more: Any) -> A:  # noqa: ANN401 (fields of
 def _failure(row: Row) -> Failure | None:
     if row["error_name"] is None:
         return None
-    return Failure(name=row["error_name"], message=row["error_message"] or "")
+    return Failure(
+        name=row["error_name"],
+        message=row["error_message"] or "",
+        traceback=_traceback(row.get("error_detail")),
+    )
+
+
+def _traceback(detail: Json | None) -> str | None:
+    # A text is a traceback; a join or a race has the failures of its branches there.
+    if detail is None or not detail.startswith('"'):
+        return None
+    text: str = json.loads(detail)
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _raw(text: Json | None) -> msgspec.Raw | None:

@@ -291,10 +291,18 @@ def test_a_run_has_as_many_entries_as_its_worker_allows(api: httpx.Client) -> No
 
 def test_an_errored_instance_is_tried_again_and_keeps_what_was_done(api: httpx.Client) -> None:
     name = create(api, "flaky")
-    error = {"name": "NonRetryableError", "message": "no such card"}
-    assert until(api, "flaky", name, "errored")["error"] == error
+    error = until(api, "flaky", name, "errored")["error"]
+    assert (error["name"], error["message"]) == ("NonRetryableError", "no such card")
+    assert 'raise NonRetryableError("no such card")' in error["traceback"]
+    assert "streams/" not in error["traceback"], "frames of the author's code alone"
     step = api.get(of("flaky", name)).json()["meta"]["currentStep"]
     assert (step["stepKey"], step["error"]) == ("charge", error)
+    [charge] = [
+        each for each in api.get(of("flaky", name, "history")).json()["steps"] if "error" in each
+    ]
+    assert charge["error"] == error
+    [listed] = [each for each in api.get(of("flaky")).json()["instances"] if each["id"] == name]
+    assert listed["details"]["error"] == {"name": error["name"], "message": error["message"]}
     unknown = api.post(of("flaky", name, "retry"), json={"fromStep": "nowhere"})
     assert problem(unknown) == (404, "STEP_NOT_FOUND")
     assert unknown.json()["field"] == "fromStep"
@@ -769,8 +777,10 @@ def test_a_graph_is_looked_at_by_its_tokens(api: httpx.Client) -> None:
 def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     name = create(api, "judged", {"file": str(mended)})
-    error = {"name": "NonRetryableError", "message": "out of order"}
-    assert until(api, "judged", name, "errored")["error"] == error
+    error = until(api, "judged", name, "errored")["error"]
+    assert (error["name"], error["message"]) == ("NonRetryableError", "out of order")
+    [failed] = [each["error"] for each in tokens_of(api, name) if "error" in each]
+    assert 'raise NonRetryableError("out of order")' in failed["traceback"]
     [stands] = api.get(of("judged", name)).json()["meta"]["currentTokens"]
     assert (stands["nodeRef"], stands["status"]) == ("judge", "failed")
     named = api.post(of("judged", name, "retry"), json={"fromStep": "judge"})

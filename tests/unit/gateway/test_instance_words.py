@@ -196,6 +196,12 @@ def test_a_summary_of_what_has_ended():
     assert rows["error"] == "CardError: declined"
     assert "output" not in rows
     assert "state" not in rows
+    frames = 'File "shop.py", line 7, in charge\nCardError: declined'
+    framed = Failure(name="CardError", message="declined", traceback=f"{frames}\n")
+    errored = described(stands("errored", error=framed), **ended)
+    for full, error in ((False, "CardError: declined"), (True, frames)):
+        rows = {row["field"]: row["value"] for row in summary_rows(errored, NOW, full=full)}
+        assert rows["error"] == error
 
 
 def test_a_listing_says_why_an_instance_has_ended():

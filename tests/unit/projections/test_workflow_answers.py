@@ -36,6 +36,31 @@ def shown(answer: Answer) -> Any:  # noqa: ANN401 (JSON)
             {"status": "errored", "error_name": "ValueError", "error_message": "no"},
             {"status": "errored", "error": {"name": "ValueError", "message": "no"}},
         ),
+        (
+            {
+                "status": "errored",
+                "error_name": "ValueError",
+                "error_message": "no",
+                "error_detail": r'"line 1\nValueError: \ud800"',
+            },
+            {
+                "status": "errored",
+                "error": {
+                    "name": "ValueError",
+                    "message": "no",
+                    "traceback": "line 1\nValueError: \\ud800",
+                },
+            },
+        ),
+        (
+            {
+                "status": "errored",
+                "error_name": "JoinError",
+                "error_message": "no",
+                "error_detail": '{"a": "of a branch"}',
+            },
+            {"status": "errored", "error": {"name": "JoinError", "message": "no"}},
+        ),
     ],
 )
 def test_a_status_has_an_output_or_an_error_only_if_there_is_one(
