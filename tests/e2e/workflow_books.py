@@ -46,6 +46,8 @@ class BookHouse(WorkflowHouse):
         super().open()
         self.dsn = self.postgres.start()
         self.settings["HEADWATER_POSTGRES"] = self.dsn
+        # As the fold has it.
+        self.settings["HEADWATER_RETENTION"] = "1 day"
         migrate(self.dsn, lambda _: None)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(TABLES)
