@@ -295,7 +295,7 @@ class HistoryPage(Answer, frozen=True, kw_only=True):
     logs_has_next_page: bool | None = None
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What happened in a run, whole.
 
     Shape:  tokens are those of a graph.

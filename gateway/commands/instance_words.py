@@ -39,14 +39,15 @@ _STATES: Final = {
     EntryStatus.CANCELLED: ("⊘ cancelled", "dim"),
 }
 STATE_STYLES: Final = dict(_STATES.values())
-#: Of a value that is shown beside others.
-_SHOWN: Final = 60
 
 
-def listed_rows(instances: "list[InstanceListed]") -> Rows:
-    """Instances of a listing: id, status, and the error or output of those that have ended."""
+def listed_rows(instances: "list[InstanceListed]", longest: int | None) -> Rows:
+    """Instances of a listing: id, status, and the error or output of those that have ended.
+
+    Shape:  longest is how many characters of a value are shown; None for all.
+    """
     return [
-        {"id": one.id, "status": one.details.status, "what": _outcome(one.details, _SHOWN)}
+        {"id": one.id, "status": one.details.status, "what": _outcome(one.details, longest)}
         for one in instances
     ]
 
@@ -147,8 +148,11 @@ def _doing(step: "CurrentStep", now: datetime) -> str:
     return f"waiting to be tried again {when}, attempt {_attempts(step)} failed{failed}"
 
 
-def step_rows(steps: "list[Step]", now: datetime, *, full: bool) -> Rows:
-    """The timeline of a run: when each entry began, how it stands, how long it took, and why."""
+def step_rows(steps: "list[Step]", now: datetime, longest: int | None, *, frames: bool) -> Rows:
+    """The timeline of a run: when each entry began, how it stands, how long it took, and why.
+
+    Shape:  longest as in listed_rows; with frames, errors have those of the author's code.
+    """
     first = steps[0].created_at if steps else None
     return [
         {
@@ -158,7 +162,7 @@ def step_rows(steps: "list[Step]", now: datetime, *, full: bool) -> Rows:
             "type": step.type,
             "attempts": _attempts(step),
             "took": _took(step, now),
-            "what": _what(step, now, full=full),
+            "what": _what(step, now, longest, frames=frames),
         }
         for step in steps
     ]
@@ -168,27 +172,27 @@ def _took(step: "Step", now: datetime) -> str | None:
     return _between(step.created_at, now if step.status in OPEN else step.completed_at)
 
 
-def _what(step: "Step", now: datetime, *, full: bool) -> str | None:
+def _what(step: "Step", now: datetime, longest: int | None, *, frames: bool) -> str | None:
     """Why an entry is as it is: what it waits for, its error, or its result."""
     if step.status in OPEN:
         return waiting_for(step, now)
     if step.error and step.status is not EntryStatus.COMPLETED:
-        return _in_full(step.error) if full else _error(step.error)
+        return _in_full(step.error) if frames else _error(step.error)
     undone = f"rolled back at {moment(step.rolled_back_at)}" if step.rolled_back_at else ""
     if step.rollback_failed_at:
         undone = f"rollback given up at {moment(step.rollback_failed_at)}"
-    result = "" if step.result is None else _json(step.result, None if full else _SHOWN)
+    result = "" if step.result is None else _json(step.result, longest)
     return "; ".join(part for part in (undone, result) if part) or None
 
 
-def event_rows(events: "list[Event]", *, full: bool) -> Rows:
+def event_rows(events: "list[Event]", longest: int | None) -> Rows:
     """Events that a run has received, and what became of them."""
     return [
         {
             "at": _clock(event.created_at),
             "type": event.type,
             "taken by": event.consumed_by_step_key or "nobody yet",
-            "payload": _json(event.payload, None if full else _SHOWN),
+            "payload": _json(event.payload, longest),
         }
         for event in events
     ]
@@ -229,9 +233,9 @@ def _of(number: int, at_most: float | None) -> str:
     return f"{number} of {at_most}" if at_most else str(number)
 
 
-def _outcome(details: "InstanceStatus", longest: int) -> str | None:
+def _outcome(details: "InstanceStatus", longest: int | None) -> str | None:
     if details.error:
-        return _cut(_error(details.error) or "", longest * 2)
+        return _cut(_error(details.error) or "", None if longest is None else longest * 2)
     return _json(details.output, longest) if details.status is RunStatus.COMPLETE else None
 
 
@@ -257,9 +261,8 @@ def _clock(when: datetime) -> str:
 
 
 def _json(value: object, longest: int | None = None) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if longest is None else _cut(text, longest)
+    return _cut(json.dumps(value, ensure_ascii=False), longest)
 
 
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def _cut(text: str, longest: int | None) -> str:
+    return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"

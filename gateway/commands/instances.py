@@ -19,8 +19,8 @@ from headwater.gateway.commands.instance_words import (
     summary_rows,
 )
 from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
-from headwater.gateway.commands.options import examples
-from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.options import examples, json_option
+from headwater.gateway.commands.output import longest_shown, print_answer, print_rows, say
 from headwater.gateway.commands.token_words import TOKEN_COLUMNS, TOKEN_STYLES, token_rows
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
@@ -88,6 +88,7 @@ def instances() -> None:
 @click.option("--page-size", type=click.IntRange(1, _PAGE_MAX), default=_PAGE_MAX,
               show_default=True, help="How many are asked for at once.")  # fmt: skip
 @click.option("--cursor", help="Go on after the cursor of an earlier listing.")
+@json_option
 @service_options
 def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
@@ -100,6 +101,7 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     limit: int,
     page_size: int,
     cursor: str | None,
+    as_json: bool,
 ) -> None:
     """List instances of a workflow, the newest first.
 
@@ -125,7 +127,11 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
                 return found, after
 
     found, more = service.ask(ask)
-    print_rows(listed_rows(found), ("id", "status", "what"), styles={"status": STATUS_STYLES})
+    if as_json:
+        print_answer(found)
+    else:
+        columns = ("id", "status", "what")
+        print_rows(listed_rows(found, longest_shown()), columns, styles={"status": STATUS_STYLES})
     if not found:
         say(f"There are no instances of {workflow}{f' that are {status}' if status else ''}.")
     if more:
@@ -142,8 +148,11 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
 )
 @instance_named
 @click.option("--full", is_flag=True, help="Also params, output and all that is known.")
+@json_option
 @service_options
-def get_instance(service: Service, workflow: str, instance_id: str, full: bool) -> None:
+def get_instance(
+    service: Service, *, workflow: str, instance_id: str, full: bool, as_json: bool
+) -> None:
     """Show where an instance stands.
 
     Its status, its current step and what that waits for, its error, and when it moved.
@@ -152,7 +161,11 @@ def get_instance(service: Service, workflow: str, instance_id: str, full: bool) 
     async def ask(client: "Client") -> "Instance":
         return await client.workflow(workflow).get(instance_id).describe()
 
-    rows = summary_rows(service.ask(ask), service.now(), full=full)
+    found = service.ask(ask)
+    if as_json:
+        print_answer(found)
+        return
+    rows = summary_rows(found, service.now(), full=full)
     print_rows(rows, ("field", "value"), styles={"value": STATUS_STYLES})
 
 
@@ -173,6 +186,7 @@ def get_instance(service: Service, workflow: str, instance_id: str, full: bool) 
 @click.option("--include-trimmed", is_flag=True,
               help="Also iterations that loops have forgotten; read from the log.")  # fmt: skip
 @click.option("--full", is_flag=True, help="Results and payloads as long as they are.")
+@json_option
 @service_options
 def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
@@ -185,6 +199,7 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     include_logs: bool,
     include_trimmed: bool,
     full: bool,
+    as_json: bool,
 ) -> None:
     """Show what happened in a run, step by step.
 
@@ -201,16 +216,19 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
             log_level=log_level, log_category=log_category,
         )  # fmt: skip
 
-    history = service.ask(ask)
+    history, longest = service.ask(ask), longest_shown(full=full)
+    if as_json:
+        print_answer(history)
+        return
     title = f"{workflow}/{instance_id}, run {history.run_number}"
     if history.tokens:
-        rows = token_rows(history.tokens, service.now(), full=full)
+        rows = token_rows(history.tokens, service.now(), longest, frames=full)
         print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES})
     else:
-        rows = step_rows(history.steps, service.now(), full=full)
+        rows = step_rows(history.steps, service.now(), longest, frames=full)
         print_rows(rows, _STEP_COLUMNS, title=title, styles={"state": STATE_STYLES})
     if history.events:
-        print_rows(event_rows(history.events, full=full), _EVENT_COLUMNS, title="events")
+        print_rows(event_rows(history.events, longest), _EVENT_COLUMNS, title="events")
     if include_logs:
         rows = [log_row(line) for line in history.logs]
         print_rows(rows, LOG_WIDTHS, title="logs", styles={"level": LEVEL_STYLES})

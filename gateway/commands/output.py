@@ -20,6 +20,9 @@ _CONTROLS: Final = {
     if chr(code) not in "\t\n\r"
 }
 
+#: Characters of a value beside others, at a terminal.
+_SHOWN: Final = 60
+
 
 def say(message: str) -> None:
     """Prints a line of progress to stderr."""
@@ -31,6 +34,11 @@ def say(message: str) -> None:
 def at_terminal() -> bool:
     """Whether a person reads stdout."""
     return sys.stdout.isatty()
+
+
+def longest_shown(*, full: bool = False) -> int | None:
+    """How many characters of a value are shown beside others: in a pipe, and in full, all of it."""
+    return None if full or not at_terminal() else _SHOWN
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -107,6 +115,13 @@ def print_json(value: object) -> None:
     """Prints a value as JSON, indented for people and in one line for programs."""
     indent = 2 if at_terminal() else None
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def print_answer(answer: object) -> None:
+    """Prints what the service has answered, as JSON with the names that it has over HTTP."""
+    from msgspec import to_builtins  # noqa: PLC0415 (see above)
+
+    print_json(to_builtins(answer))
 
 
 def _show(

@@ -22,8 +22,6 @@ _STATES: Final = {
     "cancelled": ("⊘ cancelled", "dim"),
 }
 TOKEN_STYLES: Final = dict(_STATES.values())
-#: Of a value that is shown beside others.
-_SHOWN: Final = 60
 
 
 def tokens_at(found: "list[TokensAt]", now: datetime) -> str | None:
@@ -42,7 +40,9 @@ def _at(each: "TokensAt", now: datetime) -> str:
     return f"{each.node_ref}: {many}{status}"
 
 
-def token_rows(tokens: "list[Token]", now: datetime, *, full: bool) -> list[dict[str, Any]]:
+def token_rows(
+    tokens: "list[Token]", now: datetime, longest: int | None, *, frames: bool
+) -> list[dict[str, Any]]:
     """The timeline of a graph's run: when each token came, how it stands, how long, and why."""
     first = tokens[0].created_at if tokens else now
     return [
@@ -54,7 +54,7 @@ def token_rows(tokens: "list[Token]", now: datetime, *, full: bool) -> list[dict
             "branch": _branch(token),
             "attempts": token.attempts or None,
             "took": span(span_ms(token.created_at, token.completed_at or now)),
-            "what": _what(token, now, full=full),
+            "what": _what(token, now, longest, frames=frames),
         }
         for token in tokens
     ]
@@ -64,7 +64,9 @@ def _branch(token: "Token") -> str | None:
     return f"{token.branch_index + 1} of {token.branch_total}" if token.branch_total > 1 else None
 
 
-def _what(token: "Token", now: datetime, *, full: bool) -> str | None:  # noqa: PLR0911, one for each
+def _what(  # noqa: PLR0911, one for each
+    token: "Token", now: datetime, longest: int | None, *, frames: bool
+) -> str | None:
     """Why a token is as it is: what it waits for, its error, or its result."""
     error = f"{token.error.name}: {token.error.message}" if token.error else None
     until = f", until {both(token.wake_at, now)}" if token.wake_at else ""
@@ -81,12 +83,12 @@ def _what(token: "Token", now: datetime, *, full: bool) -> str | None:  # noqa: 
         case "cancelled":
             return token.reason
         case "completed":
-            return None if token.result is None else _json(token.result, full=full)
+            return None if token.result is None else _json(token.result, longest)
         case _:
-            in_full = full and token.error and token.error.traceback
+            in_full = frames and token.error and token.error.traceback
             return in_full.rstrip() if in_full else error
 
 
-def _json(value: object, *, full: bool) -> str:
+def _json(value: object, longest: int | None) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if full or len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"

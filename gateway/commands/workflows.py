@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.gateway.commands.options import examples
-from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.options import examples, json_option
+from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 
 if TYPE_CHECKING:
@@ -33,14 +33,18 @@ def workflows() -> None:
     )
     + ENVIRONMENT,
 )
+@json_option
 @service_options
-def list_workflows(service: Service) -> None:
-    """List the workflows whose code a worker has."""
+def list_workflows(service: Service, *, as_json: bool) -> None:
+    """List the workflows whose code a worker has, and the graphs that are deployed."""
 
     async def ask(client: "Client") -> "list[WorkflowListed]":
         return await client.workflows()
 
     found = service.ask(ask)
+    if as_json:
+        print_json([one.name for one in found])
+        return
     print_rows([{"workflow": one.name} for one in found], ("workflow",))
     if not found:
         say("There are no workflows: `headwater worker --app …` brings those of an app.")

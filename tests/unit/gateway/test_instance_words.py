@@ -211,7 +211,7 @@ def test_a_listing_says_why_an_instance_has_ended():
         InstanceListed(id="c", details=stands("complete", output=["x" * 99])),
         InstanceListed(id="d", details=stands("terminated")),
     ]
-    rows = listed_rows(listed)
+    rows = listed_rows(listed, 60)
     assert [row["what"] for row in rows[:2]] == [None, "CardError: declined"]
     assert rows[2]["what"] == '["' + "x" * 57 + "…"
     assert rows[3] == {"id": "d", "status": "terminated", "what": None}
@@ -234,7 +234,8 @@ def test_a_history_is_a_timeline():
         step("approval", "wait_for_event", "waiting", 20, 20, wait_event_type="approval"),
     ]  # fmt: skip
     columns = ("began", "state", "step", "type", "attempts", "took", "what")
-    assert [tuple(row[name] for name in columns) for row in step_rows(steps, NOW, full=False)] == [
+    rows = step_rows(steps, NOW, 60, frames=False)
+    assert [tuple(row[name] for name in columns) for row in rows] == [
         ("+0 ms", "✓ completed", "fetch", "do", "2 of 6", "1.2 s", "[1]"),
         ("+2 s", "✓ completed", "cool off", "sleep", "", "200 ms", None),
         ("+3 s", "✓ completed", "undo me", "do", "1", "0 ms",
@@ -250,13 +251,13 @@ def test_a_history_is_a_timeline():
 
 def test_results_and_payloads_are_cut_unless_all_is_wanted():
     long = step("long", "do", "completed", 1, 0, result="x" * 99)
-    assert len(step_rows([long], NOW, full=False)[0]["what"]) == 60
-    assert len(step_rows([long], NOW, full=True)[0]["what"]) == 101
+    assert len(step_rows([long], NOW, 60, frames=False)[0]["what"]) == 60
+    assert len(step_rows([long], NOW, None, frames=False)[0]["what"]) == 101
     event = answered(Event, type="go", payload="x" * 99, created_at=NOW)
-    assert len(event_rows([event], full=False)[0]["payload"]) == 60
+    assert len(event_rows([event], 60)[0]["payload"]) == 60
     taken = answered(Event, type="go", payload=7, created_at=NOW, consumed_by_step_key="wait")
     at_two = {"at": "2026-11-21 14:00:00.000 UTC", "type": "go"}
-    assert event_rows([event, taken], full=True) == [
+    assert event_rows([event, taken], None) == [
         {**at_two, "taken by": "nobody yet", "payload": f'"{"x" * 99}"'},
         {**at_two, "taken by": "wait", "payload": "7"},
     ]

@@ -60,7 +60,7 @@ def token(status: str, **more: object) -> Token:
     ],
 )
 def test_what_a_token_is_about(shown: Token, state: str, what: str | None):
-    [row] = token_rows([shown], NOW, full=False)
+    [row] = token_rows([shown], NOW, 60, frames=False)
     assert (row["state"], row["what"]) == (state, what)
     assert (row["token"], row["node"], row["branch"]) == ("7", "vote", "2 of 3")
     assert (row["began"], row["took"]) == ("+0 ms", "5 s")

@@ -1,6 +1,7 @@
 """`headwater workflows` and `headwater instances`: what they ask, print, and say when it fails."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,29 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
         *("instances", "list", "-w", "order", "--status", "errored"),
     )
     assert nothing.stderr == "There are no instances of order that are errored.\n"
+
+
+def test_json_is_what_the_service_has_answered():
+    page = {"instances": [{"id": "a", "details": {"status": "waiting"}}], "hasNextPage": False}
+    listed = headwater(Network(answer(page)), "instances", "list", "-w", "order", "--json")
+    assert json.loads(listed.stdout) == [{"id": "a", "details": {"status": "waiting"}}]
+    whole = described("waiting", {"sku": "x" * 100})
+    one = headwater(Network(answer(whole)), "instances", "get", *ON, "--json")
+    found = json.loads(one.stdout)
+    assert found["meta"]["params"] == {"sku": "x" * 100}
+    assert (found["id"], found["meta"]["workflowName"]) == ("order-1", "order")
+    told = headwater(Network(answer(history(line(1)))), "instances", "history", *ON, "--json")
+    assert json.loads(told.stdout)["runNumber"] == 0
+    names = headwater(
+        Network(answer({"workflows": [{"name": "b"}]})), "workflows", "list", "--json"
+    )
+    assert json.loads(names.stdout) == ["b"]
+
+
+def test_a_pipe_gets_values_whole():
+    long = step("a", result="x" * 100)
+    network = Network(answer(history(steps=[long])))
+    assert f'"{"x" * 100}"' in headwater(network, "instances", "history", *ON).stdout
 
 
 def test_an_instance_is_summed_up():
