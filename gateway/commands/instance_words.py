@@ -61,7 +61,7 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
         "status": details.status,
         "step": f"{step.step_key} ({step.type})" if step else None,
         "state": standing(details, step, now, tokens_at(meta.current_tokens, now)),
-        "error": _in_full(details.error) if full else _error(details.error),
+        "error": _error(details.error),
         "labels": ", ".join(f"{name}={value}" for name, value in found.labels.items()) or None,
         "run": meta.run_number,
         "started": both(meta.started_at, now) if meta.started_at else None,
@@ -74,8 +74,11 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
 
 
 def _whole(found: "Instance", now: datetime) -> dict[str, object]:
-    meta, step = found.meta, found.meta.current_step
+    meta, step, error = found.meta, found.meta.current_step, found.details.error
+    if error is None and step:
+        error = step.error
     fields: dict[str, object] = {
+        "traceback": error.traceback.rstrip() if error and error.traceback else None,
         "created": both(meta.created_at, now),
         "took": _between(meta.started_at, meta.completed_at),
     }
@@ -85,7 +88,7 @@ def _whole(found: "Instance", now: datetime) -> dict[str, object]:
             "step status": step.status,
             "step attempts": _attempts(step) or None,
             "step timeout": span(step.timeout_ms) if step.timeout_ms else None,
-            "step error": _in_full(step.error),
+            "step error": _error(step.error),
         }
     if parent := meta.parent:
         at_step = f"{parent.step_key}, run {parent.run_number}"
