@@ -1,9 +1,12 @@
-"""Following what goes on by itself, in a gateway or a worker: looked at until it has ended."""
+"""What goes on by itself, in a gateway or a worker: begun, and looked at until it has ended."""
 
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+import click
+
+from headwater.gateway.commands.api import Api
 from headwater.gateway.commands.output import say
 
 #: What is followed, as its route answers it.
@@ -11,6 +14,29 @@ Answer: TypeAlias = dict[str, Any]
 
 #: Each look is a request.
 _LOOK_EVERY_S: Final = 1.0
+
+
+def begun(
+    api: Api,
+    path: str,
+    order: Answer,
+    *,
+    dry_run: bool,
+    yes: bool,
+    will_be: Callable[[Answer], str],
+) -> Answer:
+    """Counts, asks, and begins, unless it is a dry run.
+
+    Shape:  will_be says, of what was counted, what is going to happen to it.
+    """
+    counted: Answer = api.post(path, {**order, "dry_run": True})
+    if dry_run:
+        return counted
+    if not yes:
+        say(will_be(counted))
+        click.confirm("Go on?", abort=True, err=True)
+    found: Answer = api.post(path, order)
+    return found
 
 
 def followed(

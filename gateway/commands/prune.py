@@ -4,8 +4,7 @@ from typing import Any, Final
 
 import click
 
-from headwater.gateway.commands.api import Api
-from headwater.gateway.commands.following import followed
+from headwater.gateway.commands.following import begun, followed
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
@@ -48,7 +47,14 @@ def prune(  # noqa: PLR0913 (one parameter a flag; click names them)
     if follow is not None:
         found = api.get(f"/admin/prunes/{follow}")
     else:
-        found = _begin(api, workflow, dry_run=dry_run, yes=yes or as_json)
+        found = begun(
+            api,
+            "/admin/prunes",
+            {"workflow": workflow} if workflow else {},
+            dry_run=dry_run,
+            yes=yes or as_json,
+            will_be=lambda found: f"{_many(found['matched'])} will be removed, for good.",
+        )
     if not detach:
         path = f"/admin/prunes/{found['id']}"
         found = followed(
@@ -67,19 +73,6 @@ def prune(  # noqa: PLR0913 (one parameter a flag; click names them)
         say(f"prune {found['id']} {found['state']}: {_far(found)}")
     if found["state"] == "failed":
         raise click.exceptions.Exit(_FAILED)
-
-
-def _begin(api: Api, workflow: str | None, *, dry_run: bool, yes: bool) -> dict[str, Any]:
-    """Counts, asks, and begins, unless it is a dry run."""
-    order = {"workflow": workflow} if workflow else {}
-    counted_: dict[str, Any] = api.post("/admin/prunes", {**order, "dry_run": True})
-    if dry_run:
-        return counted_
-    if not yes:
-        say(f"{_many(counted_['matched'])} will be removed, for good.")
-        click.confirm("Go on?", abort=True, err=True)
-    begun: dict[str, Any] = api.post("/admin/prunes", order)
-    return begun
 
 
 def _far(found: dict[str, Any]) -> str:

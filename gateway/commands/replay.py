@@ -5,8 +5,7 @@ from urllib.parse import quote
 
 import click
 
-from headwater.gateway.commands.api import Api
-from headwater.gateway.commands.following import followed
+from headwater.gateway.commands.following import begun, followed
 from headwater.gateway.commands.operate import admin_api
 from headwater.gateway.commands.options import admin_options, examples, json_option
 from headwater.gateway.commands.output import counted, print_json, say
@@ -60,7 +59,15 @@ def replay(
         raise click.UsageError(f"expected --follow alone, found {', '.join(order)} beside it")
     api = admin_api(url, admin_key)
     if follow is None:
-        found = _begin(api, order, yes=yes or as_json)
+        dry_run = order.pop("dry_run", False)
+        found = begun(
+            api,
+            "/admin/replays",
+            order,
+            dry_run=dry_run,
+            yes=yes or as_json,
+            will_be=lambda found: f"{_many(found['matched'])} will be replayed.",
+        )
     else:
         found = api.get(f"/admin/replays/{quote(follow, safe='')}")
     if not detach:
@@ -90,19 +97,6 @@ def _order(asked: dict[str, Any]) -> dict[str, Any]:
         for name, value in order.items()
         if value is not None and value is not False and value != ()
     }
-
-
-def _begin(api: Api, order: dict[str, Any], *, yes: bool) -> dict[str, Any]:
-    """Counts, asks, and begins, unless it is a dry run."""
-    dry_run = order.pop("dry_run", False)
-    counted_: dict[str, Any] = api.post("/admin/replays", {**order, "dry_run": True})
-    if dry_run:
-        return counted_
-    if not yes:
-        say(f"{_many(counted_['matched'])} will be replayed.")
-        click.confirm("Go on?", abort=True, err=True)
-    begun: dict[str, Any] = api.post("/admin/replays", order)
-    return begun
 
 
 def _far(found: dict[str, Any]) -> str:
