@@ -1,5 +1,4 @@
 # Headwater's own parts: gateway, worker, projector. Kafka and Postgres are images of their own.
-# The embedded servers are in the package list, too, but nothing here starts them.
 FROM python:3.13-slim AS build
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

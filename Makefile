@@ -73,8 +73,8 @@ dictionary: setup ## Write docs/data/README.md, from the comments of the tables
 	@$(BIN)/python -m headwater.projections.postgres.dictionary docs/data/README.md
 
 lock: ## Pin the Python packages anew, from pyproject.toml (needs uv)
-	$(LOCK) pyproject.toml --output-file requirements.txt
-	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --group dev --constraint requirements.txt \
+	$(LOCK) pyproject.toml --extra server --output-file requirements.txt
+	echo 'setuptools>=77' | $(LOCK) pyproject.toml - --extra local --group dev --constraint requirements.txt \
 		--output-file requirements-dev.txt
 	$(LOCK) --group bench --output-file requirements-bench.txt
 	$(LOCK) --group notebook --output-file requirements-notebook.txt

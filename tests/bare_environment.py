@@ -4,13 +4,18 @@ It is built from a copy, so that nothing is left in the tree, and installed with
 it depends on comes from the environment that runs the tests, by a `.pth` file.
 """
 
+import email
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Sequence
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("schemas", "processors", "streams", "projections", "gateway")
@@ -42,19 +47,47 @@ def built(folder: Path) -> Path:
     return copy / "dist"
 
 
-def installed(wheel: Path, environment: Path) -> Path:
-    """The `bin` of an environment that has a wheel and its dependencies, and not this tree."""
+def installed(wheel: Path, environment: Path, *extras: str) -> Path:
+    """The `bin` of an environment that has a wheel and its dependencies, and not this tree.
+
+    Of the dependencies it has all that are here; where extras are named, only those that come with
+    them, "" standing for none.
+    """
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
     add(environment / "bin", wheel)
     (packages,) = environment.glob("lib/python*/site-packages")
     # A line of a .pth file is a path; those that lie there, editable installs, are not read.
     dependencies = environment / "dependencies"
     dependencies.mkdir()
-    for path in Path(pytest.__file__).parents[1].iterdir():
-        if not path.name.startswith(("headwater", "__editable__")):
-            (dependencies / path.name).symlink_to(path)
+    here = Path(pytest.__file__).parents[1]
+    names = {path.name for path in here.iterdir()} if not extras else _of_extras(wheel, extras)
+    for name in names:
+        if not name.startswith(("headwater", "__editable__")):
+            (dependencies / name).symlink_to(here / name)
     (packages / "dependencies.pth").write_text(f"{dependencies}\n", "utf-8")
     return environment / "bin"
+
+
+def _of_extras(wheel: Path, extras: Sequence[str]) -> set[str]:
+    """The files and folders of all packages that a wheel needs with extras."""
+    (metadata,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA"))
+    text = zipfile.ZipFile(wheel).read(metadata).decode()
+    needs = email.message_from_string(text).get_all("requires-dist", [])
+    found: dict[str, set[str]] = {}
+    left = [(each, extra) for each in needs for extra in extras]
+    while left:
+        requirement, extra = Requirement(left[-1][0]), left.pop()[1]
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if requirement.name == "headwater":
+            left += [(each, inner) for each in needs for inner in requirement.extras]
+            continue
+        had = found.setdefault(requirement.name, set())
+        for inner in {"", *requirement.extras} - had:
+            had.add(inner)
+            left += [(each, inner) for each in distribution(requirement.name).requires or ()]
+    files = (file for name in found for file in distribution(name).files or ())
+    return {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}
 
 
 def add(scripts: Path, what: Path) -> None:

@@ -1,6 +1,7 @@
 """The wheel, installed into a bare environment, is all that a user needs."""
 
 import re
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.gateway.commands.extras import EXTRAS
 from tests.bare_environment import ROOMS, ROOT, built, installed, run
 
 FENCED = re.MULTILINE | re.DOTALL
@@ -55,6 +57,35 @@ def test_no_harness_was_loaded():
     assert "headwater.streams.harness.workflow_test" not in sys.modules
 """
 
+CLIENT = """
+import asyncio
+
+from headwater import Client, ConnectionFailedError
+
+
+async def main():
+    async with Client("http://127.0.0.1:1/api/workflows", retries=0) as client:
+        try:
+            await client.workflow("order").create(id="order-1")
+        except ConnectionFailedError as error:
+            print(type(error).__name__)
+
+
+asyncio.run(main())
+"""
+
+#: All that the parts import, which they do when they are started.
+PARTS = f"""
+import ast, sys
+from importlib import import_module
+import headwater.gateway.cli as cli
+
+for node in ast.walk(ast.parse(open(cli.__file__).read())):
+    if isinstance(node, ast.ImportFrom) and not node.module.endswith(".up"):
+        import_module(node.module)
+print([name for name in {EXTRAS["local"]!r} if name in sys.modules])
+"""
+
 TYPED = """\
 from headwater import WorkflowTest
 reveal_type(WorkflowTest.advance)
@@ -77,6 +108,12 @@ def wheel(dist: Path) -> Path:
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of an environment that has the wheel and its dependencies, and not this tree."""
     return installed(wheel, tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
+def small(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment that `pip install headwater` makes, without any extra."""
+    return installed(wheel, tmp_path_factory.mktemp("small"), "")
 
 
 @pytest.fixture
@@ -155,3 +192,49 @@ def test_mypy_sees_the_types(bare: Path, tmp_path: Path):
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", bare / "python")
     revealed = run(*mypy, "typed.py", cwd=tmp_path)
     assert 'Revealed type is "def (self: headwater.' in revealed
+
+
+def test_without_extras_there_is_no_java_postgres_or_faust_and_workflows_are_tested(
+    small: Path, app: Path
+):
+    (packages,) = small.parent.glob("dependencies")
+    there = {path.name for path in packages.iterdir()}
+    assert {"httpx", "click", "msgspec"} <= there
+    assert there.isdisjoint(module for modules in EXTRAS.values() for module in modules)
+    assert run(small / "python", "app.py", cwd=app) == "['boots', 125]\n"
+    assert run(small / "python", "-c", CLIENT, cwd=app) == "ConnectionFailedError\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("workflows list", "http://127.0.0.1:1"),
+        ("instances get order/o-1", "http://127.0.0.1:1"),
+        ("trace X", "http://127.0.0.1:1"),
+        ("serve", "pip install 'headwater[server]'"),
+        ("worker --app app", "pip install 'headwater[server]'"),
+        ("up", "pip install 'headwater[local]'"),
+    ],
+)
+def test_without_extras_commands_ask_over_http_or_say_which_extra_is_missing(
+    command: str, said: str, small: Path, tmp_path: Path
+):
+    done = subprocess.run(
+        [small / "headwater", *command.split()],
+        cwd=tmp_path,
+        env={"HEADWATER_PORT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_extra_server_has_all_that_the_parts_load_and_no_server_of_one_machine(
+    wheel: Path, tmp_path_factory: pytest.TempPathFactory
+):
+    server = installed(wheel, tmp_path_factory.mktemp("server"), "server")
+    assert run(server / "python", "-c", PARTS, cwd=server) == "[]\n"

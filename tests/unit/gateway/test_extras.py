@@ -1,0 +1,71 @@
+"""The base install has no server: what loads none of it, and what says which extra is missing."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from headwater.gateway.commands.extras import EXTRAS, missing_extra
+from headwater.gateway.commands.on_demand import COMMANDS
+
+ROOT = Path(__file__).parents[3]
+#: Those that are served on this machine, or read Kafka or Postgres themselves.
+OF_THE_SERVER = {"terra-stand-in"}
+
+LOADS = """
+import asyncio, sys
+from importlib import import_module
+
+import headwater
+from headwater.gateway.cli import cli
+
+for command in {commands!r}:
+    cli.commands[command].load()
+
+async def enter():
+    async with headwater.Client("http://127.0.0.1:1/api/workflows"):
+        pass
+
+asyncio.run(enter())
+for name in headwater.__all__:
+    getattr(headwater, name)
+print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_client_the_commands_over_http_and_the_public_face_load_no_server_library():
+    names = [each.name for each in COMMANDS if each.name not in OF_THE_SERVER]
+    assert {"workflows", "instances", "jobs", "graph", "dlq", "sync", "doctor"} <= set(names)
+    program = LOADS.format(commands=names)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert {"headwater", "httpx", "click", "rich"} <= loaded
+    assert loaded.isdisjoint({module for modules in EXTRAS.values() for module in modules})
+
+
+def test_every_package_of_an_extra_is_known_by_what_is_imported_of_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    distributions = packages_distributions()
+    for extra, modules in EXTRAS.items():
+        wanted = {
+            normal(re.split(r"[\[=<>]", each)[0])
+            for each in project["optional-dependencies"][extra]
+            if not each.startswith("headwater")
+        } | ({"psycopg-pool"} if extra == "server" else set())
+        found = {normal(name) for module in modules for name in distributions[module]}
+        assert found == wanted
+
+
+def test_only_what_an_extra_brings_is_said_to_be_missing_from_one():
+    missing = missing_extra(ModuleNotFoundError("…", name="aiokafka.structs"))
+    assert missing is not None
+    assert "pip install 'headwater[server]'" in missing.message
+    assert missing_extra(ModuleNotFoundError("…", name="my_package")) is None
