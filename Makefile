@@ -9,6 +9,9 @@ PYTEST := $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadsco
 LOCK := $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command "make lock" --quiet
 
+# Tests start hundreds of Pythons; without bytecode each of them would compile all of us again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup up demo check test soak bench lint schemas map dictionary notebook picture lock lock-jars clean
 

@@ -43,7 +43,13 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
     Errors: StoreUnavailable from every method but `open` and `close`.
     """
 
-    def __init__(self, dsn: str, *, answer_timeout_s: float = _ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connect_timeout_s: float = _CONNECT_TIMEOUT_S,
+        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+    ) -> None:
         self._answer_timeout_s = answer_timeout_s
         super().__init__(
             AsyncConnectionPool(
@@ -57,7 +63,7 @@ class PooledReader(Pooled[AsyncConnection[DictRow]]):
                 },
                 min_size=1,
                 max_size=_CONNECTIONS_MAX,
-                timeout=_CONNECT_TIMEOUT_S,
+                timeout=connect_timeout_s,
                 reconnect_timeout=_RECONNECT_TIMEOUT_S,
                 configure=_configure,
                 check=_check,

@@ -20,12 +20,11 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
 from headwater.streams.clock import now_ms
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.unit.gateway.conftest import NO_POSTGRES
+from tests.unit.gateway.conftest import without_postgres
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
 
 BODY = b'{"type":"daily","user":{"user_id":"terra-1","reference_id":"user_1"},"data":[]}'
@@ -70,7 +69,7 @@ Connect = Callable[[str], Awaitable[Connection]]
 async def served() -> AsyncIterator[Connect]:
     """The real application on a free port; connections come from the address that is asked for."""
     numbers = count(1)
-    postgres = Reader(NO_POSTGRES)
+    postgres = without_postgres()
     app = create_app(
         Settings(),
         sources=sources_with_secrets(Settings(), {}),

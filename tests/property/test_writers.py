@@ -47,10 +47,10 @@ def test_every_record_is_written_as_by_fastavro(kind: type[Record]):
 
 @pytest.mark.parametrize("kind", get_args(LogEvent), ids=lambda kind: kind.__name__)
 def test_every_event_is_written_as_by_fastavro(kind: type[msgspec.Struct]):
-    @given(record=structs(HistoryAppended), events=st.lists(structs(kind), max_size=3))
+    @given(events=st.lists(structs(kind), max_size=3))
     @settings(max_examples=40, deadline=None)
-    def check(record: HistoryAppended, events: list[LogEvent]) -> None:
-        assert_same(msgspec.structs.replace(record, events=(*events, *record.events)))
+    def check(events: list[LogEvent]) -> None:
+        assert_same(msgspec.structs.replace(RECORD, events=tuple(events)))
 
     check()
 

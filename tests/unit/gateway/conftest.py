@@ -1,8 +1,8 @@
 """The real application over a verified fake of Kafka and a Postgres that is away."""
 
 from collections.abc import Callable, Iterator
-from itertools import count
-from typing import Any, TypeAlias
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 import pytest
@@ -16,8 +16,11 @@ from headwater.projections.deliveries.queries import Reader
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 
 NOW_MS = 1_782_900_000_000
-#: The port of nobody: refused at once.
-NO_POSTGRES = "postgresql://headwater@127.0.0.1:1/headwater"
+
+
+def without_postgres() -> Reader:
+    """Of a Postgres that is away: at the port of nobody, which refuses at once."""
+    return Reader("postgresql://headwater@127.0.0.1:1/headwater", connect_timeout_s=0.1)
 
 
 Post: TypeAlias = Callable[..., httpx.Response]
@@ -33,47 +36,82 @@ class Clock:
         return self.now_ms
 
 
-@pytest.fixture
-def log() -> MemoryLog:
-    return MemoryLog()
+class Running(NamedTuple):
+    """A gateway, and what it stands on."""
+
+    client: TestClient[Any]
+    log: MemoryLog
+    answers: MemoryAnswers
+    clock: Clock
+    requests: list[str]
 
 
-@pytest.fixture
-def answers() -> MemoryAnswers:
-    return MemoryAnswers()
+@contextmanager
+def started() -> Iterator[Running]:
+    """A gateway of its own."""
+    log, answers, clock = MemoryLog(), MemoryAnswers(), Clock()
+    settings = Settings(terra_secrets="current,previous", max_body_bytes=100_000)
+    requests: list[str] = []
 
+    def new_request_id() -> str:
+        requests.append(f"request-{len(requests) + 1}")
+        return requests[-1]
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(terra_secrets="current,previous", max_body_bytes=100_000)
-
-
-@pytest.fixture
-def client(
-    log: MemoryLog, answers: MemoryAnswers, clock: Clock, settings: Settings
-) -> Iterator[TestClient[Any]]:
-    numbers = count(1)
     app = create_app(
         settings,
         sources=sources_with_secrets(settings, {}),
         log=log,
-        reader=Reader(NO_POSTGRES),
+        reader=without_postgres(),
         answers=answers,
         replays=MemoryReplays(),
         clock=clock,
-        new_request_id=lambda: f"request-{next(numbers)}",
+        new_request_id=new_request_id,
     )
     with TestClient(app, raise_server_exceptions=False) as client:
-        yield client
+        yield Running(client, log, answers, clock, requests)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    """Made once for a module: to make an application takes longer than what most tests do."""
+    with started() as running:
+        yield running
+
+
+@pytest.fixture
+def log(running: Running) -> MemoryLog:
+    running.log.deliveries.clear()
+    running.log.ready, running.log.away = True, False
+    return running.log
+
+
+@pytest.fixture
+def answers(running: Running) -> MemoryAnswers:
+    running.answers.recorded.clear()
+    return running.answers
+
+
+@pytest.fixture
+def clock(running: Running) -> Clock:
+    running.clock.now_ms = NOW_MS
+    return running.clock
+
+
+@pytest.fixture
+def client(
+    running: Running, log: MemoryLog, answers: MemoryAnswers, clock: Clock
+) -> TestClient[Any]:
+    """As if its first request were still to come."""
+    running.requests.clear()
+    return running.client
 
 
 @pytest.fixture
 def post(client: TestClient[Any], clock: Clock) -> Post:
+    return posting(client, clock)
+
+
+def posting(client: TestClient[Any], clock: Clock) -> Post:
     """Posts a body, signed unless told otherwise."""
 
     def send(body: bytes, path: str = "/webhooks/terra", **headers: str) -> httpx.Response:

@@ -26,12 +26,11 @@ from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.ports import ForUsers
 from headwater.gateway.workflows.authorization import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import BrokerUnavailable
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.unit.gateway.conftest import NO_POSTGRES
+from tests.unit.gateway.conftest import without_postgres
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.problem_contract import assert_problem
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
@@ -84,7 +83,7 @@ def application(folder: Path) -> Litestar:
     jwks.write_bytes(key_set())
     settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
     numbers = count(1)
-    reader = Reader(NO_POSTGRES)
+    reader = without_postgres()
     blobs = FolderBlobs(folder / "blobs")
     return create_app(
         settings,

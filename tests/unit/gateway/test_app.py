@@ -8,7 +8,7 @@ from litestar.testing import TestClient
 
 from headwater.gateway.http.problems import CODES
 from tests.fakes.delivery_log import MemoryLog
-from tests.unit.gateway.conftest import Post
+from tests.unit.gateway.conftest import Post, posting, started
 from tests.unit.gateway.problem_contract import assert_problem
 
 ADMIN = {"x-admin-key": "dev-admin-key"}
@@ -177,14 +177,14 @@ def test_a_usable_request_id_is_kept_everywhere(client: TestClient[Any]) -> None
         assert client.get(path, headers=headers).headers["x-request-id"] == "caller-chose-this"
 
 
-def test_metrics_count_deliveries_by_what_they_were_answered(
-    client: TestClient[Any], post: Post
-) -> None:
+def test_metrics_count_deliveries_by_what_they_were_answered() -> None:
     body = b'{"type":"daily","user":{"user_id":"a"}}'
-    post(body)
-    post(body)
-    client.post("/terra", content=body)
-    text = client.get("/metrics").text
+    with started() as fresh:
+        post = posting(fresh.client, fresh.clock)
+        post(body)
+        post(body)
+        fresh.client.post("/terra", content=body)
+        text = fresh.client.get("/metrics").text
     for line in (
         'headwater_webhook_received_total{outcome="accepted",source="terra"} 1.0',
         'headwater_webhook_received_total{outcome="duplicate",source="terra"} 1.0',

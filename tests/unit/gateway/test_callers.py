@@ -18,10 +18,9 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.ports import ForUsers
-from headwater.projections.deliveries.queries import Reader
 from headwater.streams.clock import now_ms
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.unit.gateway.conftest import NO_POSTGRES
+from tests.unit.gateway.conftest import without_postgres
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.problem_contract import assert_problem
 
@@ -43,7 +42,7 @@ def users(jwks: Path) -> Iterator[TestClient[Any]]:
         settings,
         sources=sources_with_secrets(settings, {}),
         log=MemoryLog(),
-        reader=Reader(NO_POSTGRES),
+        reader=without_postgres(),
         answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=lambda: NOW_S * 1000,

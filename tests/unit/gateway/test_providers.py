@@ -18,7 +18,6 @@ from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import DeliveryType, Providers, catalogue_of
 from headwater.processors.providers.results import Normalized, NormalizeResult
 from headwater.processors.providers.terra.provider import TERRA
-from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, decode_row, encode
 from headwater.schemas.records import OutcomeRecorded, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY, Value
@@ -28,7 +27,7 @@ from headwater.streams.pipeline.intake import Intake
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.walks import WALKS
-from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
+from tests.unit.gateway.conftest import NOW_MS, without_postgres
 
 SECRET = "walk-secret"
 WALK = b'{"walker": "user_ada", "day": "2026-07-01", "steps": 4321}'
@@ -55,7 +54,7 @@ def post(log: MemoryLog, event: str, body: bytes) -> httpx.Response:
         load_settings(),
         sources=sources_with_secrets(load_settings(), {}),
         log=log,
-        reader=Reader(NO_POSTGRES),
+        reader=without_postgres(),
         answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=lambda: NOW_MS,

@@ -20,7 +20,6 @@ from headwater.processors.signature_schemes import SCHEMES
 from headwater.processors.signatures import sign
 from headwater.processors.sources import SourcesInvalid, providers_of
 from headwater.processors.triggers.rules import read_rules
-from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.records import EffectDecided, OutcomeRecorded
 from headwater.schemas.topics import EFFECTS, OUTCOMES
@@ -28,7 +27,7 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.fakes.memory_store import MemoryStore
-from tests.unit.gateway.conftest import NO_POSTGRES, NOW_MS
+from tests.unit.gateway.conftest import NOW_MS, without_postgres
 from tests.unit.gateway.problem_contract import assert_problem
 
 OWN = {"admin_key": "a" * 16, "read_key": "b" * 16, "workflow_key": "c" * 16}
@@ -128,7 +127,7 @@ def client(log: MemoryLog, development: Settings) -> Iterator[TestClient[Any]]:
         development,
         sources=sources_with_secrets(development, {}),
         log=log,
-        reader=Reader(NO_POSTGRES),
+        reader=without_postgres(),
         answers=MemoryAnswers(),
         replays=MemoryReplays(),
         clock=lambda: NOW_MS,

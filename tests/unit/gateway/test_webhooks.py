@@ -9,7 +9,7 @@ from litestar.testing import TestClient
 from headwater.gateway.local.demo_day import Delivery, demo_deliveries, terra_signature
 from headwater.schemas.errors import Overloaded
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog
-from tests.unit.gateway.conftest import Clock, Post
+from tests.unit.gateway.conftest import Clock, Post, posting, started
 from tests.unit.gateway.problem_contract import assert_problem
 
 BODY = b'{"type":"daily","user":{"user_id":"terra-1","reference_id":"user_1"},"data":[]}'
@@ -151,24 +151,24 @@ def test_a_broker_that_does_not_answer_is_503_with_a_time_to_come_back(
 
 
 def test_a_gateway_with_too_much_under_way_is_503_with_a_time_to_come_back(
-    post: Post, log: MemoryLog
+    post: Post, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(_delivery: object) -> None:
         raise Overloaded("expected at most 1 bytes on their way, found 2")
 
-    log.append = full
+    monkeypatch.setattr(log, "append", full)
     answer = post(BODY)
     assert_problem(answer, 503, "overloaded")
     assert int(answer.headers["retry-after"]) > 0
 
 
 def test_a_bug_of_ours_is_a_500_with_the_requests_id_and_no_traceback(
-    post: Post, log: MemoryLog
+    post: Post, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(_delivery: object) -> None:
         raise RuntimeError("secret detail")
 
-    log.append = broken
+    monkeypatch.setattr(log, "append", broken)
     answer = post(BODY)
     assert_problem(answer, 500, "internal_error")
     assert "secret detail" not in answer.text
@@ -217,21 +217,20 @@ def test_a_copy_has_a_record_that_names_the_first(
     assert (told.source, told.size, told.at_ms) == ("terra", len(BODY), clock())
 
 
-def test_a_refusal_has_a_record_and_a_line(
-    client: TestClient[Any],
-    post: Post,
-    answers: MemoryAnswers,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    client.post("/terra", content=BODY)
-    post(b"{")
-    post(b"x" * 100_001)
-    assert [(told.code, told.reason) for told in answers.recorded] == [
+def test_a_refusal_has_a_record_and_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    # Lines are rationed, so nobody may have been refused before.
+    with started() as fresh:
+        post = posting(fresh.client, fresh.clock)
+        fresh.client.post("/terra", content=BODY)
+        post(b"{")
+        post(b"x" * 100_001)
+    recorded = fresh.answers.recorded
+    assert [(told.code, told.reason) for told in recorded] == [
         ("invalid_signature", "missing_header"),
         ("malformed_payload", ""),
         ("body_too_large", ""),
     ]
-    assert [told.request_id for told in answers.recorded] == ["request-1", "request-2", "request-3"]
+    assert [told.request_id for told in recorded] == ["request-1", "request-2", "request-3"]
     assert (
         "refused source=terra code=invalid_signature reason=missing_header peer=unknown bytes=79 "
         "request_id=request-1 left_out=0: expected the header terra-signature, found none"
@@ -239,14 +238,14 @@ def test_a_refusal_has_a_record_and_a_line(
 
 
 def test_an_answer_that_is_our_own_fault_has_a_record_too(
-    post: Post, log: MemoryLog, answers: MemoryAnswers
+    post: Post, log: MemoryLog, answers: MemoryAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(_delivery: object) -> None:
         raise RuntimeError("secret detail")
 
     log.away = True
     assert post(BODY).status_code == 503
-    log.append = broken
+    monkeypatch.setattr(log, "append", broken)
     assert post(BODY).status_code == 500
     assert [(told.request_id, told.code) for told in answers.recorded] == [
         ("request-1", "broker_unavailable"),

@@ -15,7 +15,6 @@ from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.projections.deliveries.queries import Reader
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import (
@@ -32,7 +31,7 @@ from headwater.schemas.history import (
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.unit.gateway.conftest import NO_POSTGRES
+from tests.unit.gateway.conftest import without_postgres
 from tests.unit.gateway.problem_contract import assert_problem
 from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns, reply
 
@@ -78,7 +77,7 @@ WRITES = [route for route in ROUTES[:-1] if route not in READS]
 
 def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> Client:
     numbers = count(1)
-    reader = Reader(NO_POSTGRES)
+    reader = without_postgres()
     app = create_app(
         Settings(max_body_bytes=2_000_000, **settings),
         sources=sources_with_secrets(Settings(), {}),
@@ -149,17 +148,24 @@ def test_every_route_asks_for_the_key_before_it_looks_at_anything_else(
     assert not commands.sent
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=named)
-def test_a_hook_may_deny_every_route(
-    commands: MemoryCommands, route: tuple[str, str, bytes]
-) -> None:
+@pytest.fixture(scope="module")
+def denying(running: tuple[Client, MemoryCommands]) -> Iterator[Client]:
+    """A service whose hook lets nobody in."""
+
     def deny(context: RequestContext) -> Denied:
         return Denied(403, "NOT_TODAY", f"{context.policy} {context.workflow_name}")
 
     hooks = WorkflowHooks(authorize_request=deny)
     ticking = {"tick_url": "http://127.0.0.1:1", "tick_key": "the-tick-key"}
-    with service(commands, hooks, **ticking) as client:
-        assert_problem(ask(client, route, **KEY), 403, "NOT_TODAY")
+    with service(running[1], hooks, **ticking) as client:
+        yield client
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=named)
+def test_a_hook_may_deny_every_route(
+    denying: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
+) -> None:
+    assert_problem(ask(denying, route, **KEY), 403, "NOT_TODAY")
     assert not commands.sent
 
 
