@@ -17,8 +17,8 @@ from psycopg import conninfo, sql
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import create_topics
+from tests.throwaway_kafka import ThrowawayKafka
 
 #: Partitions of each topic on the broker that tests share.
 PARTITIONS = 4
@@ -61,11 +61,11 @@ def scratch() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def kafka(scratch: Path) -> Iterator[str]:
     """The bootstrap address of a real broker; its jars come from the cache all sessions share."""
-    broker = EmbeddedKafka(scratch / "kafka", port=0, report=print)
+    broker = ThrowawayKafka(scratch / "kafka", port=0, report=print)
     try:
         yield broker.start()
     finally:
-        broker.stop()
+        broker.kill()
 
 
 @pytest.fixture(scope="session")

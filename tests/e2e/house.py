@@ -37,13 +37,14 @@ from headwater.schemas.records import WebhookReceived
 from headwater.schemas.tables import TABLES, Row, Table
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import Access, EmbeddedKafka, Listener
+from headwater.streams.kafka.embedded import Access, Listener
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.pipeline.worker import EXIT_CRASHED
 from tests.e2e.deliveries import mixed
 from tests.oracle import Folded, fold
+from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 4
 SECRET = "dev-terra-secret"
@@ -74,7 +75,7 @@ class House:
     ) -> None:
         self.directory = directory
         self.dsn = dsn
-        self.broker = EmbeddedKafka(
+        self.broker = ThrowawayKafka(
             directory / "kafka", port=0, report=print, access=Access(listeners)
         )
         #: What a part is given in the place of the broker's own address and Postgres's DSN.

@@ -19,9 +19,9 @@ from headwater import Client, InstanceExistsError, InstanceFailedError
 from headwater.gateway.cli import cli
 from headwater.projections.postgres.migrate import migrate
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import create_topics
 from tests.e2e.house import free_port
+from tests.throwaway_kafka import ThrowawayKafka
 
 PATIENCE_S = 120.0
 KEY = "a-key-of-our-own"
@@ -92,13 +92,13 @@ def parts(app: Path, environment: dict[str, str]) -> Iterator[None]:
 @pytest.fixture
 def own_kafka(scratch: Path) -> Iterator[str]:
     """A broker that has the topics, and no history of others."""
-    broker = EmbeddedKafka(scratch / "kafka of the command line", port=0, report=print)
+    broker = ThrowawayKafka(scratch / "kafka of the command line", port=0, report=print)
     try:
         bootstrap = broker.start()
         asyncio.run(create_topics(Cluster(bootstrap), partitions=4, replication=1))
         yield bootstrap
     finally:
-        broker.stop()
+        broker.kill()
 
 
 @pytest.fixture

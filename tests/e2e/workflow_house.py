@@ -46,12 +46,12 @@ from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import TOPICS, WORKFLOW_COMMANDS, WORKFLOW_HISTORY
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.e2e.workflow_app import PUBLISHED, TRAIL
 from tests.fakes.engines import ENGINES, runs
+from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 4
 ROOT = Path(__file__).parents[2]
@@ -224,7 +224,7 @@ class WorkflowHouse:
     def __init__(self, directory: Path, *apps: str) -> None:
         self.directory = directory
         self.apps = apps or ("tests.e2e.workflow_app",)
-        self.broker = EmbeddedKafka(directory / "kafka", port=0, report=print)
+        self.broker = ThrowawayKafka(directory / "kafka", port=0, report=print)
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         #: What parts are told beside where the broker is.
         self.settings: dict[str, str] = {}

@@ -42,7 +42,7 @@ def answering(answer_of: Callable[[str], object]) -> Iterator[tuple[str, list[As
         def log_message(self, format: str, *args: Any) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", asked

@@ -25,6 +25,7 @@ from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.test_publishing import Told, a_topic, found_in, posts
+from tests.throwaway_kafka import ThrowawayKafka
 
 
 class Broker:
@@ -47,13 +48,13 @@ class Broker:
 
 @pytest.fixture(scope="module")
 def broker(scratch: Path) -> Iterator[Broker]:
-    embedded = EmbeddedKafka(scratch / "kafka that stalls", port=0, report=print)
+    embedded = ThrowawayKafka(scratch / "kafka that stalls", port=0, report=print)
     try:
         bootstrap = embedded.start()
         asyncio.run(create_topics(Cluster(bootstrap), partitions=PARTITIONS, replication=1))
         yield Broker(embedded, bootstrap)
     finally:
-        embedded.stop()
+        embedded.kill()
 
 
 async def ready(log: WebhookLog | WorkflowClient) -> None:

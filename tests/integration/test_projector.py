@@ -40,6 +40,7 @@ from tests.integration.written import (
     stamp,
     table_record,
 )
+from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 2
 NOW_MS = 1_767_300_000_000
@@ -50,12 +51,12 @@ Ends = dict[Partition, int]
 
 @pytest.fixture(scope="module")
 def broker(scratch: Path) -> Iterator[EmbeddedKafka]:
-    broker = EmbeddedKafka(scratch / "kafka of projector", port=0, report=print)
+    broker = ThrowawayKafka(scratch / "kafka of projector", port=0, report=print)
     try:
         asyncio.run(make_topics(broker.start()))
         yield broker
     finally:
-        broker.stop()
+        broker.kill()
 
 
 async def make_topics(bootstrap: str) -> None:

@@ -18,9 +18,9 @@ from headwater.gateway.commands.topics_check import check
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.topics import DEAD_LETTERS, EVENTS, TOPICS, WEBHOOKS, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.topics import compare, create_topics, find_topics
 from tests.e2e.house import free_port
+from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 2
 PATIENCE_S = 60.0
@@ -29,13 +29,13 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def kafka(scratch: Path) -> Iterator[str]:
     """A broker of each test's own, with topics that it may spoil."""
-    broker = EmbeddedKafka(scratch / "topics", port=0, report=print)
+    broker = ThrowawayKafka(scratch / "topics", port=0, report=print)
     try:
         address = broker.start()
         asyncio.run(create_topics(Cluster(address), partitions=PARTITIONS, replication=1))
         yield address
     finally:
-        broker.stop()
+        broker.kill()
 
 
 def alter(kafka: str, topic: str, **config: str) -> None:

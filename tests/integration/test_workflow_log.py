@@ -30,7 +30,6 @@ from headwater.schemas.topics import (
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.embedded import EmbeddedKafka
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Incoming, Outgoing, partition_of
 from headwater.streams.kafka.topics import create_topics
@@ -47,6 +46,7 @@ from tests.fakes.workflow_log import (
     counted,
     some,
 )
+from tests.throwaway_kafka import ThrowawayKafka
 
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"
@@ -60,13 +60,13 @@ def topics(scratch: Path) -> Iterator[str]:
 
     It is nobody else's: what is written here is no history that an owner could take over.
     """
-    broker = EmbeddedKafka(scratch / "kafka of the workflow log", port=0, report=print)
+    broker = ThrowawayKafka(scratch / "kafka of the workflow log", port=0, report=print)
     try:
         bootstrap = broker.start()
         asyncio.run(create_topics(Cluster(bootstrap), partitions=PARTITIONS, replication=1))
         yield bootstrap
     finally:
-        broker.stop()
+        broker.kill()
 
 
 def a_log(bootstrap: str) -> WorkflowLog:
@@ -177,7 +177,7 @@ def test_without_a_broker_the_log_says_so() -> None:
 
 
 def test_a_broker_that_is_killed_under_load_leaves_every_record_once(scratch: Path):
-    broker = EmbeddedKafka(scratch / "kafka for the workflow log", port=0, report=print)
+    broker = ThrowawayKafka(scratch / "kafka for the workflow log", port=0, report=print)
 
     async def whole() -> None:
         bootstrap = await asyncio.to_thread(broker.start)

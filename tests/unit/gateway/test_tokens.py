@@ -264,7 +264,7 @@ def served(status: int, body: bytes) -> Iterator[str]:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/jwks.json"
         server.shutdown()
