@@ -8,6 +8,8 @@ and the error that a caller catches all bear it. A step, a branch or a run fails
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from typing_extensions import override
+
 # --- what a failure is called: the names that Headwater itself gives -----------------------------
 
 CHILD_WORKFLOW: Final = "ChildWorkflowError"
@@ -99,6 +101,26 @@ class ClientError(Exception):
         if code:
             # Most classes have a code of their own; a code that we do not know is the instance's.
             vars(self)["code"] = code
+
+
+class InstanceFailedError(Exception):
+    """An instance whose result was asked for has ended without one.
+
+    Shape:  `.outcome` is errored or terminated; `.name` and `.message` are those of its error, ""
+            if it has none.
+    """
+
+    def __init__(self, instance: str, outcome: str, name: str = "", message: str = "") -> None:
+        super().__init__(instance, outcome, name, message)
+        self.instance = instance
+        self.outcome = outcome
+        self.name = name
+        self.message = message
+
+    @override
+    def __str__(self) -> str:
+        why = f": {self.name}: {self.message}" if self.name else ""
+        return f"expected {self.instance} to complete, found it {self.outcome}{why}"
 
 
 class CommandRefusedError(ClientError):

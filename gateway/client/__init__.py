@@ -8,7 +8,6 @@ from headwater.gateway.client.answers import StreamItem
 from headwater.gateway.client.client import Client, World
 from headwater.gateway.client.errors import (
     ConnectionFailedError,
-    InstanceFailedError,
     OutcomeUnknownError,
     UnauthorizedError,
     UnavailableError,
@@ -16,6 +15,7 @@ from headwater.gateway.client.errors import (
 )
 from headwater.gateway.client.handles import InstanceHandle, WorkflowHandle
 from headwater.gateway.client.jobs import JobHandle, TakenJob
+from headwater.schemas.failures import InstanceFailedError
 
 __all__ = (
     "Client",

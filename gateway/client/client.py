@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from secrets import SystemRandom
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 from urllib.parse import urlsplit
 
 from headwater.gateway.client.graphs import Deployable, Graphs
@@ -17,6 +17,7 @@ from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.schemas.answers import WorkflowList, WorkflowListed
 from headwater.schemas.graph_answers import GraphDefinition, GraphVersion
+from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf, name_of
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -114,9 +115,19 @@ class Client:
         found = await self._entered.read("/workflows", WorkflowList)
         return found.workflows
 
-    def workflow(self, name: str) -> WorkflowHandle:
-        """The handle of a workflow; nothing is asked for yet."""
-        return WorkflowHandle(self._entered, name)
+    @overload
+    def workflow(self, workflow: WorkflowOf[P_contra, R_co]) -> WorkflowHandle[P_contra, R_co]: ...
+
+    @overload
+    def workflow(self, workflow: str | Named) -> WorkflowHandle[Any, Any]: ...
+
+    def workflow(self, workflow: str | Named) -> WorkflowHandle[Any, Any]:
+        """The handle of a workflow, given itself or by its name; nothing is asked for yet.
+
+        Shape:  that of a workflow made by @workflow(...) has its types.
+        Errors: TypeError, ValueError.
+        """
+        return WorkflowHandle(self._entered, name_of(workflow))
 
     async def deploy(
         self, definition: "Mapping[str, Any] | Deployable", *, after: str = ""

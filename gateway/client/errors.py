@@ -4,8 +4,6 @@ A refusal has the class that it has everywhere in Headwater (`schemas.failures`)
 `except InstanceNotFoundError` catches it from a test harness as from a server.
 """
 
-from typing_extensions import override
-
 from headwater.schemas.failures import ClientError
 
 
@@ -27,22 +25,3 @@ class UnexpectedAnswerError(ClientError):
 
 class UnauthorizedError(ClientError):
     """The key is missing or not valid."""
-
-
-class InstanceFailedError(Exception):
-    """An instance whose result was asked for has ended without one.
-
-    Shape:  `.outcome` is errored or terminated; `.error` has `.name` and `.message`, or is None.
-    """
-
-    def __init__(self, instance: str, outcome: str, name: str = "", message: str = "") -> None:
-        super().__init__(instance, outcome, name, message)
-        self.instance = instance
-        self.outcome = outcome
-        self.name = name
-        self.message = message
-
-    @override
-    def __str__(self) -> str:
-        why = f": {self.name}: {self.message}" if self.name else ""
-        return f"expected {self.instance} to complete, found it {self.outcome}{why}"

@@ -5,13 +5,12 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, read
-from headwater.gateway.client.errors import InstanceFailedError
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -27,12 +26,13 @@ from headwater.schemas.answers import (
     LogLine,
     Managed,
 )
-from headwater.schemas.failures import InstanceTerminalError
+from headwater.schemas.failures import InstanceFailedError, InstanceTerminalError
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.looking import LookedInto, Question
 from headwater.streams.authoring.steering import Steered, Verb
-from headwater.streams.authoring.values import encode
+from headwater.streams.authoring.values import encode, encode_params
+from headwater.streams.authoring.workflow_values import P_contra, R_co
 
 if TYPE_CHECKING:
     from headwater.gateway.client.requests import Answered
@@ -44,8 +44,11 @@ A = TypeVar("A")
 _PAGE_SIZE: Final = 100
 
 
-class InstanceHandle(Steered[InstanceStatus], LookedInto):
-    """An instance, by its id. To have a handle does not mean that there is such an instance."""
+class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
+    """An instance, by its id. To have a handle does not mean that there is such an instance.
+
+    Shape:  InstanceHandle[R] is one of a workflow that returns R.
+    """
 
     def __init__(self, session: "Session", workflow_name: str, instance_id: str) -> None:
         self._session = session
@@ -121,7 +124,9 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
         if start_if_missing is not False:
             given = {} if start_if_missing is True else start_if_missing
             params = given.get("params")
-            start = members(params=None if params is None else encode(params, "the params"))
+            start = members(
+                params=None if params is None else encode_params(params, self.workflow_name)
+            )
         body = members(
             type=json.dumps(type),
             payload=None if payload is None else encode(payload, "an event's payload"),
@@ -188,7 +193,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
             async for item in items:
                 yield item
 
-    async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ANN401, ASYNC109 (any JSON; as authors call it)
+    async def result(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (as authors call it)
         """Waits until it has ended, and gives its output.
 
         Units:  a number is milliseconds, text is as in "10 seconds".
@@ -204,7 +209,8 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
                 raise
             raise TimeoutError(f"expected {self._key} to end within {limit:g} s") from error
         if status.status is RunStatus.COMPLETE:
-            return status.output
+            output: R_co = status.output
+            return output
         why = status.error
         raise InstanceFailedError(
             self._key, status.status, why.name if why else "", why.message if why else ""
@@ -261,8 +267,11 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto):
             }
 
 
-class WorkflowHandle:
-    """A workflow, by its name."""
+class WorkflowHandle(Generic[P_contra, R_co]):
+    """A workflow, by its name.
+
+    Shape:  WorkflowHandle[P, R] is one that takes P and returns R.
+    """
 
     def __init__(self, session: "Session", name: str) -> None:
         self._session = session
@@ -273,18 +282,18 @@ class WorkflowHandle:
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
-    def get(self, id: str) -> InstanceHandle:  # noqa: A002 (as authors call it)
+    def get(self, id: str) -> InstanceHandle[R_co]:  # noqa: A002 (as authors call it)
         """The handle of an instance; nothing is asked for yet."""
         return InstanceHandle(self._session, self.name, id)
 
     async def create(
         self,
         id: str | None = None,  # noqa: A002 (as authors call it)
-        params: Any = None,  # noqa: ANN401 (any JSON)
+        params: P_contra | None = None,
         *,
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
-    ) -> InstanceHandle:
+    ) -> InstanceHandle[R_co]:
         """Creates an instance, once, under an id of its own unless one is given.
 
         Shape:  labels are texts by which it is found, by name; what is created under an idempotency
@@ -296,7 +305,7 @@ class WorkflowHandle:
             id = self._session.new_id()  # noqa: A001 (as authors call it)
         body = members(
             id=None if id is None else json.dumps(id),
-            params=encode(params, f"the params of {self.name}"),
+            params=encode_params(params, self.name),
             labels=json.dumps(dict(labels)) if labels else None,
         )
         answer = await self._session.write(
@@ -310,7 +319,7 @@ class WorkflowHandle:
             id = read(answer.body, InstanceListed, self._session.transport.url).id  # noqa: A001
         return self.get(id)
 
-    async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle]:
+    async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle[R_co]]:
         """Creates instances of {"id": …, "params": …, "labels": …}; the handles of the new ones.
 
         Ids that exist are skipped and left out. A request whose answer was lost is repeated; those
@@ -319,7 +328,7 @@ class WorkflowHandle:
         each = (
             members(
                 id=json.dumps(new.id),
-                params=encode(new.params, f"the params of {self.name}"),
+                params=encode_params(new.params, self.name),
                 labels=json.dumps(dict(new.labels)) if new.labels else None,
             )
             for new in batch_of(batch)

@@ -1,10 +1,11 @@
 from .gateway.client import (
     Client,
     ConnectionFailedError,
-    InstanceFailedError,
+    InstanceHandle,
     OutcomeUnknownError,
     UnauthorizedError,
     UnavailableError,
+    WorkflowHandle,
 )
 from .processors.graph.builder import GraphWorkflow
 from .processors.graph.definition import DefinitionInvalid
@@ -38,6 +39,7 @@ from .schemas.failures import (
     CommandRefusedError,
     EventPayloadInvalidError,
     InstanceExistsError,
+    InstanceFailedError,
     InstanceNotErroredError,
     InstanceNotFoundError,
     InstanceTerminalError,
@@ -53,7 +55,14 @@ from .schemas.failures import (
 )
 from .streams.authoring.step_tx import StepTx
 from .streams.authoring.tasks import Task, TaskInfo, task
-from .streams.authoring.workflow_values import Break, Continue, Retry, WorkflowEvent
+from .streams.authoring.workflow_values import (
+    Break,
+    Continue,
+    ReceivedEvent,
+    Retry,
+    Won,
+    WorkflowEvent,
+)
 from .streams.code_host.schedules import Schedule, schedule
 from .streams.harness.workflow_test import WorkflowTest
 from .streams.replay.step import Step
@@ -75,6 +84,7 @@ __all__ = (
     "HistoryDivergedError",
     "InstanceExistsError",
     "InstanceFailedError",
+    "InstanceHandle",
     "InstanceNotErroredError",
     "InstanceNotFoundError",
     "InstanceTerminalError",
@@ -92,6 +102,7 @@ __all__ = (
     "OutcomeUnknownError",
     "Planned",
     "RaceError",
+    "ReceivedEvent",
     "Retry",
     "RollbackCheckpointError",
     "RollbackError",
@@ -106,8 +117,10 @@ __all__ = (
     "UnavailableError",
     "UniqueConstraintError",
     "UnserialisableError",
+    "Won",
     "Workflow",
     "WorkflowEvent",
+    "WorkflowHandle",
     "WorkflowNotFoundError",
     "WorkflowParamsInvalidError",
     "WorkflowTest",

@@ -19,7 +19,8 @@ from headwater.processors.runs.limits import (
     name_fault,
 )
 from headwater.schemas.history import Json, Post, SendEvent, StartRun
-from headwater.streams.authoring.values import check_sound, encode
+from headwater.streams.authoring.values import check_sound, encode, encode_params
+from headwater.streams.authoring.workflow_values import Named, name_of
 
 
 class StepTx:
@@ -65,29 +66,29 @@ class StepTx:
 
     def create_workflow(
         self,
-        name: str,
+        name: str | Named,
         *,
         id: str,  # noqa: A002, the name of the contract
         params: Any = None,  # noqa: ANN401
         labels: Mapping[str, str] | None = None,
     ) -> None:
         """Creates an instance; one that exists already is left as it is."""
-        name = str(getattr(name, "name", name))
+        name = name_of(name)
         _check("the name of a workflow", name, WORKFLOW_NAME_MAX)
         _check("an instance id", id, INSTANCE_ID_MAX)
-        params_text = encode(params, f"the params of {name}")
+        params_text = encode_params(params, name)
         start = StartRun(params_text, labels=checked_labels(labels))
         self._post(Post(0, name, id, start), params_text)
 
     def send_event(
         self,
-        workflow: str,
+        workflow: str | Named,
         id: str,  # noqa: A002, the name of the contract
         type: str,  # noqa: A002, the name of the contract
         payload: Any = None,  # noqa: ANN401
     ) -> None:
         """Sends an event to an instance; to one that is not there, or over, it is dropped."""
-        workflow = str(getattr(workflow, "name", workflow))
+        workflow = name_of(workflow)
         _check("the name of a workflow", workflow, WORKFLOW_NAME_MAX)
         _check("an instance id", id, INSTANCE_ID_MAX)
         _check("an event type", type, EVENT_TYPE_MAX)

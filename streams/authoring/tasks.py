@@ -1,16 +1,20 @@
 """A task: an author's function that a node of a graph names, and the decorator that makes one."""
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic
 
-from typing_extensions import override
+from typing_extensions import ParamSpec, TypeVar, override
 
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
 
-#: What an author writes: a function of the node's input. It may be async, and have `info`, too.
-TaskFunction: TypeAlias = Callable[..., Awaitable[Any] | Any]
+#: Of what an author writes: a function of the node's input. It may be async, and have `info`, too.
+A = ParamSpec("A", default=...)
+R = TypeVar("R", default=Any)
+#: Of one that is not said: a default would take its place.
+F = ParamSpec("F")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +34,10 @@ class TaskInfo:
     idempotency_token: str
 
 
-class Task:
+class Task(Generic[A, R]):
     """A task: an author's function and its name. Nothing is registered by making one."""
 
-    def __init__(self, name: str, function: TaskFunction) -> None:
+    def __init__(self, name: str, function: Callable[A, R]) -> None:
         fault = name_fault("the name of a task", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
@@ -46,23 +50,23 @@ class Task:
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
 
-    def __call__(self, given: Any, **info: Any) -> Awaitable[Any] | Any:  # noqa: ANN401, their own
+    def __call__(self, *given: A.args, **info: A.kwargs) -> R:
         """Calls the author's function."""
-        return self.function(given, **info)
+        return self.function(*given, **info)
 
     @override
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
 
-def _takes_info(function: TaskFunction) -> bool:
+def _takes_info(function: Callable[..., Any]) -> bool:
     try:
         return "info" in inspect.signature(function).parameters
     except ValueError:
         return False  # A builtin does not tell.
 
 
-def task(name: str) -> Callable[[TaskFunction], Task]:
+def task(name: str) -> Callable[[Callable[F, T]], Task[F, T]]:
     """Declares a function (input), or (input, info), as a task.
 
     Shape:  info is the `TaskInfo` of the attempt. name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not
@@ -72,7 +76,7 @@ def task(name: str) -> Callable[[TaskFunction], Task]:
     if callable(name):
         raise TypeError('expected a name: write @task("name") above the function')
 
-    def declare(function: TaskFunction) -> Task:
+    def declare(function: Callable[F, T]) -> Task[F, T]:
         return Task(name, function)
 
     return declare

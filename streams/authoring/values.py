@@ -9,7 +9,10 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any, Final
+
+import msgspec
 
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.limits import value_fault
@@ -44,6 +47,19 @@ def encode(value: Any, what: str) -> Json:  # noqa: ANN401, any JSON value
     if fault:
         raise UnserialisableError(fault)
     return text
+
+
+def encode_params(params: Any, workflow: str) -> Json:  # noqa: ANN401, any JSON value
+    """Writes the params of a workflow; objects of the type that it declares for them, too.
+
+    Shape:  a dataclass or a msgspec.Struct is written as an object with its fields.
+    Errors: as `encode`.
+    """
+    if isinstance(params, msgspec.Struct) or (
+        is_dataclass(params) and not isinstance(params, type)
+    ):
+        params = msgspec.to_builtins(params)
+    return encode(params, f"the params of {workflow}")
 
 
 def _keys_are_text(value: object) -> bool:

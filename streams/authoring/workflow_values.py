@@ -1,30 +1,71 @@
 """The plain values that an author's workflow is given, passes to entries and gets from them."""
 
 import math
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol
+
+from typing_extensions import TypeVar
 
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import RETRIES_MAX
 from headwater.processors.runs.requests import RetryPolicy
 from headwater.processors.runs.retries import ANY_NUMBER
 
-T = TypeVar("T")
+#: What a workflow takes, and what it returns; what is not said of them is anything.
+P_contra = TypeVar("P_contra", contravariant=True, default=Any)
+R_co = TypeVar("R_co", covariant=True, default=Any)
+#: A value that somebody is given; the state of a loop, and what it ends with.
+T_co = TypeVar("T_co", covariant=True, default=Any)
+S_co = TypeVar("S_co", covariant=True, default=Any)
+V_co = TypeVar("V_co", covariant=True, default=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowEvent(Generic[T]):
+class WorkflowEvent(Generic[T_co]):
     """What a run was started with.
 
     Shape:  payload is read-only; timestamp is aware; the first run has number 0.
     """
 
-    payload: T
+    payload: T_co
     timestamp: datetime
     instance_id: str
     workflow_name: str
     run_number: int
+
+
+class Named(Protocol):
+    """What has a name, as workflows and graphs have."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+class WorkflowOf(Protocol[P_contra, R_co]):
+    """A workflow as its users see it: a name, what it takes, and what it returns."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    def __call__(self, event: WorkflowEvent[P_contra], step: Any, /) -> Awaitable[R_co]:  # noqa: ANN401
+        """Calls the author's function."""
+
+
+def name_of(workflow: str | Named) -> str:
+    """The name of a workflow, which may be given by its name alone.
+
+    Errors: TypeError.
+    """
+    name: object = getattr(workflow, "name", workflow)
+    if not isinstance(name, str):
+        raise TypeError(
+            f"expected a workflow made by @workflow(...), or its name, found {workflow!r:.80}"
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +110,31 @@ def _is_number_of_retries(limit: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(Generic[S_co]):
     """Returned by the body of a loop: go on, with this state."""
 
-    state: Any = None
+    state: S_co = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class Break(Generic[V_co]):
     """Returned by the body of a loop: end it, with this value."""
 
-    value: Any = None
+    value: V_co = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
-class Won:
+class Won(Generic[T_co]):
     """What a race gives: the name of the branch that completed first, and its value."""
 
     winner: str
-    value: Any
+    value: T_co
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedEvent:
+class ReceivedEvent(Generic[T_co]):
     """An event that a wait has taken."""
 
     type: str
-    payload: Any
+    payload: T_co
     timestamp: datetime

@@ -1,7 +1,7 @@
 """Instances under test: what is done to them, and how they are looked at."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -12,6 +12,7 @@ from headwater.schemas.answers import History, StatusOfRun
 from headwater.schemas.failures import (
     INVALID_EVENT_TYPE,
     INVALID_INSTANCE_ID,
+    InstanceFailedError,
     is_refused,
     refused,
 )
@@ -22,9 +23,11 @@ from headwater.schemas.history import (
     RetryRun,
     SendEvent,
 )
+from headwater.schemas.statuses import OPEN, RunStatus
 from headwater.streams.authoring.looking import LookedInto, Question
 from headwater.streams.authoring.steering import Steered, Verb
 from headwater.streams.authoring.values import encode
+from headwater.streams.authoring.workflow_values import R_co
 from headwater.streams.harness.histories import error_of, history_of, value_of
 from headwater.streams.harness.looking import answered
 
@@ -43,12 +46,18 @@ class World(Protocol):
     async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
         """Sends a command and gives its outcome."""
 
+    async def run_until_idle(self) -> None:
+        """Runs until nothing can move without time or an event."""
+
     def new_id(self, prefix: str) -> str:
         """An id drawn from the seed."""
 
 
-class TestInstance(Steered[None], LookedInto):
-    """An instance under test."""
+class TestInstance(Steered[None], LookedInto, Generic[R_co]):
+    """An instance under test.
+
+    Shape:  TestInstance[R] is one of a workflow that returns R.
+    """
 
     __test__ = False
 
@@ -67,6 +76,30 @@ class TestInstance(Steered[None], LookedInto):
             output=value_of(run.output),
             error=error_of(run.failure),
             run_number=run.run_number,
+        )
+
+    async def result(self) -> R_co:
+        """Runs until nothing can move without time or an event, and gives the output.
+
+        Errors: InstanceFailedError if it ended otherwise; TimeoutError if it has not ended, which
+                says what it waits at.
+        """
+        await self._world.run_until_idle()
+        status = await self.status()
+        where = f"{self.workflow_name}/{self.id}"
+        if not status.ended:
+            steps = (await self.history()).steps
+            at = ", ".join(f"{each.type} {each.step_key}" for each in steps if each.status in OPEN)
+            raise TimeoutError(
+                f"expected {where} to end, found it {status.status} at {at or 'no entry'}; move "
+                "the clock with `test.advance(...)`, or send what it waits for"
+            )
+        if status.status is RunStatus.COMPLETE:
+            output: R_co = status.output
+            return output
+        why = status.error
+        raise InstanceFailedError(
+            where, status.status, why.name if why else "", why.message if why else ""
         )
 
     async def history(self, run_number: int | None = None) -> History:

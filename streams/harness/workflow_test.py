@@ -8,11 +8,11 @@ that the test's process holds in memory is lost by `crash()`, as it would be by 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from random import Random  # noqa: TID251, the harness draws from its seed
-from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
 
@@ -23,23 +23,27 @@ from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
-from headwater.processors.runs.labels import checked_labels
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.views import RunView, runs
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
-from headwater.schemas.failures import INSTANCE_EXISTS, InstanceNotFoundError, is_refused, refused
+from headwater.schemas.failures import InstanceNotFoundError
 from headwater.schemas.history import (
     Command,
     CommandSent,
     HistoryAppended,
     ReplySent,
-    StartRun,
     instance_key,
 )
-from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.tasks import Task
-from headwater.streams.authoring.values import decode, encode
+from headwater.streams.authoring.values import decode
+from headwater.streams.authoring.workflow_values import (
+    Named,
+    P_contra,
+    R_co,
+    WorkflowOf,
+    name_of,
+)
 from headwater.streams.code_host.apps import schemas_of_params
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
@@ -52,10 +56,14 @@ from headwater.streams.engine.step_database import failed
 from headwater.streams.engine.turns import Flight, Partition
 from headwater.streams.harness.given import Given
 from headwater.streams.harness.known_topics import checked
+from headwater.streams.harness.listed import Listed, Published
 from headwater.streams.harness.memory_database import MemoryDatabase
-from headwater.streams.harness.test_instance import TestInstance, instance_id_of
+from headwater.streams.harness.test_handles import TestWorkflow
+from headwater.streams.harness.test_instance import TestInstance
 from headwater.streams.harness.test_jobs import TestJob, open_jobs
 from headwater.streams.replay.workflow import Workflow
+
+R = TypeVar("R")
 
 _TO_HOST: Final = (
     msgspec.msgpack.Encoder(),
@@ -80,15 +88,6 @@ def _when(start: str | datetime | float) -> int:
             raise ValueError(f"expected a start with a time zone, found {start.isoformat()}")
         return round(start.timestamp() * 1_000)
     return round(start)
-
-
-class Listed(list[Any]):
-    """A list that may be awaited too, as its like is outside of tests."""
-
-    def __await__(self) -> Generator[None, None, Self]:
-        """Gives itself."""
-        yield from ()
-        return self
 
 
 class WorkflowTest:
@@ -134,7 +133,7 @@ class WorkflowTest:
         self._records: dict[str, list[HistoryAppended]] = {}
         self._replies: dict[str, ReplySent] = {}
         self._topics = topics
-        self._published: list[SimpleNamespace] = []
+        self._published: list[Published] = []
         self._topic_posts: set[tuple[str, int]] = set()
         self._database = MemoryDatabase()
         self._numbers = itertools.count(1)
@@ -160,53 +159,62 @@ class WorkflowTest:
 
     # -- instances
 
+    @overload
+    def workflow(self, workflow: WorkflowOf[P_contra, R_co]) -> TestWorkflow[P_contra, R_co]: ...
+
+    @overload
+    def workflow(self, workflow: str | Named) -> TestWorkflow[Any, Any]: ...
+
+    def workflow(self, workflow: str | Named) -> TestWorkflow[Any, Any]:
+        """A workflow, given itself or by its name, as a client has it."""
+        return TestWorkflow(self, name_of(workflow))
+
+    @overload
     async def create(
         self,
-        workflow: str,
+        workflow: WorkflowOf[Any, R],
+        *,
+        id: str | None = None,
+        params: object = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> TestInstance[R]: ...
+
+    @overload
+    async def create(
+        self,
+        workflow: str | Named,
+        *,
+        id: str | None = None,
+        params: object = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> TestInstance[Any]: ...
+
+    async def create(
+        self,
+        workflow: str | Named,
         *,
         id: str | None = None,  # noqa: A002, the name of the contract
-        params: Any = None,  # noqa: ANN401
+        params: object = None,
         labels: Mapping[str, str] | None = None,
-    ) -> TestInstance:
+    ) -> TestInstance[Any]:
         """Creates an instance; it runs when the test lets it.
 
-        Errors: InstanceExistsError, WorkflowNotFoundError, InvalidInstanceIdError; ValueError for
-                labels that break the rules.
+        Errors: as `TestWorkflow.create`.
         """
-        name = str(getattr(workflow, "name", workflow))
-        instance_id = self.new_id("inst") if id is None else instance_id_of(id)
-        text = encode(params, f"the params of {name}")
-        command = StartRun(text, labels=checked_labels(labels))
-        reply = await self.send(name, instance_id, command)
-        if is_refused(reply.code):
-            raise refused(reply.code, reply.message)
-        return TestInstance(self, name, instance_id)
+        return await self.workflow(workflow).create(id, params, labels=labels)
 
     async def create_batch(
-        self, workflow: str, instances: Sequence[dict[str, Any]]
-    ) -> list[TestInstance]:
+        self, workflow: str | Named, instances: Sequence[Mapping[str, Any]]
+    ) -> list[TestInstance[Any]]:
         """Creates instances; those whose id exists are skipped, and left out of the answer."""
-        name = str(getattr(workflow, "name", workflow))
-        created = []
-        for new in batch_of(instances):
-            text = encode(new.params, f"the params of {name}")
-            command = StartRun(text, labels=checked_labels(new.labels))
-            reply = await self.send(name, instance_id_of(new.id), command)
-            if reply.code == INSTANCE_EXISTS:
-                continue
-            if is_refused(reply.code):
-                raise refused(reply.code, reply.message)
-            created.append(TestInstance(self, name, new.id))
-        return created
+        return await self.workflow(workflow).create_batch(instances)
 
-    def get(self, workflow: str, id: str) -> TestInstance:  # noqa: A002
+    def get(self, workflow: str | Named, id: str) -> TestInstance[Any]:  # noqa: A002
         """An instance that exists.
 
         Errors: InstanceNotFoundError.
         """
-        name = str(getattr(workflow, "name", workflow))
-        self.views(name, id)
-        return TestInstance(self, name, id)
+        return self.workflow(workflow).get(id)
 
     def views(self, workflow: str, instance_id: str) -> dict[int, RunView]:
         """The runs of an instance, folded from the log."""
@@ -295,11 +303,11 @@ class WorkflowTest:
 
     # -- what can be looked at
 
-    def published(self, topic: str) -> "Listed":
+    def published(self, topic: str) -> Listed[Published]:
         """The records that steps have published to a topic: `.key`, `.value`."""
         return Listed(each for each in self._published if each.topic == topic)
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> "Listed":
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> Listed[tuple[Any, ...]]:
         """Runs a statement on the harness's database and gives its rows, as tuples."""
         return Listed(self._database.execute(sql, params))
 
@@ -446,7 +454,7 @@ class WorkflowTest:
             elif (queued.key, post.number) not in self._topic_posts:
                 self._topic_posts.add((queued.key, post.number))
                 value = decode(post.value or "null")
-                self._published.append(SimpleNamespace(topic=post.topic, key=post.key, value=value))
+                self._published.append(Published(post.topic or "", post.key, value))
         self._driver.posts_sent(0, queued.key, queued.posts[-1].number)
 
     async def _run(self, limit: int | None, *, once: bool = False, complete: bool = False) -> int:

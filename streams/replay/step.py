@@ -2,7 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, overload
+
+from typing_extensions import TypeVar
 
 from headwater.processors.replay.errors import (
     ChildWorkflowError,
@@ -27,13 +29,29 @@ from headwater.streams.authoring.arguments import (
     wait_ms_of,
     wants_tx,
 )
-from headwater.streams.authoring.values import decode, encode
-from headwater.streams.authoring.workflow_values import ReceivedEvent, Retry, Won
+from headwater.streams.authoring.step_tx import StepTx
+from headwater.streams.authoring.values import decode, encode_params
+from headwater.streams.authoring.workflow_values import (
+    Break,
+    Continue,
+    Named,
+    ReceivedEvent,
+    Retry,
+    Won,
+    WorkflowOf,
+    name_of,
+)
 from headwater.streams.replay import joins, loops
 from headwater.streams.replay.branches import Branch
 from headwater.streams.replay.deterministic import DeterministicValues
 from headwater.streams.replay.host_port import Call
 from headwater.streams.replay.step_log import StepLog
+
+T = TypeVar("T")
+R = TypeVar("R")
+#: The state of a loop, and what it ends with.
+S = TypeVar("S", default=Any)
+V = TypeVar("V", default=Any)
 
 _TIMEOUT: Final = "10 minutes"
 _POLICY: Final = Retry().policy()
@@ -58,6 +76,50 @@ class Step(DeterministicValues):
         # Made at each use: held here, it and its scope would refer to each other.
         return StepLog(self)
 
+    @overload
+    def do(
+        self,
+        name: str,
+        callback: Callable[[], Awaitable[T]],
+        *,
+        retries: Retry | None = None,
+        timeout: Duration = _TIMEOUT,
+        rollback: Callable[[T], object] | None = None,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def do(
+        self,
+        name: str,
+        callback: Callable[[StepTx], Awaitable[T]],
+        *,
+        retries: Retry | None = None,
+        timeout: Duration = _TIMEOUT,
+        rollback: Callable[[T], object] | None = None,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def do(
+        self,
+        name: str,
+        callback: Callable[[], T],
+        *,
+        retries: Retry | None = None,
+        timeout: Duration = _TIMEOUT,
+        rollback: Callable[[T], object] | None = None,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def do(
+        self,
+        name: str,
+        callback: Callable[[StepTx], T],
+        *,
+        retries: Retry | None = None,
+        timeout: Duration = _TIMEOUT,
+        rollback: Callable[[T], object] | None = None,
+    ) -> Coroutine[Any, Any, T]: ...
+
     def do(
         self,
         name: str,
@@ -65,7 +127,7 @@ class Step(DeterministicValues):
         *,
         retries: Retry | None = None,
         timeout: Duration = _TIMEOUT,
-        rollback: Callable[[Any], Any] | None = None,
+        rollback: Callable[[Any], object] | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Calls a sync or async function once, durably, and gives its result.
 
@@ -221,13 +283,35 @@ class Step(DeterministicValues):
         found = decode(entry.result or "null")
         return event_of(found) if limit is None else [event_of(each) for each in found]
 
+    @overload
     def run_workflow(
         self,
         name: str,
-        workflow: str,
+        workflow: WorkflowOf[Any, R],
+        *,
+        id: str | None = None,
+        params: object = None,
+        timeout: Duration | None = None,
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def run_workflow(
+        self,
+        name: str,
+        workflow: str | Named,
+        *,
+        id: str | None = None,
+        params: object = None,
+        timeout: Duration | None = None,
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def run_workflow(
+        self,
+        name: str,
+        workflow: str | Named,
         *,
         id: str | None = None,  # noqa: A002, the name of the contract
-        params: Any = None,  # noqa: ANN401
+        params: object = None,
         timeout: Duration | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Runs a child workflow and gives its output; the child ends with this run.
@@ -241,13 +325,13 @@ class Step(DeterministicValues):
         self,
         ticket: int,
         name: str,
-        workflow: str,
+        workflow: str | Named,
         instance_id: str | None,
         params: Any,  # noqa: ANN401
         timeout: Duration | None,  # noqa: ASYNC109
     ) -> Any:  # noqa: ANN401
         run = self.run
-        workflow = str(getattr(workflow, "name", workflow))
+        child = name_of(workflow)
         key, entry = self.enter(ticket, name, EntryKind.CHILD)
         try:
             if entry is None:
@@ -265,9 +349,9 @@ class Step(DeterministicValues):
                     name,
                     EntryKind.CHILD,
                     wait_ms=wait_ms,
-                    child_workflow=workflow,
+                    child_workflow=child,
                     child_id=child_id,
-                    value=encode(params, f"the params of {workflow}"),
+                    value=encode_params(params, child),
                 )
             entry = await self.result_or_give_up(key)
         finally:
@@ -277,8 +361,8 @@ class Step(DeterministicValues):
         return decode(entry.result or "null")
 
     def join(
-        self, name: str, /, **branches: Callable[["Step"], Awaitable[Any]]
-    ) -> Coroutine[Any, Any, dict[str, Any]]:
+        self, name: str, /, **branches: Callable[["Step"], Awaitable[T]]
+    ) -> Coroutine[Any, Any, dict[str, T]]:
         """Runs branches at the same time and waits until all have settled.
 
         Shape:  each branch is async (step) -> JSON; gives their values by name.
@@ -288,8 +372,8 @@ class Step(DeterministicValues):
         return self.track(ticket, name, joins.join(self, ticket, name, _awaited(branches)))
 
     def race(
-        self, name: str, /, **branches: Callable[["Step"], Awaitable[Any]]
-    ) -> Coroutine[Any, Any, Won]:
+        self, name: str, /, **branches: Callable[["Step"], Awaitable[T]]
+    ) -> Coroutine[Any, Any, Won[T]]:
         """Runs branches at the same time; the first that completes wins, the others are cancelled.
 
         Errors: RaceError when all of them fail.
@@ -297,12 +381,35 @@ class Step(DeterministicValues):
         ticket = self.run.ticket()
         return self.track(ticket, name, joins.race(self, ticket, name, _awaited(branches)))
 
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[["Step", S], Awaitable[Continue[S] | Break[V]]],
+        *,
+        state: S,
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> Coroutine[Any, Any, V]: ...
+
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[["Step", None], Awaitable[Continue[None] | Break[V]]],
+        *,
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> Coroutine[Any, Any, V]: ...
+
     def loop(
         self,
         name: str,
         body: Callable[["Step", Any], Awaitable[Any]],
         *,
-        state: Any = None,  # noqa: ANN401
+        state: Any = None,
         commit_interval: int = 20,
         history_every: int = 20,
         history_keep: int = 20,

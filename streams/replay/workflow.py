@@ -2,24 +2,27 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from typing_extensions import override
 
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
 from headwater.schemas.history import Json
 from headwater.streams.authoring.params import Params, params_of
-from headwater.streams.authoring.workflow_values import WorkflowEvent
+from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
 from headwater.streams.replay.step import Step
 
 #: What an author writes.
-Author: TypeAlias = Callable[[WorkflowEvent[Any], Step], Awaitable[Any]]
+Author: TypeAlias = Callable[[WorkflowEvent[P_contra], Step], Awaitable[R_co]]
 
 
-class Workflow:
-    """A workflow: an author's function and its name. Nothing is registered by making one."""
+class Workflow(Generic[P_contra, R_co]):
+    """A workflow: an author's function and its name. Nothing is registered by making one.
 
-    def __init__(self, name: str, function: Author, *, strict: bool) -> None:
+    Shape:  Workflow[P, R] takes a WorkflowEvent[P] and returns R.
+    """
+
+    def __init__(self, name: str, function: Author[P_contra, R_co], *, strict: bool) -> None:
         fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
@@ -38,7 +41,7 @@ class Workflow:
         #: None until all of the module is there: a type may be defined after the workflow.
         self._params = None if found.fault else found
 
-    def __call__(self, event: WorkflowEvent[Any], step: Step) -> Awaitable[Any]:
+    def __call__(self, event: WorkflowEvent[P_contra], step: Step) -> Awaitable[R_co]:
         """Calls the author's function."""
         return self.function(event, step)
 
@@ -73,7 +76,9 @@ def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what 
     return workflow.params_type().read(params)
 
 
-def workflow(name: str, *, strict: bool = False) -> Callable[[Author], Workflow]:
+def workflow(
+    name: str, *, strict: bool = False
+) -> Callable[[Author[P_contra, R_co]], Workflow[P_contra, R_co]]:
     """Declares an async function (event, step) as a workflow.
 
     Shape:  name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not beginning with -. With `strict`, a name
@@ -84,7 +89,7 @@ def workflow(name: str, *, strict: bool = False) -> Callable[[Author], Workflow]
     if callable(name):
         raise TypeError('expected a name: write @workflow("name") above the function')
 
-    def declare(function: Author) -> Workflow:
+    def declare(function: Author[P_contra, R_co]) -> Workflow[P_contra, R_co]:
         return Workflow(name, function, strict=strict)
 
     return declare

@@ -86,10 +86,8 @@ for node in ast.walk(ast.parse(open(cli.__file__).read())):
 print([name for name in {EXTRAS["local"]!r} if name in sys.modules])
 """
 
-TYPED = """\
-from headwater import WorkflowTest
-reveal_type(WorkflowTest.advance)
-"""
+#: A line of what mypy says: number, kind, and the rest.
+FOUND_BY_MYPY = re.compile(r"^typed\.py:(\d+): (note|error): (.*)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -187,11 +185,25 @@ def test_pytest_runs_the_example_as_printed_and_loads_no_harness_unless_asked(
     assert "1 passed" in run(bare / "python", "-m", "pytest", "-q", cwd=tmp_path)
 
 
-def test_mypy_sees_the_types(bare: Path, tmp_path: Path):
-    (tmp_path / "typed.py").write_text(TYPED, "utf-8")
+def test_mypy_sees_the_types_of_all_that_authors_touch(bare: Path, tmp_path: Path):
+    app = (ROOT / "tests/apps/typed.py").read_text("utf-8")
+    (tmp_path / "typed.py").write_text(app, "utf-8")
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", bare / "python")
-    revealed = run(*mypy, "typed.py", cwd=tmp_path)
-    assert 'Revealed type is "def (self: headwater.' in revealed
+    done = subprocess.run(
+        [*mypy, "typed.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    found: dict[int, str] = {}
+    for line, kind, said in FOUND_BY_MYPY.findall(done.stdout):
+        code = said.rpartition("[")[2].rstrip("]")
+        revealed = re.sub(r"\b(headwater|builtins|typed)\.([\w.]+\.)?", "", said.partition('"')[2])
+        revealed = re.sub(r"TypedDict\((\w+), \{[^}]*\}\)", r"\1", revealed.rstrip('"'))
+        found.setdefault(int(line), f"no {code}" if kind == "error" else f"is {revealed}")
+    expected = {
+        number: line.rpartition("  # ")[2]
+        for number, line in enumerate(app.splitlines(), 1)
+        if "  # is " in line or "  # no " in line
+    }
+    assert found == expected
 
 
 def test_without_extras_there_is_no_java_postgres_or_faust_and_workflows_are_tested(

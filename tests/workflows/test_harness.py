@@ -2,8 +2,11 @@
 
 import asyncio
 import re
+from dataclasses import dataclass, field
 
-from headwater import Step, WorkflowEvent, WorkflowTest, workflow
+import pytest
+
+from headwater import InstanceFailedError, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import (
     HOUR,
     MINUTE,
@@ -358,3 +361,55 @@ def test_many_instances_run_side_by_side():
             assert await output_of(await find(test, "ten", each["id"])) == 45
 
     run(scenario, ten)
+
+
+def test_a_result_is_the_output_or_says_why_there_is_none():
+    @workflow("fails")
+    async def fails(event: WorkflowEvent, step: Step) -> None:
+        raise ValueError(event.payload)
+
+    async def scenario(test: WorkflowTest) -> None:
+        hurried = await test.workflow(order).create(params="hurry")
+        assert await hurried.result() == "hurried"
+        waiting = await test.create(order, id="i-1")
+        with pytest.raises(TimeoutError, match="order/i-1 to end, found it waiting at wait_for_ev"):
+            await waiting.result()
+        await waiting.send_event("go", "on")
+        assert await test.workflow("order").get("i-1").result() == "on"
+        failed = await test.create(fails, params="no")
+        with pytest.raises(InstanceFailedError, match="found it errored: ValueError: no"):
+            await failed.result()
+        ended = await test.create(order)
+        await ended.terminate()
+        with pytest.raises(InstanceFailedError, match=r"found it terminated$"):
+            await ended.result()
+
+    run(scenario, order, fails)
+
+
+@dataclass
+class Letter:
+    to: str
+    copies: list[str] = field(default_factory=list)
+
+
+def test_params_may_be_an_object_of_the_type_that_a_workflow_declares():
+    @workflow("send")
+    async def send(event: WorkflowEvent[Letter], step: Step) -> object:
+        return [event.payload.to, *event.payload.copies]
+
+    @workflow("parent")
+    async def parent(event: WorkflowEvent, step: Step) -> object:
+        def also(tx: StepTx) -> None:
+            tx.create_workflow(send, id="by-tx", params=Letter("bo"))
+
+        await step.do("also", also)
+        return await step.run_workflow("child", send, params=Letter("amara", ["bo"]))
+
+    async def scenario(test: WorkflowTest) -> None:
+        made = await test.workflow(send).create_batch([{"id": "one", "params": Letter("bo")}])
+        assert await made[0].result() == ["bo"]
+        assert await (await test.create(parent)).result() == ["amara", "bo"]
+        assert await test.get(send, "by-tx").result() == ["bo"]
+
+    run(scenario, send, parent)

@@ -5,9 +5,11 @@ import pickle
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 import headwater
@@ -90,6 +92,36 @@ def test_an_instance_is_created_under_an_id_of_its_own_or_a_given_one():
     assert network.lines == ["POST /workflows/order/instances"] * 2
     assert network.body(0) == {"id": "drawn-0", "params": {"sku": "ü"}}
     assert network.body(1) == {"id": "order-1", "params": None}
+
+
+@headwater.workflow("order")
+async def order(event: headwater.WorkflowEvent, step: headwater.Step) -> object: ...
+
+
+class Letter(msgspec.Struct):
+    to: str
+    at: datetime
+
+
+def test_a_workflow_is_given_itself_or_by_its_name_and_its_params_as_their_type():
+    network = Network(answer(CREATED), answer(CREATED))
+    letter = Letter("amara", datetime(2026, 11, 23, tzinfo=UTC))
+
+    async def create(client: Client) -> None:
+        await client.workflow(order).create("order-1", letter)
+        await client.workflow(order).create_batch([{"id": "b", "params": letter}])
+
+    with pytest.raises(UnexpectedAnswerError, match="instances"):
+        do(network, create)
+    assert network.lines[0] == "POST /workflows/order/instances"
+    written = {"to": "amara", "at": "2026-11-23T00:00:00Z"}
+    assert network.body(0)["params"] == network.body(1)["instances"][0]["params"] == written
+
+
+@pytest.mark.parametrize("given", [Letter, 7, None, b"order"])
+def test_what_is_no_workflow_has_no_handle(given: object):
+    with pytest.raises(TypeError, match=r"made by @workflow\(\.\.\.\), or its name, found"):
+        do(Network(), lambda client: client.workflow(given).create())  # type: ignore[call-overload]
 
 
 def test_a_batch_gives_the_handles_of_those_that_are_new():
