@@ -4,16 +4,16 @@ Each delivery has a moment of its own, which Terra's ordering timestamp says: so
 of two is the later one, however they are sent.
 """
 
+import asyncio
 import json
 import random
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-import httpx
+import aiohttp
 
 from headwater.schemas.providers.headwater import Fact, LabSubmitted, LabUploaded
 from tests.e2e.house import House, signed
@@ -24,6 +24,8 @@ MAKERS = ("GARMIN", "WHOOP", "OURA", "WITHINGS")
 FIRST_DAY = datetime(2026, 6, 1)  # noqa: DTZ001 (each person's own day)
 #: Of a delivery that is not taken.
 _ATTEMPTS = 6
+_BURST = 500
+_CONNECTIONS = 32
 #: Senders retry for a day; what is sent claims to be from a little before now.
 _AGE_MS = 6 * 60 * 60 * 1000
 
@@ -251,24 +253,33 @@ def post_shuffled(house: House, sent: Sequence[Sent], seed: int, gateways: Seque
     draw = random.Random(seed)
     posts = [each for each in sent if each.fact is None for _ in range(2)]
     draw.shuffle(posts)
-    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(16) as pool:
+    urls = [f"{house.url(gateway)}/webhooks/terra" for gateway in gateways]
+    asyncio.run(_post_in_bursts([(draw.choice(urls), each) for each in posts]))
 
-        def post(one: tuple[str, Sent]) -> None:
-            gateway, each = one
-            raw = json.dumps(each.body).encode()
-            ordered = {"x-terra-ordering-timestamp": str(each.at_ms)}
-            url = f"{house.url(gateway)}/webhooks/terra"
-            for _ in range(_ATTEMPTS):
-                # Senders try again: when a connection is lost, and when Kafka takes too long.
-                with suppress(httpx.TransportError):
-                    answer = client.post(url, content=raw, headers=signed(raw) | ordered)
-                    if answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
-                        break
-            assert answer.status_code == HTTPStatus.OK, answer.text
 
-        while posts:
-            burst, posts = posts[:500], posts[500:]
-            list(pool.map(post, [(draw.choice(gateways), each) for each in burst]))
+async def _post_in_bursts(posts: Sequence[tuple[str, Sent]]) -> None:
+    connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        for first in range(0, len(posts), _BURST):
+            burst = posts[first : first + _BURST]
+            await asyncio.gather(*(_post(session, url, each) for url, each in burst))
+
+
+async def _post(session: aiohttp.ClientSession, url: str, sent: Sent) -> None:
+    """Posts until it is taken: senders try again when a connection is lost, or Kafka takes long."""
+    raw = json.dumps(sent.body).encode()
+    said = "nothing"
+    for _ in range(_ATTEMPTS):
+        headers = signed(raw) | {"x-terra-ordering-timestamp": str(sent.at_ms)}
+        with suppress(aiohttp.ClientConnectionError, TimeoutError):
+            async with session.post(url, data=raw, headers=headers) as answer:
+                if answer.status == HTTPStatus.OK:
+                    return
+                said = await answer.text()
+                if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                    break
+    raise AssertionError(f"expected 200, found {said}")
 
 
 def moment_of(at_ms: int) -> datetime:

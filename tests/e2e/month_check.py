@@ -30,6 +30,8 @@ def check_month(
     patience_s = 120 + len(month.sent) / 100
 
     def done() -> bool:
+        if any(_count(house, table, users) != len(expected[table.name]) for table in tables):
+            return False
         return all(_rows(house, table, users) == expected[table.name] for table in tables)
 
     try:
@@ -40,6 +42,14 @@ def check_month(
             for key in wanted.keys() | found.keys():
                 assert found.get(key) == wanted.get(key), f"seed {seed}: {table.name} {key}"
         raise
+
+
+def _count(house: House, table: Table, users: list[str]) -> int:
+    query = sql.SQL("select count(*) from {} where user_id = any(%s)")
+    with psycopg.connect(house.dsn) as connection:
+        found = connection.execute(query.format(sql.Identifier(table.name)), [users]).fetchone()
+    assert found is not None
+    return int(found[0])
 
 
 def _rows(house: House, table: Table, users: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
