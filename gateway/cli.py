@@ -33,7 +33,7 @@ from headwater.gateway.commands.options import (
 )
 from headwater.gateway.commands.output import counted, print_rows, say
 from headwater.gateway.commands.user_tokens import for_users
-from headwater.gateway.request_ids import ulid_source
+from headwater.gateway.request_ids import drawn_ahead, ulid_source
 from headwater.schemas.errors import HeadwaterError, PartUnavailable
 from headwater.streams.clock import now_ms
 
@@ -158,7 +158,7 @@ async def _serve(settings: "Settings") -> None:
         reader=reader,
         replays=DeadLetters(cluster=cluster, clock=now_ms),
         clock=now_ms,
-        new_request_id=new_id,
+        new_request_id=ulid_source(now_ms, drawn_ahead(os.urandom)),
         wiping=_wiping(settings, cluster, new_id),
         workflows=WorkflowPorts(
             commands=_commands(cluster, new_id),

@@ -13,6 +13,8 @@ _ALPHABET: Final = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _CHARACTER_OF_BYTE: Final = bytes(_ALPHABET[byte & 31] for byte in range(256))
 _TIME_CHARACTERS: Final = 10
 _RANDOM_CHARACTERS: Final = 16
+#: Draws of randomness that `drawn_ahead` makes at once.
+_DRAWN: Final = 256
 
 
 def usable(offered: bytes | None) -> str | None:
@@ -42,6 +44,23 @@ def ulid_source(clock: Callable[[], int], random: Callable[[int], bytes]) -> Cal
         return part + random(_RANDOM_CHARACTERS).translate(_CHARACTER_OF_BYTE).decode()
 
     return new
+
+
+def drawn_ahead(random: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Randomness of many ids, drawn at once: each system call lets the server's threads in between.
+
+    Shape:  asked for the same count each time, by one thread of a process that never forks: nobody
+            else may have what lies ready.
+    """
+    ready: list[bytes] = []
+
+    def draw(count: int) -> bytes:
+        if not ready:
+            drawn = random(_DRAWN * count)
+            ready.extend(drawn[at : at + count] for at in range(0, len(drawn), count))
+        return ready.pop()
+
+    return draw
 
 
 def _time_part(at_ms: int) -> str:

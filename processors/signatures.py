@@ -84,7 +84,7 @@ class Claim(msgspec.Struct, frozen=True):
     """
 
     head: bytes
-    given: tuple[str, ...]
+    given: Sequence[str]
     unproven: Verified
 
 
@@ -127,7 +127,7 @@ def read_claim(
             return found
         delivery_id = found
         head = head.replace("{id}", found)
-    fitting = tuple(text for text in given if len(text) == scheme.signature_chars)
+    fitting = [text for text in given if len(text) == scheme.signature_chars]
     if not fitting:
         return Refused(
             RefusalReason.LENGTH_MISMATCH,

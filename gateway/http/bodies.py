@@ -56,36 +56,26 @@ class BodyReader:
         if too_large is not None:
             return too_large
         hold.begin()
+        read = 0
         try:
-            return hold.ended or await self._feed(receive, length, hold, take)
+            while hold.ended is None and not hold.whole:
+                message: Any = await receive()
+                if message["type"] != "http.request":
+                    return _BROKEN_OFF
+                piece: bytes = message.get("body", b"")
+                read += len(piece)
+                # The server announces more even after the last byte; a body of its length is whole.
+                hold.whole = read == length or not message.get("more_body", False)
+                if hold.grow(len(piece)) is None:
+                    if hold.size > self._max_bytes:
+                        return self._too_large(hold.size)
+                    take(piece)
         except asyncio.CancelledError:
-            refusal = hold.refusal()
-            if refusal is None:
+            if hold.refusal() is None:
                 raise
-            return refusal
         finally:
             hold.finish()
-
-    async def _feed(
-        self, receive: Receive, length: int | None, hold: Hold, take: Callable[[bytes], None]
-    ) -> Refusal | None:
-        read = 0
-        while True:
-            message: Any = await receive()
-            if message["type"] != "http.request":
-                return _BROKEN_OFF
-            piece: bytes = message.get("body", b"")
-            read += len(piece)
-            # The server announces more even after the last byte; a body of its length is whole.
-            hold.whole = read == length or not message.get("more_body", False)
-            refusal = hold.grow(len(piece))
-            if refusal is not None:
-                return refusal
-            if hold.size > self._max_bytes:
-                return self._too_large(hold.size)
-            take(piece)
-            if hold.whole:
-                return None
+        return hold.ended
 
     async def drain(self, receive: Receive, hold: Hold) -> None:
         """Reads on for a while and keeps nothing: who is still sending would not hear the answer.

@@ -105,8 +105,7 @@ class Budget:
             self._end_oldest(peer, f"{peers[peer]} of {self.held_bytes} bytes held", of_bytes=True)
 
     def released(self, hold: "Hold") -> None:
-        """Takes back all that a request holds."""
-        self.finished(hold)
+        """Takes back all that a request holds, which is no longer being read."""
         self._give_back(hold)
         hold.share.holds -= 1
         if not hold.share.holds:

@@ -1,16 +1,25 @@
-"""What the gateway counts, for Prometheus. No label ever holds an id."""
+"""What the gateway counts, for Prometheus. No label ever holds an id.
 
-from functools import cache
+Each delivery is counted in plain numbers, on the event loop alone; they become Prometheus' when it
+asks. Its own counters take locks, which costs a delivery ten times as much.
+"""
+
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,6 +28,28 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 # Otherwise each counter would be two series, one of them when it was first counted.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class _Seconds(Collector):
+    """How often something took at most so many seconds."""
+
+    def __init__(self, name: str, documentation: str) -> None:
+        self._named = name, documentation
+        self._in_bucket = [0] * (len(_BUCKETS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Counts one."""
+        self._in_bucket[bisect_left(_BUCKETS, seconds)] += 1
+        self._sum += seconds
+
+    @override
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        bounds = [*map(str, _BUCKETS), "+Inf"]
+        buckets = [*zip(bounds, accumulate(self._in_bucket), strict=True)]
+        family = HistogramMetricFamily(*self._named)
+        family.add_metric([], buckets, self._sum)
+        yield family
 
 
 class Metrics:
@@ -32,8 +63,8 @@ class Metrics:
             ("source", "outcome"),
             registry=self._registry,
         )
-        # For every delivery: looking for a series costs four times as much as counting in it.
-        self._received_by = cache(self._received.labels)
+        #: What was answered since Prometheus asked, by source and outcome.
+        self._answered: Tally[tuple[str, str]] = Tally()
         self._refused = Counter(
             "headwater_webhook_verify_failures_total",
             "Deliveries whose signature was refused, by reason.",
@@ -46,12 +77,11 @@ class Metrics:
             ("source",),
             registry=self._registry,
         )
-        self._append_seconds = Histogram(
+        self._append_seconds = _Seconds(
             "headwater_webhook_append_seconds",
             "Seconds from append to Kafka's acknowledgement.",
-            buckets=_BUCKETS,
-            registry=self._registry,
         )
+        self._registry.register(self._append_seconds)
         self._connected = Gauge(
             "headwater_kafka_connected",
             "Whether the gateway is connected to Kafka.",
@@ -60,7 +90,7 @@ class Metrics:
 
     def answered(self, source: str, outcome: str) -> None:
         """Counts a delivery by what it was answered: accepted, duplicate, or a problem's code."""
-        self._received_by(source, outcome).inc()
+        self._answered[source, outcome] += 1
 
     def refused(self, source: str, reason: str) -> None:
         """Counts a delivery whose signature was refused, by reason."""
@@ -77,4 +107,7 @@ class Metrics:
     def render(self, ready: bool) -> bytes:
         """All of it in Prometheus' text format."""
         self._connected.set(ready)
+        for labels, count in self._answered.items():
+            self._received.labels(*labels).inc(count)
+        self._answered.clear()
         return generate_latest(self._registry)

@@ -5,12 +5,14 @@ and Postgres columns, so whoever reads an envelope holds them to what those can 
 """
 
 from hashlib import sha256
+from struct import Struct
 from typing import Final
 
 import msgspec
 
 #: Hexadecimal characters of an event id: 128 bits, beyond any accidental collision.
 _EVENT_ID_CHARS: Final = 32
+_length: Final = Struct(">I").pack
 _RETRIED_FOR_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -53,9 +55,9 @@ def event_id(source: str, type_: str, subject: str, body: bytes) -> str:
             part can borrow characters from its neighbour.
     Source: deduplication by (event type, subject, SHA-256 of the body).
     """
-    parts = (source.encode(), type_.encode(), subject.encode(), sha256(body).digest())
-    named = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-    return sha256(named).hexdigest()[:_EVENT_ID_CHARS]
+    a, b, c, d = source.encode(), type_.encode(), subject.encode(), sha256(body).digest()
+    named = (_length(len(a)), a, _length(len(b)), b, _length(len(c)), c, _length(len(d)), d)
+    return sha256(b"".join(named)).hexdigest()[:_EVENT_ID_CHARS]
 
 
 def user_of(reference: str | None, user_prefix: str) -> str | None:

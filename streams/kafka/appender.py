@@ -240,9 +240,12 @@ async def _break_off(producer: AIOKafkaProducer) -> None:
     await producer.client.close()
     await asyncio.wait([sender], timeout=_STOP_S)
     # A batch that was sent before removes itself from there when it fails, put back or not.
-    waiting = (batch for each in batches._batches.values() for batch in each)  # noqa: SLF001
+    waiting = [batch for each in batches._batches.values() for batch in each]  # noqa: SLF001
     batches._pending_batches.update(batch for batch in waiting if batch.retry_count)  # noqa: SLF001
     batches.fail_all(KafkaTimeoutError("the producer was stopped"))
+    for batch in waiting:
+        # Nobody waits for that any more, and asyncio would say so in the log.
+        batch._drain_waiter.exception()  # noqa: SLF001
 
 
 def _waited_for(sent: Sequence[Sent]) -> str:

@@ -1,10 +1,10 @@
 """Group commit: the records of many callers, appended together.
 
 Records that arrive while an append is under way are appended by the next one: at 64 connections
-that is one round trip for some dozens of records. Each partition has groups of its own, which are
-handed to the producer one after the other: its records are in the log in the order in which they
-were added. One that has no leader holds up no other, and when an append fails, it fails for that
-partition alone, which goes on through another producer.
+that is one round trip for some dozens of records. Each partition has one group under way at a time:
+its records are in the log in the order in which they were added. One that has no leader holds up no
+other, and when an append fails, it fails for that partition alone, which goes on through another
+producer.
 
 A broker that stalls must cost neither memory nor copies. So what is held is bounded in bytes, and
 beyond that callers get `Overloaded` at once. And a caller that no longer waits withdraws its record
@@ -31,15 +31,11 @@ HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 _RECORD_BYTES: Final = 512
 #: Records of one append. More would only make the first of them wait.
 _GROUP_RECORDS: Final = 500
-#: Bytes of one append: one Kafka batch a partition, so that the producer takes two groups without
-#: making the second wait. A record that is larger goes alone.
+#: Bytes of one append: one Kafka batch. A record that is larger goes alone.
 _GROUP_BYTES: Final = BATCH_BYTES
 #: What a record waits for others to be appended with: less than an append takes, and half as many
 #: appends under load.
 _LINGER_S: Final = 0.001
-#: Of a partition: while one group is with the broker the next is made ready; a third would only
-#: wait.
-_GROUPS_IN_FLIGHT: Final = 2
 #: How long a producer may take to end.
 _STOP_S: Final = 5.0
 
@@ -98,15 +94,13 @@ class _Group(NamedTuple, Generic[E]):
 
 
 class _Queue(Generic[E]):
-    """What waits to be appended to a partition, and what is under way there."""
+    """What waits to be appended to a partition, and who appends there."""
 
     def __init__(self) -> None:
         #: Entries and their sizes, in order.
         self.waiting: dict[E, int] = {}
-        self.wake = asyncio.Event()
-        #: An append has failed, and its producer is of no more use.
-        self.failed = asyncio.Event()
-        self.under_way: dict[asyncio.Task[None], _Group[E]] = {}
+        #: Appends a group; after a failure, it waits for another producer.
+        self.appending: asyncio.Task[None] | None = None
 
     def take(self) -> _Group[E]:
         """The next group."""
@@ -119,8 +113,6 @@ class _Queue(Generic[E]):
             size += entry_size
         for entry in entries:
             del self.waiting[entry]
-        if not self.waiting:
-            self.wake.clear()
         return _Group(entries, size)
 
 
@@ -145,6 +137,8 @@ class GroupCommit(Generic[E]):
         self._settled = settled
         self._held_bytes_max = held_bytes_max
         self._queues: dict[int, _Queue[E]] = {}
+        #: Something waits for a partition where nobody appends.
+        self._wake = asyncio.Event()
         self._held_bytes = 0
         self._running: asyncio.Task[None] | None = None
         self.partitions = 0
@@ -161,11 +155,14 @@ class GroupCommit(Generic[E]):
             self._running.cancel()
             await asyncio.wait([self._running])
         await self._producers.stop(_STOP_S)
-        stopped = BrokerUnavailable("expected an acknowledgement, found that its client stopped")
+        # Those that were acknowledged just now are not settled yet.
+        await asyncio.sleep(0)
         for queue in self._queues.values():
-            await self._fail_under_way(queue, stopped)
+            if queue.appending is not None:
+                queue.appending.cancel()
+                await asyncio.wait([queue.appending])
             queued, queue.waiting = list(queue.waiting), {}
-            self._settled(queued, stopped)
+            self._settled(queued, _stopped())
         self.ready = False
 
     def add(self, entries: Sequence[E]) -> None:
@@ -184,7 +181,8 @@ class GroupCommit(Generic[E]):
         for entry, entry_size in zip(entries, sizes, strict=True):
             queue = self._queues[entry.record.partition]
             queue.waiting[entry] = entry_size
-            queue.wake.set()
+            if queue.appending is None:
+                self._wake.set()
 
     def withdraw(self, entry: E) -> bool:
         """Takes an entry back; tells whether that was in time, so that it is never appended."""
@@ -194,21 +192,19 @@ class GroupCommit(Generic[E]):
         self._held_bytes -= size
         return True
 
-    async def _run(self) -> None:
+    async def _run(self) -> NoReturn:
         connecting = Retrying(log, f"waiting for Kafka to append to {self._topic}")
         self.partitions = await connecting.until_done(lambda: self._connect(0))
-        for partition in range(self.partitions):
-            self._queues.setdefault(partition, _Queue())
-        appending = [
-            asyncio.create_task(self._append(partition, queue))
-            for partition, queue in self._queues.items()
-        ]
-        try:
-            await asyncio.wait(appending)
-        finally:
-            for task in appending:
-                task.cancel()
-            await asyncio.wait(appending)
+        self._queues = {partition: _Queue() for partition in range(self.partitions)}
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(_LINGER_S)
+            self._wake.clear()
+            # All at once: what goes to one broker is one request.
+            for partition, queue in self._queues.items():
+                if queue.waiting and queue.appending is None:
+                    appending = self._append(partition, queue, queue.take())
+                    queue.appending = asyncio.create_task(appending)
 
     async def _connect(self, partition: int) -> int:
         """Connects the producer of a partition; returns how many there are."""
@@ -216,88 +212,44 @@ class GroupCommit(Generic[E]):
         self.ready = True
         return count
 
-    async def _append(self, partition: int, queue: _Queue[E]) -> NoReturn:
-        """Appends what is queued for a partition; after a failure, through another producer."""
-        what = f"waiting for Kafka to append to {self._topic}/{partition}"
-        while True:
-            producer = self._producers.of(partition)
-            await self._append_until_failed(queue, producer)
-            self._producers.failed(partition, producer)
-            # Only then, so that what goes out next lies behind it, if it is in the log.
-            if queue.under_way:
-                await asyncio.wait(queue.under_way, timeout=_STOP_S)
-            await self._fail_under_way(
-                queue, BrokerUnavailable("expected an acknowledgement, found the one before failed")
-            )
-            await Retrying(log, what).until_done(lambda: self._connect(partition))
-            queue.failed.clear()
-
-    async def _append_until_failed(self, queue: _Queue[E], producer: Producer) -> None:
-        appending = asyncio.create_task(self._append_groups(queue, producer))
-        failed = asyncio.create_task(queue.failed.wait())
+    async def _append(self, partition: int, queue: _Queue[E], group: _Group[E]) -> None:
+        """Appends a group; after a failure, gets the partition another producer."""
+        producer: Producer = self._producers.of(partition)
         try:
-            await asyncio.wait((appending, failed), return_when=asyncio.FIRST_COMPLETED)
+            if not await self._appended(producer, group):
+                self._producers.failed(partition, producer)
+                what = f"waiting for Kafka to append to {self._topic}/{partition}"
+                await Retrying(log, what).until_done(lambda: self._connect(partition))
         finally:
-            appending.cancel()
-            failed.cancel()
-            await asyncio.wait((appending, failed))
-        if not appending.cancelled() and (error := appending.exception()):
-            log.critical("expected to go on appending to %s", self._topic, exc_info=error)
+            queue.appending = None
+            if queue.waiting:
+                self._wake.set()
 
-    async def _append_groups(self, queue: _Queue[E], producer: Producer) -> None:
-        while True:
-            await queue.wake.wait()
-            await asyncio.sleep(_LINGER_S)
-            while len(queue.under_way) >= _GROUPS_IN_FLIGHT:
-                await asyncio.wait(queue.under_way, return_when="FIRST_COMPLETED")
-            if queue.failed.is_set():
-                return
-            group = queue.take()
-            if group.entries:
-                await self._send(queue, producer, group)
-
-    async def _send(self, queue: _Queue[E], producer: Producer, group: _Group[E]) -> None:
-        # Here and not in a task: so groups go out in their order.
+    async def _appended(self, producer: Producer, group: _Group[E]) -> bool:
+        """Appends a group and says so to those who added it; False if it may not be in the log."""
+        error: BrokerUnavailable | None = _stopped()
         try:
             sent = await producer.send([entry.record for entry in group.entries])
-        except BrokerUnavailable as error:
-            self._settle(queue, group, error)
-        except BaseException:
-            ended = BrokerUnavailable("expected to append, found that its client stops or fails")
-            self._settle(queue, group, ended)
-            raise
-        else:
-            acknowledging = asyncio.create_task(self._acknowledge(queue, producer, group, sent))
-            queue.under_way[acknowledging] = group
-            acknowledging.add_done_callback(queue.under_way.pop)
-
-    async def _acknowledge(
-        self, queue: _Queue[E], producer: Producer, group: _Group[E], sent: Sequence[Sent]
-    ) -> None:
-        try:
             await producer.acknowledged(sent)
-        except BrokerUnavailable as error:
-            self._settle(queue, group, error)
-        else:
-            self._settle(queue, group, None)
+            error = None
+        except BrokerUnavailable as unavailable:
+            error = unavailable
+        except Exception:
+            log.critical("expected to go on appending to %s", self._topic, exc_info=True)
+        finally:
+            self._settle(group, error)
+        return error is None
 
-    def _settle(self, queue: _Queue[E], group: _Group[E], error: BrokerUnavailable | None) -> None:
+    def _settle(self, group: _Group[E], error: BrokerUnavailable | None) -> None:
         self._held_bytes -= group.size
         self.ready = error is None
         if error is not None:
             log.warning("%s", error)
-            queue.failed.set()
         self._settled(group.entries, error)
 
-    async def _fail_under_way(self, queue: _Queue[E], why: BrokerUnavailable) -> None:
-        """Fails what is not acknowledged by now."""
-        # Those that were acknowledged just now are not settled yet.
-        await asyncio.sleep(0)
-        for acknowledging, group in list(queue.under_way.items()):
-            acknowledging.cancel()
-            await asyncio.wait([acknowledging])
-            if acknowledging.cancelled():
-                self._settle(queue, group, why)
+
+def _stopped() -> BrokerUnavailable:
+    return BrokerUnavailable("expected an acknowledgement, found that its client stopped")
 
 
 def _size(record: Outgoing) -> int:

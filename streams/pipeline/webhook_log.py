@@ -194,10 +194,11 @@ class WebhookLog:
         self._waiters.append((loop.time() + self._timeout_s, waiter))
         try:
             await waiter
-        finally:
+        except BaseException:
             one.waiters.remove(waiter)
             if not one.waiters and self._commit.withdraw(one):
                 del self._on_their_way[one.event_id]
+            raise
 
     async def _give_up(self) -> NoReturn:
         """Ends waits that last too long."""

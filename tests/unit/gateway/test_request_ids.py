@@ -1,8 +1,10 @@
 """Request ids are ULIDs, or the caller's own."""
 
+from itertools import count
+
 import pytest
 
-from headwater.gateway.request_ids import ulid, ulid_source, usable
+from headwater.gateway.request_ids import drawn_ahead, ulid, ulid_source, usable
 
 
 def test_a_ulid_is_that_of_its_specification() -> None:
@@ -35,3 +37,18 @@ def test_a_usable_id_is_kept_as_it_is(offered: bytes) -> None:
 )
 def test_an_id_that_could_break_something_is_not(offered: bytes | None) -> None:
     assert usable(offered) is None
+
+
+def test_randomness_drawn_ahead_is_given_once() -> None:
+    numbers = count()
+    draws: list[int] = []
+
+    def random(size: int) -> bytes:
+        draws.append(size)
+        return b"".join(next(numbers).to_bytes(4, "big") for _ in range(size // 4))
+
+    draw = drawn_ahead(random)
+    given = [draw(4) for _ in range(1_000)]
+    assert len(set(given)) == 1_000
+    assert {len(one) for one in given} == {4}
+    assert len(draws) < 10
