@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
+from http.client import responses
 from typing import Any, Final
 
 import msgspec
@@ -114,7 +115,8 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
 class Problem(Exception):
     """A request that is refused; becomes a problem document.
 
-    Shape:  a code of `CODES`, or one of somebody else's with the status that goes with it.
+    Shape:  a code of `CODES`, or one of somebody else's with the status that goes with it; a body,
+            JSON, is answered in place of the document.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Problem(Exception):
         *,
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
         **extensions: object,
     ) -> None:
         super().__init__(detail)
@@ -131,6 +134,7 @@ class Problem(Exception):
         self.detail = detail
         self.status = status
         self.headers = dict(headers or {})
+        self.body = body
         self.extensions = extensions
 
 
@@ -147,7 +151,9 @@ def document(
 
     Shape:  a code of `CODES`, or any code with a status -> (HTTP status, JSON).
     """
-    known, title = CODES.get(code) or (status or 500, HTTPStatus(status or 500).phrase)
+    # A hook may answer a status that nobody has named.
+    unknown = (status or 500, responses.get(status or 500, "The request was refused"))
+    known, title = CODES.get(code) or unknown
     status = status or known
     fields = {
         "type": f"urn:headwater:problem:{code}",
@@ -169,9 +175,12 @@ def retry_headers(status: int) -> dict[str, str]:
 
 def on_problem(request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
     """Answers a refusal of ours."""
-    return _response(
+    found = _response(
         request, error.code, error.detail, error.status, error.extensions, error.headers
     )
+    if error.body is not None:
+        found.content, found.media_type = error.body, "application/json"
+    return found
 
 
 def on_house_error(request: Request[Any, Any, Any], error: HeadwaterError) -> Response[bytes]:

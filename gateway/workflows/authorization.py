@@ -14,19 +14,22 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from headwater.gateway.http.keys import has_key
 from headwater.gateway.http.problems import Problem
 from headwater.schemas.errors import Disposition, HeadwaterError
+from headwater.streams.authoring.runtime import Runtime
 
 _LOG: Final = logging.getLogger("headwater.gateway")
 
 #: Seconds that a hook has: it asks one other service, or none.
 HOOK_TIMEOUT_S: Final = 10.0
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class Policy(StrEnum):
@@ -47,30 +50,47 @@ class RequestContext:
     Shape:  names are None where a route has none; names of headers are matched in any case. The
             body is JSON as Python has it, and there for creations (`id`, `params`) and events
             (`type`, `payload`) once their own hook is asked, and for activations of jobs (`types`,
-            `worker`). A batch is asked about one by one.
+            `worker`). A batch is asked about one by one. A hook that takes time and chance from
+            `runtime` decides the same in a test that gives it the same.
     """
 
     policy: Policy
     workflow_name: str | None
     instance_id: str | None
     headers: Mapping[str, str]
+    runtime: Runtime
     body: Any = None
 
 
 class Denied(Exception):
-    """A request that a hook does not let pass: 401 for who is not known, 403 for who may not."""
+    """A request that a hook does not let pass, and what is answered: any 4xx.
+
+    Shape:  a problem document with code and detail, or, in its place, a body of the hook's own:
+            any JSON, with the headers that go with it.
+    """
 
     def __init__(
-        self, status: int = 403, code: str = "forbidden", detail: str = "This is not allowed."
+        self,
+        status: int = 403,
+        code: str = "forbidden",
+        detail: str = "This is not allowed.",
+        *,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            raise ValueError(f"expected 401 or 403, found {status}")
+        if status not in range(400, 500):
+            raise ValueError(f"expected a status of 400 to 499, found {status}")
+        for name, value in (headers or {}).items():
+            if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+                raise ValueError(f"expected a header of printable ASCII, found {name!r}")
         if not _CODE.fullmatch(code):
             raise ValueError(f"expected a code such as TENANT_MISMATCH, found {code!r}")
         super().__init__(detail)
         self.status = int(status)
         self.code = code
         self.detail = detail
+        self.body = None if body is None else msgspec.json.encode(body)
+        self.headers = {name.lower(): value for name, value in (headers or {}).items()}
 
 
 Hook: TypeAlias = Callable[[RequestContext], Awaitable[Denied | None] | Denied | None]
@@ -163,7 +183,9 @@ async def _ask(hook: Hook, context: RequestContext) -> None:
         _LOG.exception("a hook of the workflow service failed")
         raise _broken() from error
     if isinstance(found, Denied):
-        raise Problem(found.code, found.detail, status=found.status)
+        raise Problem(
+            found.code, found.detail, status=found.status, headers=found.headers, body=found.body
+        )
     if found is not None:
         _LOG.error("a hook of the workflow service returned %r, neither None nor Denied", found)
         raise _broken()

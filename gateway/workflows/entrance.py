@@ -25,6 +25,7 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
 from headwater.gateway.workflows.parameters import INSTANCE, REPEATED, WORKFLOW
+from headwater.streams.authoring.runtime import Runtime
 
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 
@@ -86,8 +87,9 @@ class LimitedBodies(ASGIMiddleware):
 class Entrance:
     """Asks the hooks, before anything of a request is looked at any further."""
 
-    def __init__(self, gatekeeper: Gatekeeper) -> None:
+    def __init__(self, gatekeeper: Gatekeeper, runtime: Runtime) -> None:
         self._gatekeeper = gatekeeper
+        self._runtime = runtime
 
     async def guard(self, connection: AnyConnection, handler: BaseRouteHandler) -> None:
         """Lets requests in; a guard of Litestar's.
@@ -96,7 +98,7 @@ class Entrance:
         """
         if isinstance(connection, Request) and connection.method == "OPTIONS":
             return  # It tells which methods a path takes, as the description does to everybody.
-        context = context_of(connection, handler)
+        context = self.context_of(connection, handler)
         await self._gatekeeper.admit(context)
         if context.policy not in _WITH_BODY:
             await self.allow(context)
@@ -113,12 +115,12 @@ class Entrance:
         if self._gatekeeper.has_hook(context.policy):
             await self._gatekeeper.allow(replace(context, body=body and body()))
 
-
-def context_of(connection: AnyConnection, handler: BaseRouteHandler) -> RequestContext:
-    """What hooks are told of a request."""
-    return RequestContext(
-        policy=handler.opt["policy"],
-        workflow_name=connection.path_params.get(WORKFLOW),
-        instance_id=connection.path_params.get(INSTANCE, handler.opt.get(INSTANCE)),
-        headers=connection.headers,
-    )
+    def context_of(self, connection: AnyConnection, handler: BaseRouteHandler) -> RequestContext:
+        """What hooks are told of a request."""
+        return RequestContext(
+            policy=handler.opt["policy"],
+            workflow_name=connection.path_params.get(WORKFLOW),
+            instance_id=connection.path_params.get(INSTANCE, handler.opt.get(INSTANCE)),
+            headers=connection.headers,
+            runtime=self._runtime,
+        )

@@ -12,7 +12,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import NAME_PATTERN, text
-from headwater.gateway.workflows.entrance import Entrance, context_of
+from headwater.gateway.workflows.entrance import Entrance
 from headwater.gateway.workflows.job_bodies import Activation, Completion, Extension, JobFailure
 from headwater.gateway.workflows.job_keys import KEY_MAX, JobKey, read_key
 from headwater.gateway.workflows.jobs import Jobs
@@ -99,7 +99,7 @@ def _activate(entrance: Entrance, jobs: Jobs) -> HTTPRouteHandler:
         **works(answers.JobList, examples.JOBS, "store_unavailable"),
     )
     async def activate_jobs(request: AnyRequest, data: JSONBody[Activation]) -> Response[bytes]:
-        context = context_of(request, request.route_handler)
+        context = entrance.context_of(request, request.route_handler)
         await entrance.allow(context, lambda: {"types": [*data.types], "worker": data.worker})
         taken = await jobs.activate(data, lambda: _gone(request))
         return answer(answers.JobList(jobs=taken), {})
@@ -116,7 +116,7 @@ async def _gone(request: AnyRequest) -> None:
 async def _allowed(entrance: Entrance, request: AnyRequest, key: str) -> JobKey:
     """Reads a key, and asks whether the caller may work for its instance."""
     found = read_key(key)
-    context = context_of(request, request.route_handler)
+    context = entrance.context_of(request, request.route_handler)
     whose = replace(context, workflow_name=found.workflow, instance_id=found.instance_id)
     await entrance.allow(whose)
     return found

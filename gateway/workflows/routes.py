@@ -46,6 +46,7 @@ from headwater.gateway.workflows.tick import Ticks
 from headwater.gateway.workflows.write_routes import bulk, creations, events, retry, steering, tick
 from headwater.gateway.workflows.writing import Writing
 from headwater.projections.workflows.queries import Workflows
+from headwater.streams.authoring.runtime import Runtime
 from headwater.streams.authoring.steering import VERBS
 from headwater.streams.workflows.client import Commands
 
@@ -94,7 +95,8 @@ class WorkflowService:
         self._ticks = Ticks(tick_url if tick_key else "")
         self._tails = Tails(ports.workflows, self._freshness)
         self._entrance = Entrance(
-            Gatekeeper(ports.hooks, workflow_key=workflow_key, tick_key=tick_key)
+            Gatekeeper(ports.hooks, workflow_key=workflow_key, tick_key=tick_key),
+            Runtime(ports.clock),
         )
         self._bodies = bodies
         folds = Folds(ports.runs)

@@ -28,7 +28,6 @@ from headwater.gateway.workflows.bulk import Bulk
 from headwater.gateway.workflows.entrance import (
     AnyConnection,
     Entrance,
-    context_of,
 )
 from headwater.gateway.workflows.idempotency import instance_id_of
 from headwater.gateway.workflows.openapi import drives, writes
@@ -98,7 +97,7 @@ def creations(
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        await _allow_creation(entrance, _context(request), data.id, data.params)
+        await _allow_new(entrance, request, data.id, data.params)
         instance_id = data.id or (instance_id_of(key) if key else new_id())
         return await writing.create(workflow, instance_id, data, key, prefer)
 
@@ -123,14 +122,17 @@ def creations(
         prefer: Prefer = "",
     ) -> Response[bytes]:
         for new in data.instances:
-            await _allow_creation(entrance, _context(request), new.id, new.params)
+            await _allow_new(entrance, request, new.id, new.params)
         return await writing.create_batch(workflow, data, key, prefer)
 
     return [create_instance, create_instances]
 
 
-def _context(request: AnyRequest) -> RequestContext:
-    return context_of(request, request.route_handler)
+async def _allow_new(
+    entrance: Entrance, request: AnyRequest, instance_id: str | None, params: msgspec.Raw
+) -> None:
+    context = entrance.context_of(request, request.route_handler)
+    await _allow_creation(entrance, context, instance_id, params)
 
 
 async def _allow_creation(
@@ -248,7 +250,7 @@ def events(entrance: Entrance, writing: Writing, new_id: Callable[[], str]) -> H
         key: IdempotencyKey = "",
         prefer: Prefer = "",
     ) -> Response[bytes]:
-        await _allow_event(entrance, _context(request), data)
+        await _allow_event(entrance, entrance.context_of(request, request.route_handler), data)
         command = event_of(data, new_id(), key)
         return await writing.send_event(workflow, instance_id, command, prefer)
 

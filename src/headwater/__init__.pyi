@@ -53,6 +53,8 @@ from .schemas.failures import (
     WorkflowNotFoundError,
     WorkflowParamsInvalidError,
 )
+from .streams.authoring.bindings import BoundInstance, BoundWorkflow, Workflows
+from .streams.authoring.runtime import Runtime
 from .streams.authoring.step_tx import StepTx
 from .streams.authoring.tasks import Task, TaskInfo, task
 from .streams.authoring.workflow_values import (
@@ -69,6 +71,8 @@ from .streams.replay.step import Step
 from .streams.replay.workflow import Workflow, workflow
 
 __all__ = (
+    "BoundInstance",
+    "BoundWorkflow",
     "Break",
     "ChildWorkflowError",
     "Client",
@@ -106,6 +110,7 @@ __all__ = (
     "Retry",
     "RollbackCheckpointError",
     "RollbackError",
+    "Runtime",
     "Schedule",
     "Step",
     "StepFailedError",
@@ -124,6 +129,7 @@ __all__ = (
     "WorkflowNotFoundError",
     "WorkflowParamsInvalidError",
     "WorkflowTest",
+    "Workflows",
     "decide_routing",
     "decide_synchronization",
     "decide_timeout",

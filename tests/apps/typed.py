@@ -16,6 +16,7 @@ from headwater import (
     StepTx,
     Task,
     WorkflowEvent,
+    Workflows,
     WorkflowTest,
     schedule,
     task,
@@ -124,6 +125,16 @@ async def use(client: Client) -> None:
     reveal_type(await orders.get("order-1").result())  # is Receipt
     reveal_type((await orders.create_batch([{"id": "a"}]))[0])  # is InstanceHandle[Receipt]
     reveal_type(await client.workflow("order").get("order-1").result())  # is Any
+
+
+async def embed(client: Client, test: WorkflowTest) -> None:
+    workflows = Workflows({"ORDER": order, "POST": post}, client)
+    instance = await workflows[order].create(params={"sku": "x"})
+    reveal_type(await instance.result())  # is Receipt
+    await workflows[order].create(params="x")  # no arg-type
+    reveal_type(workflows.POST)  # is BoundWorkflow[Any, Any]
+    Workflows({"ORDER": order}, test)
+    Workflows({"ORDER": order}, 7)  # no arg-type
 
 
 async def test_order(workflow_test: type[WorkflowTest]) -> None:

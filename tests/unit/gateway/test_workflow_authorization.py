@@ -1,9 +1,11 @@
 """Hooks and keys: who is let in, who is not, and that nothing that is broken lets anybody in."""
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
+from headwater import Runtime
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import (
     Denied,
@@ -32,7 +34,12 @@ def ask(
     async def asks() -> None:
         keeper = Gatekeeper(hooks, workflow_key="workflow-key", tick_key=tick_key)
         context = RequestContext(
-            policy=policy, workflow_name="order", instance_id="a", headers=headers, body=body
+            policy=policy,
+            workflow_name="order",
+            instance_id="a",
+            headers=headers,
+            runtime=Runtime.seeded(7),
+            body=body,
         )
         await keeper.admit(context)
         await keeper.allow(context)
@@ -170,11 +177,45 @@ def test_a_hook_that_was_stopped_lets_nobody_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(200, "fine"), (404, "hidden"), (403, ""), (403, "a b"), (401, "é")]
+    ("status", "code", "headers"),
+    [
+        (200, "fine", {}),
+        (399, "moved", {}),
+        (500, "broken", {}),
+        (403, "", {}),
+        (403, "a b", {}),
+        (401, "é", {}),
+        (429, "quota", {"a b": "x"}),
+        (429, "quota", {"retry-after": "1\r\nset-cookie: x"}),
+    ],
 )
-def test_a_denial_is_401_or_403_and_has_a_code(status: int, code: str) -> None:
+def test_a_denial_is_a_4xx_and_has_a_code_and_headers_that_can_be_sent(
+    status: int, code: str, headers: dict[str, str]
+) -> None:
     with pytest.raises(ValueError, match="expected"):
-        Denied(status, code)
+        Denied(status, code, headers=headers)
+
+
+def test_a_body_that_is_no_json_is_a_hook_that_is_broken() -> None:
+    hooks = WorkflowHooks(authorize_request=lambda _: Denied(402, body=object()))
+    assert ask(hooks, KEY) == BROKEN
+
+
+def test_hooks_are_given_time_and_chance() -> None:
+    seen = []
+
+    def look(context: RequestContext) -> None:
+        runtime = context.runtime
+        seen.append((runtime.now().isoformat(), runtime.random(), runtime.uuid()))
+
+    hooks = WorkflowHooks(authorize_request=look)
+    assert ask(hooks, KEY) is ask(hooks, KEY) is None
+    assert seen[0] == seen[1]
+    now, drawn, unique = seen[0]
+    assert now == "2026-01-01T00:00:00+00:00"
+    assert 0 <= drawn < 1
+    assert UUID(unique).version == 4
+    assert Runtime.seeded(8).uuid() != unique
 
 
 def test_no_setting_has_no_hooks() -> None:

@@ -367,6 +367,23 @@ def test_an_instance_named_batch_is_sent_commands_like_any_other(
     assert (sent.workflow, sent.instance_id) == ("order", "batch")
 
 
+def test_a_hook_may_answer_any_4xx_with_a_body_and_headers_of_its_own(
+    commands: MemoryCommands,
+) -> None:
+    def deny(context: RequestContext) -> Denied:
+        if context.workflow_name != "order":
+            return Denied(499, "NOT_HERE", "expected one of yours")
+        return Denied(429, body={"plan": "free", "left": 0}, headers={"Retry-After": "60"})
+
+    with service(commands, WorkflowHooks(authorize_request=deny)) as client:
+        answer = client.get(ORDERS)
+        assert (answer.status_code, answer.json()) == (429, {"plan": "free", "left": 0})
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["retry-after"] == "60"
+        assert answer.headers["x-request-id"]
+        assert_problem(client.get("/api/workflows/workflows"), 499, "NOT_HERE")
+
+
 @pytest.mark.parametrize("verb", ["", "/history", "/events-stream"])
 def test_an_instance_named_batch_is_read_like_any_other(client: Client, verb: str) -> None:
     answer = client.get(f"{ORDERS}/batch{verb}", headers=KEY)
