@@ -87,7 +87,8 @@ class TableRebuild:
         )
         placement = Placement(providers_of(sources_of(settings)), settings.user_prefix)
         opened = [stores.open(identity) for identity in identities]
-        self._rebuild = rebuilding.Rebuild(placement, opened, settings.park_for_s * 1_000)
+        park_for_ms = settings.park_for_s * 1_000
+        self._rebuild = rebuilding.Rebuild(placement, opened, park_for_ms, self._table)
         self._exits.callback(self._rebuild.close)
         return self
 

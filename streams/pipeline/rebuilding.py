@@ -9,7 +9,8 @@ process that is killed goes on, and what it does once more changes nothing.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from typing_extensions import override
@@ -24,7 +25,7 @@ from headwater.schemas.codec import decode, decode_row
 from headwater.schemas.epochs import CLAIM_KEY, epoch_of
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.records import WebhookAdmitted, WebhookReceived
-from headwater.schemas.tables import Row, Table, Value
+from headwater.schemas.tables import USERS, Row, Table, Value
 from headwater.schemas.topics import EVENTS, UNRESOLVED, WEBHOOKS
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import REPLAY_OF, text_header
@@ -41,6 +42,9 @@ _HOPS: Final = (EVENTS, UNRESOLVED)
 #: The rows as their owners have them, beside those that were made again.
 _LIVE: Final = Family("l")
 _PAGE: Final = 1_000
+#: Deliveries that are taken together, and bytes of them: a row is encoded once for all of these.
+_AT_ONCE: Final = 5_000
+_AT_ONCE_BYTES: Final = 16 * 1024 * 1024
 #: Waits last a day, and are looked through as seldom as that allows: it costs a scan.
 _GIVE_UP_EVERY_MS: Final = 60_000
 
@@ -104,11 +108,19 @@ class Difference(NamedTuple):
 class Rebuild:
     """The rows of all partitions, made again in stores.
 
-    Shape:  stores has one for each partition of `webhooks`.
+    Shape:  stores has one for each partition of `webhooks`. With a `table`, its rows are right, and
+            others are as they may be: deliveries that it does not depend on are not looked at.
     """
 
-    def __init__(self, placement: Placement, stores: Sequence[Store], park_for_ms: int) -> None:
-        self._placement = placement
+    def __init__(
+        self,
+        placement: Placement,
+        stores: Sequence[Store],
+        park_for_ms: int,
+        table: Table | None = None,
+    ) -> None:
+        self._placement = placement if table is None else _narrowed(placement, table)
+        self._has_users = table in (None, USERS)
         self._stores = stores
         self._states = [PartitionState(number, store) for number, store in enumerate(stores)]
         self._positions = [state.mark().positions.get(WEBHOOKS, 0) for state in self._states]
@@ -132,7 +144,8 @@ class Rebuild:
         """
         for number, end in enumerate(ends):
             start = self._positions[number]
-            async for records in read_partition(cluster, [WEBHOOKS], number, start=start, end=end):
+            reader = read_partition(cluster, [WEBHOOKS], number, start=start, end=end)
+            async for records in _gathered(reader):
                 self.take(number, records)
                 await progressed()
             self._positions[number] = max(end, start)
@@ -155,7 +168,7 @@ class Rebuild:
             if emission.records:
                 hops, emission.records = emission.records, []
                 self._hop(hops, record)
-        processing.note_users()
+        self._note_users(processing)
         claims.changed(now_ms)
         claims.expire(now_ms)
         self._positions[number] = records[-1].offset + 1
@@ -171,9 +184,11 @@ class Rebuild:
         state = self._states[record.partition]
         order = order_of(delivery)
         if order is not None:
-            processing.note_users()
+            self._note_users(processing)
             forget(state, order, delivery, record)
             return
+        if self._placement.kind_of(delivery) is None:
+            return  # It has no rows, or none that matter.
         claims = state.claims
         first = claims.first(delivery.event_id, record.offset)
         if was_wiped(state, self._placement, delivery, min(first, record.offset)):
@@ -200,8 +215,12 @@ class Rebuild:
                     processing.under(subject_of(hop.key), event, record)
 
             _guarded(processing, origin, taken)
-            processing.note_users()
+            self._note_users(processing)
             left.extend(processing.emission.records)
+
+    def _note_users(self, processing: Processing) -> None:
+        if self._has_users:
+            processing.note_users()
 
     def _processing(self, number: int, now_ms: int) -> Processing:
         state = self._states[number]
@@ -248,6 +267,45 @@ class Rebuild:
         """Closes the stores."""
         for state in self._states:
             state.close()
+
+
+def _narrowed(placement: Placement, table: Table) -> Placement:
+    """Without the types of deliveries that do not matter to a table.
+
+    It has no rows of theirs, and they say nothing of whose a delivery is. All say when a user was
+    heard of.
+    """
+    if table is USERS:
+        return placement
+    kinds = [kind for each in placement.providers.values() for kind in each.types.values()]
+    wanted = {table, *(kind.lookup.table for kind in kinds if kind.lookup is not None)}
+    return placement._replace(
+        providers={
+            name: replace(
+                provider,
+                types={
+                    type_: kind
+                    for type_, kind in provider.types.items()
+                    if not wanted.isdisjoint(kind.tables)
+                },
+            )
+            for name, provider in placement.providers.items()
+        }
+    )
+
+
+async def _gathered(reader: AsyncIterator[list[Incoming]]) -> AsyncIterator[list[Incoming]]:
+    """The batches of a reader, several as one."""
+    gathered: list[Incoming] = []
+    size = 0
+    async for records in reader:
+        gathered += records
+        size += sum(record.serialized_value_size for record in records)
+        if len(gathered) >= _AT_ONCE or size >= _AT_ONCE_BYTES:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def _guarded(

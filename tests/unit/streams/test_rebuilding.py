@@ -11,7 +11,7 @@ from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.terra.provider import TERRA
 from headwater.schemas.codec import decode, decode_row, encode, encode_row
 from headwater.schemas.records import RowRebuilt, Stamp, WebhookReceived
-from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row
+from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row, Table
 from headwater.schemas.topics import EVENTS, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, partition_of
 from headwater.streams.pipeline.rebuilding import Rebuild
@@ -50,11 +50,12 @@ def log_of(bodies: Sequence[bytes]) -> list[list[Incoming]]:
 
 def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
     """All rows that were made again: nothing is there to be compared with."""
-    found: dict[str, dict[tuple[str, ...], Row]] = {}
-    for table in TABLES:
-        rows = [each.after for each in rebuild.differences(table, [0] * PARTITIONS)]
-        found[table.name] = {row.key: row for row in rows if row is not None}
-    return found
+    return {table.name: rows_of(rebuild, table) for table in TABLES}
+
+
+def rows_of(rebuild: Rebuild, table: Table) -> dict[tuple[str, ...], Row]:
+    rows = [each.after for each in rebuild.differences(table, [0] * PARTITIONS)]
+    return {row.key: row for row in rows if row is not None}
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1_000])
@@ -77,6 +78,21 @@ def test_what_is_made_again_is_what_the_fold_says_wherever_it_was_killed(cut: in
     expected = fold(deliveries, user_prefix="user_").rows
     assert made(Rebuild(PLACEMENT, stores, DAY_MS)) == expected
     assert sum(map(len, expected.values())) > 50
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_table_that_is_made_again_alone_has_the_rows_that_it_has_among_others(
+    table: Table,
+) -> None:
+    log = log_of(mixed(12, 400))
+    everything, alone = (
+        Rebuild(PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], DAY_MS, only)
+        for only in (None, table)
+    )
+    for rebuild in (everything, alone):
+        for number, records in enumerate(log):
+            rebuild.take(number, records)
+    assert rows_of(alone, table) == rows_of(everything, table)
 
 
 def row(steps: int | None, offset: int, strain: float | None = None, later: int = 0) -> Row:
