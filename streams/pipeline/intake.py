@@ -142,7 +142,7 @@ class Intake:
         return self._states[partition].wipes.pending()
 
     def found(self, partition: int, wipe: UserForgotten) -> list[Outgoing]:
-        """The record that says that all of a wipe was found, and names its user no more.
+        """The record that says how far a wipe is; one that is done names its user no more.
 
         Shape:  none if another one was ordered meanwhile, which is looked for anew.
         """

@@ -57,7 +57,7 @@ class Stage(Protocol):
         """The wipes whose records are still to be looked for in the topics of a partition."""
 
     def found(self, partition: int, wipe: UserForgotten) -> list[Outgoing]:
-        """The records that say that all records of a wipe were found."""
+        """The records that say what of a wipe was found, or that all of it is done."""
 
     def purge(self, partition: int, wipe: UserForgotten) -> None:
         """Has the store of a partition give up the bytes of what was wiped."""

@@ -58,25 +58,42 @@ class Sweeps:
 
     async def _search(self, tenure: Tenure, wipe: UserForgotten) -> None:
         search = Search(wipe, tenure.partition)
+
+        def count() -> Sequence[Outgoing]:
+            return self._stage.found(tenure.partition, search.counted())
+
+        def say_so() -> Sequence[Outgoing]:
+            return self._stage.found(tenure.partition, search.done(self._clock()))
+
+        is_done = (
+            await self._look(tenure, search)
+            and await self._append(tenure, count)
+            and await self._remove(tenure, search)
+            and await self._append(tenure, say_so)
+        )
+        if is_done:
+            self._stage.purge(tenure.partition, wipe)
+            log.info("partition %d has wiped %s", tenure.partition, wipe.digests[0])
+
+    async def _look(self, tenure: Tenure, search: Search) -> bool:
+        """Looks through all topics; False if that has to be begun again."""
         for topic in LOOKED_THROUGH:
             try:
                 async for records in read_partition(self._cluster, [topic], tenure.partition):
                     if tenure.over:
-                        return
+                        return False
                     search.look(topic, records)
             except BrokerUnavailable as error:
                 log.warning("a wipe is tried again: %s", error)
-                return
+                return False
+        return True
+
+    async def _remove(self, tenure: Tenure, search: Search) -> bool:
+        """Appends the tombstones of what was found; False if the partition is lost by then."""
         for topic in reversed(LOOKED_THROUGH):
             found = search.removals(topic, tenure.headers)
             for at in range(0, len(found), _TOGETHER):
                 some = found[at : at + _TOGETHER]
                 if not await self._append(tenure, lambda some=some: some):  # type: ignore[misc]
-                    return
-
-        def say_so() -> Sequence[Outgoing]:
-            return self._stage.found(tenure.partition, search.done(self._clock()))
-
-        if await self._append(tenure, say_so):
-            self._stage.purge(tenure.partition, wipe)
-            log.info("partition %d has wiped %s", tenure.partition, wipe.digests[0])
+                    return False
+        return True

@@ -8,7 +8,7 @@ this is not done; after a crash it begins again (ADR 0029).
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -66,14 +66,15 @@ def forget(
         return [forgets_instances]  # It was read again, and is done.
     forgotten = state.rows.forget(order.user_id, order.fence)
     names = [order.user_id, *forgotten.subjects]
-    counts = dict(forgotten.counts)
-    if before is not None and before.wipe_id == order.wipe_id:
-        # It was begun before a crash: the rows are gone, and who their subjects were is known.
+    counts: dict[str, int] = {}
+    if before is not None and before.names:
+        # It was begun before a crash, or an earlier one was, which this one completes: rows are
+        # gone, and who their subjects were is known.
         names += before.names
-        counts = dict(zip(before.found, before.counts, strict=True)) | counts
+        counts = dict(zip(before.found, before.counts, strict=True))
     names = list(dict.fromkeys(names))
     ended = state.waits.forget(names, order.fence)
-    counts[_WAITING] = max(counts.get(_WAITING, 0), len(ended))
+    counts = _at_least(counts, {**forgotten.counts, _WAITING: len(ended)})
     wipe = UserForgotten(
         wipe_id=order.wipe_id,
         digests=_digests(names, before),
@@ -113,6 +114,11 @@ def subject_of(key: bytes | None) -> str:
     return subject
 
 
+def _at_least(known: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
+    """What was found by somebody who was cut off, or by now: who begins again finds the rest."""
+    return {name: max(known.get(name, 0), found.get(name, 0)) for name in {**known, **found}}
+
+
 def _digests(names: Iterable[str], before: UserForgotten | None) -> list[str]:
     known = [] if before is None else before.digests
     return list(dict.fromkeys([*map(digest, names), *known]))
@@ -131,7 +137,6 @@ class Search:
         self._others: set[str] = set()
         #: Keys by topic whose last record is the user's; whether they are counted.
         self._keys: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
-        self._counts = dict(zip(wipe.found, wipe.counts, strict=True))
         self._wanted = {
             OUTCOMES: self._is_outcome,
             WEBHOOKS: self._is_delivery,
@@ -158,22 +163,18 @@ class Search:
 
     def removals(self, topic: str, headers: Headers) -> list[Outgoing]:
         """The tombstones of what was found in a topic."""
-        keys = self._keys.pop(topic, {})
-        name = _COUNTED.get(topic)
-        if name is not None:
-            self._counts[name] = self._counts.get(name, 0) + sum(keys.values())
         fenced = headers if topic == OUTCOMES else None
-        return [Outgoing(topic, self._partition, key, None, fenced) for key in keys]
+        return [Outgoing(topic, self._partition, key, None, fenced) for key in self._keys[topic]]
+
+    def counted(self) -> UserForgotten:
+        """The wipe with what was found: durable before any of it goes, so that it is told."""
+        counts = {name: sum(self._keys[topic].values()) for topic, name in _COUNTED.items()}
+        counts = _at_least(dict(zip(self.wipe.found, self.wipe.counts, strict=True)), counts)
+        return msgspec.structs.replace(self.wipe, found=list(counts), counts=list(counts.values()))
 
     def done(self, now_ms: int) -> UserForgotten:
         """The wipe when nothing is left to be looked for: it names nobody."""
-        return msgspec.structs.replace(
-            self.wipe,
-            names=[],
-            found=list(self._counts),
-            counts=list(self._counts.values()),
-            done_at_ms=now_ms,
-        )
+        return msgspec.structs.replace(self.counted(), names=[], done_at_ms=now_ms)
 
     def _is_order(self, record: Incoming) -> bool:
         order = order_of(decode(record.value, WebhookReceived))

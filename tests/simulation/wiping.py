@@ -24,9 +24,11 @@ from tests.simulation.pipeline import PARK_FOR_MS, PARTITIONS, PLACEMENT, World
 
 #: They have ids and digests alone, and stay.
 _STAY = {ADMISSIONS, TRACES}
-#: Whether a topic is looked through, or what was found there is removed.
-MOVES = [(True, topic) for topic in LOOKED_THROUGH] + [
-    (False, topic) for topic in reversed(LOOKED_THROUGH)
+#: A topic is looked through; what was found is counted, and then removed.
+MOVES = [
+    *(("look", topic) for topic in LOOKED_THROUGH),
+    ("count", ""),
+    *(("remove", topic) for topic in reversed(LOOKED_THROUGH)),
 ]
 
 
@@ -45,7 +47,7 @@ class WipingWorld(World):
         #: Whether owners look for records; a world in which they do not must be found out.
         self._searches = searches
         #: Under way, with the tenure that each belongs to.
-        self._searching: dict[int, tuple[object, Search, Iterator[tuple[bool, str]]]] = {}
+        self._searching: dict[int, tuple[object, Search, Iterator[tuple[str, str]]]] = {}
 
     def order(self, user: str, wipe_id: str) -> tuple[int, ...]:
         """Orders a wipe; returns its fence."""
@@ -106,11 +108,13 @@ class WipingWorld(World):
             begun = tenure, Search(wanted[0], partition), iter(MOVES)
             self._searching[partition] = begun
         _, search, moves = begun
-        looks, topic = next(moves, (False, ""))
+        move, topic = next(moves, ("end", ""))
         found: list[Outgoing] = []
-        if looks:
+        if move == "look":
             search.look(topic, self.log.read(topic, partition, 0, self.log.end(topic, partition)))
-        elif topic:
+        elif move == "count":
+            found = self.worker.stage.found(partition, search.counted())
+        elif move == "remove":
             found = search.removals(topic, tenure.headers)
             self.trace.append(f"wiped {len(found)} of {topic}/{partition}")
         else:

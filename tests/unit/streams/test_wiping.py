@@ -27,6 +27,7 @@ from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.wiping import Search
 from tests.unit.streams.test_intake import (
     AUTH_OF_1,
+    DAILY,
     NOW,
     intake_of,
     on,
@@ -179,6 +180,56 @@ def test_an_order_that_is_read_again_after_a_crash_goes_on_and_after_its_end_doe
     (said,) = restart.found(0, done)
     assert (restart.wanted(0), decode(said.value, UserForgotten).names) == ([], [])
     assert [record.topic for record in step(restart, ordered(3))] == [EFFECTS]
+
+
+def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_found():
+    intake = at_work()
+    letters = step(intake, raw(received(event_id="bad", body=b"7", reference="user_1"), 3))
+    wipe = forgotten(step(intake, ordered(4)))
+    deliveries = [raw(received(event_id=f"e{at}", reference="user_1"), at) for at in range(4)]
+    said = [read_back(record) for record in on(letters, OUTCOMES)]
+    first = Search(wipe, 0)
+    first.look(OUTCOMES, said)
+    first.look(WEBHOOKS, deliveries)
+    first.look(DEAD_LETTERS, [read_back(record) for record in on(letters, DEAD_LETTERS)])
+    (counted,) = intake.found(0, first.counted())
+    assert first.removals(DEAD_LETTERS, [])
+    assert first.removals(WEBHOOKS, [])
+    assert intake.wanted(0), "it is not done"
+    restart = intake_of()
+    restored(restart, read_back(counted))
+    (left,) = restart.wanted(0)
+    second = Search(left, 0)
+    second.look(OUTCOMES, said)
+    second.look(WEBHOOKS, [dataclasses.replace(deliveries[0], value=None), *deliveries[1:]])
+    done = second.done(NOW)
+    found = dict(zip(done.found, done.counts, strict=True))
+    assert (found["raw_events"], found["traces"], found["dead_letters"]) == (4, 1, 1)
+
+
+def test_an_order_that_is_read_again_amid_its_tombstones_tells_all_rows():
+    intake = at_work()
+    step(
+        intake,
+        raw(
+            received(event_id="next", reference="user_1", body=DAILY.replace(b"07-01", b"07-02")), 3
+        ),
+    )
+    first = step(intake, ordered(4))
+    days = on(first, DAILY_SUMMARY)
+    assert len(days) == 2
+    restart = at_work()
+    restored(restart, read_back(on(first, WIPES)[0]))
+    again = forgotten(step(restart, ordered(4)))
+    assert dict(zip(again.found, again.counts, strict=True))["daily_summary"] == 2
+
+
+def test_a_wipe_completes_the_one_before_it_that_was_not_done():
+    intake = at_work()
+    first = forgotten(step(intake, ordered(3)))
+    second = forgotten(step(intake, ordered(4, wipe_id="w2")))
+    assert (second.wipe_id, second.names) == ("w2", first.names), "it looks for all of them"
+    assert (second.found, second.counts) == (first.found, first.counts)
 
 
 def test_the_search_finds_what_is_theirs_in_every_topic_and_nothing_of_others():
