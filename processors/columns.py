@@ -47,10 +47,9 @@ def misfit(update: RowUpdate) -> str | None:
     if len(update.key) != len(table.key) or not all(map(_is_text, update.key)):
         return f"expected texts for {', '.join(table.key_names)}, found {update.key!a}"
     for name, value in update.values.items():
-        at = table.index.get(name)
-        if at is None:
+        kind = table.types.get(name)
+        if kind is None:
             return f"expected columns of {table.name}, found one named {name}"
-        kind = table.columns[at].type
         # Most values are floats, and always fit: a call for each would cost more than all else.
         if value is None or type(value) is kind is float or _fits(value, kind):
             continue

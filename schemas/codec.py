@@ -8,7 +8,7 @@ Writers and readers are made from the schemas (`writers`, `readers`).
 
 import contextlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
@@ -31,7 +31,6 @@ R = TypeVar("R", bound=Record)
 _MAGIC: Final = b"\x00"
 _PREFIX_BYTES: Final = 5
 _UNSET: Final = bytes([UNSET])
-_NO_STAMP: Final = id(None)
 #: What a made writer or reader may raise.
 _MISFITS: Final = (TypeError, ValueError, LookupError, AttributeError, OverflowError, struct.error)
 _KINDS: Final = RECORD_TYPES | {table.schema: table.kind for table in ALL_TABLES}
@@ -147,19 +146,35 @@ def encode_row(table: Table, row: Row) -> bytes:
 
     Errors: ValueError for what its schema cannot hold; NotYetReadable as `encode`.
     """
-    # By identity: the columns that a delivery set share its stamp, and hashing one is slow.
-    identities = tuple(map(id, row.stamps))
-    stamps = dict(zip(identities, row.stamps, strict=True))
-    stamps.pop(_NO_STAMP, None)
-    places = dict(zip(stamps, range(UNSET), strict=False))
-    places[_NO_STAMP] = UNSET
-    fields: tuple[Any, ...] = ()
+    stamps, stamp_of = _stamps_apart(row.stamps)
+    fields = (*row.key, *row.values, stamps, stamp_of)
     try:
-        stamp_of = bytes(map(places.__getitem__, identities))
-        fields = (*row.key, *row.values, [*stamps.values()], stamp_of)
         return _written.writers[table.kind](*fields)
     except _MISFITS as why:
         raise _misfit(table.kind, fields, why) from why
+
+
+def _stamps_apart(by_column: Sequence[Stamp | None]) -> tuple[list[Stamp], bytes]:
+    """The distinct stamps of a row, and for each column which of them it has.
+
+    Errors: ValueError for more than a byte can tell apart.
+    """
+    stamps: list[Stamp] = []
+    stamp_of = bytearray()
+    # By identity: the columns that a delivery set share its stamp, and hashing one is slow. They
+    # often stand side by side, too.
+    places: dict[int, int] = {}
+    last, place = None, UNSET
+    for stamp in by_column:
+        if stamp is not last:
+            last = stamp
+            place = UNSET if stamp is None else places.setdefault(id(stamp), len(places))
+            if place == len(stamps) and stamp is not None:
+                stamps.append(stamp)
+        stamp_of.append(place)
+    if len(stamps) > UNSET:
+        raise ValueError(f"expected at most {UNSET} stamps in a row, found {len(stamps)}")
+    return stamps, bytes(stamp_of)
 
 
 def decode_row(table: Table, data: bytes | None) -> Row:

@@ -342,7 +342,9 @@ class Table:
     hourly: frozenset[str]
     #: Whether a row is one value: all of it is from one delivery, nulls too.
     whole: bool
+    #: Of a column, by name, its place among the columns, and what it holds.
     index: dict[str, int]
+    types: dict[str, type]
     key_names: tuple[str, ...]
     column_names: tuple[str, ...]
     #: All that a record of the table holds, in order.
@@ -392,6 +394,7 @@ def table_of(  # noqa: PLR0913 (all that a struct cannot say)
         hourly=frozenset(hourly),
         whole=whole,
         index={column.name: position for position, column in enumerate(values)},
+        types={column.name: column.type for column in values},
         key_names=tuple(column.name for column in key),
         column_names=tuple(column.name for column in values),
         field_names=(*kind.__struct_fields__, *Stamps.__struct_fields__),

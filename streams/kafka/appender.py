@@ -197,8 +197,11 @@ class Appender:
     def _watched(self, sent: Sequence[Sent]) -> Iterator[None]:
         """Says which partitions do not acknowledge, and fails their batches in the end."""
         loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
 
         def slow() -> None:
+            nonlocal timer
+            timer = loop.call_later(self._give_up_s - self._slow_s, give_up)
             log.warning(
                 "%s not acknowledged for %.0f s; usual cause: no leader, or too few copies in sync",
                 _waited_for(sent),
@@ -211,12 +214,11 @@ class Appender:
                 if not batch.acknowledged.done():
                     batch.acknowledged.set_exception(error)
 
-        timers = loop.call_later(self._slow_s, slow), loop.call_later(self._give_up_s, give_up)
+        timer = loop.call_later(self._slow_s, slow)
         try:
             yield
         finally:
-            for timer in timers:
-                timer.cancel()
+            timer.cancel()
 
     def _unavailable(self, count: int, error: Exception) -> BrokerUnavailable:
         return BrokerUnavailable(

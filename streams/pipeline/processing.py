@@ -96,6 +96,7 @@ class Processing:
 
         Shape:  first is its first offset: what a replay says comes from the same delivery.
         """
+        headers = dict(record.headers)
         event = self._event = WebhookAdmitted(
             event_id=delivery.event_id,
             request_id=delivery.request_id,
@@ -111,8 +112,8 @@ class Processing:
             partition=record.partition,
             offset=first,
             admitted_at_ms=self.emission.now_ms,
-            replay=(text_header(record, REPLAY_OF) or "") if record.headers else "",
-            effects=not record.headers or text_header(record, NO_EFFECTS) is None,
+            replay=headers.get(REPLAY_OF, b"").decode(errors="replace"),
+            effects=NO_EFFECTS not in headers,
         )
         kind = self._provider_of(event).types.get(event.type)
         if kind is None:
@@ -207,8 +208,10 @@ class Processing:
         self.emission.normalized(event, record, result)
         if isinstance(result, Failed) or not event.effects:
             return
-        only = text_header(record, RULE) if record.headers else None
         wanted = result.effects if isinstance(result, Normalized) else ()
+        if not wanted and not self._rules:
+            return
+        only = text_header(record, RULE)
         found = [checked(effect) for effect in wanted if only in (None, effect.name)]
         if self._rules:
             found += decide(self._rules, event, only=only)

@@ -129,9 +129,9 @@ def first_outside(
     Shape:  readings are in the order of the limits, one each.
     """
     for limit, value in zip(limits, readings, strict=True):
-        found = outside(limit, value, f"data[{number}].{limit.path}")
-        if found is not None:
-            return found
+        # As in `outside`, which to call for each would cost more than to look.
+        if value is not None and not limit.low <= value <= limit.high:
+            return outside(limit, value, f"data[{number}].{limit.path}")
     return None
 
 
