@@ -23,6 +23,7 @@ from headwater.processors.graph.ends import end_children
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.processors.graph.host_messages import CallTasks, DropTasks, TaskCall
 from headwater.processors.graph.jobs import decide_job
+from headwater.processors.graph.places import place_of
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import decide as runs
@@ -219,6 +220,12 @@ class GraphEngine:
         """Ends a run, its tokens, and their children."""
         draft = self._draft(run, run.updated_at_ms)
         return ended(draft, RunErrored(failure), "the run has failed", with_children=with_children)
+
+    place_of = staticmethod(place_of)
+    to_decide_less = (
+        "pass on less at once: map what is needed instead of whole outputs, fewer branches of a "
+        "foreach, smaller items"
+    )
 
     # -- applying
 

@@ -1,6 +1,6 @@
 """The engine of workflows written as code, which is replayed against its history."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -62,6 +62,14 @@ class ReplayEngine:
     def give_up(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
         """Ends a run, and with it its children."""
         return ending(run, RunErrored(failure), with_children=with_children)
+
+    @staticmethod
+    def place_of(run: CodeRun, decided: Sequence[RunEvent], event: RunEvent) -> str:
+        """The step, sleep or wait that an event is of."""
+        del run, decided
+        return str(getattr(event, "key", ""))
+
+    to_decide_less = "do less at once: fewer entries side by side, fewer events that lie waiting"
 
     # -- applying
 

@@ -7,7 +7,7 @@ An engine is pure: no clock, no randomness, no I/O. It decides events; whoever a
 them, one by one and in order, before it asks again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from headwater.processors.runs.decisions import Decision
@@ -54,6 +54,13 @@ class Engine(Protocol[R]):
 
         Shape:  without its children, if to end them is too large for a record.
         """
+
+    def place_of(self, run: R, decided: Sequence[RunEvent], event: RunEvent) -> str:
+        """Where in its run an event of a decision belongs, for its author; empty for all of it."""
+
+    @property
+    def to_decide_less(self) -> str:
+        """What an author can do if too much is decided at once."""
 
     # -- applying
 

@@ -114,7 +114,7 @@ def fitting(engine: Engine[Any], run: Any, decision: Decision) -> Decision:  # n
     size = bytes_max(decision, _exactly)
     if size <= DECISION_BYTES_MAX:
         return decision
-    fault = _fault(decision, size)
+    fault = _fault(engine, run, decision, size)
     if run is None or run.ended or isinstance(decision[0], RunStarted):
         return Rejection(RECORD_TOO_LARGE, fault)
     failure = Failure(RECORD_TOO_LARGE, fault)
@@ -125,12 +125,13 @@ def fitting(engine: Engine[Any], run: Any, decision: Decision) -> Decision:  # n
     return engine.give_up(run, failure, with_children=False)
 
 
-def _fault(events: list[RunEvent], size: int) -> str:
-    sizes = [(bytes_max((event,), _exactly), type(event).__name__) for event in events]
-    largest, name = max(sizes)
+def _fault(engine: Engine[Any], run: Any, events: list[RunEvent], size: int) -> str:  # noqa: ANN401
+    largest = max(events, key=lambda event: bytes_max((event,), _exactly))
+    place = "" if run is None else engine.place_of(run, events, largest)
+    of = f" of {place}" if place else ""
     return (
         f"expected what is decided at once to have at most {DECISION_BYTES_MAX} bytes, "
-        f"found {size} in {len(events)} events, the largest {name} with {largest}; store large "
-        "data elsewhere and keep a reference to it, or do less at once: fewer entries side by "
-        "side, fewer events that lie waiting"
+        f"found {size} in {len(events)} events, the largest {type(largest).__name__}{of} with "
+        f"{bytes_max((largest,), _exactly)}; store large data elsewhere and keep a reference to "
+        f"it, or {engine.to_decide_less}"
     )

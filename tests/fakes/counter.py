@@ -6,7 +6,7 @@ does not end it. It shows what an engine is at the least.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -126,6 +126,13 @@ class CounterEngine:
     @staticmethod
     def give_up(run: Counter, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
         return ended_by(run, RunErrored(failure))
+
+    @staticmethod
+    def place_of(run: Counter, decided: Sequence[RunEvent], event: RunEvent) -> str:
+        del run, decided, event
+        return ""
+
+    to_decide_less = "count in smaller numbers"
 
     # -- applying
 

@@ -545,20 +545,43 @@ def test_a_retry_of_a_quorum_that_cannot_be_reached_ends_again_and_waits_for_nob
     play(definition, scenario, {"items": [1, 2]})
 
 
-def test_branches_meet_whose_outputs_are_together_larger_than_a_record_may_be():
+@task("large")
+async def large(given: dict[str, Any]) -> dict[str, Any]:
+    return {"n": "x" * 80_000}
+
+
+def many_large() -> dict[str, Any]:
     definition = fan()
     definition["nodes"][1]["task"] = "large"
-    definition["nodes"][2]["outputMapping"] = {"output.first": "state.all[0].size()"}
     definition["outputMapping"] = {"count": "state.all.size()", "first": "output.first"}
-    branches, size = 160, 80_000
+    return definition
 
-    @task("large")
-    async def large(given: dict[str, Any]) -> dict[str, Any]:
-        return {"n": "x" * size}
+
+MANY = {"items": list(range(160))}
+
+
+def test_branches_meet_whose_outputs_are_together_larger_than_a_record_may_be():
+    definition = many_large()
+    definition["nodes"][2]["outputMapping"] = {"output.first": "state.all[0].size()"}
 
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        assert await outcome(instance) == ("complete", {"count": branches, "first": size}, None)
-        assert max(map(len, test._history)) < DECISION_BYTES_MAX < branches * size
+        assert await outcome(instance) == ("complete", {"count": 160, "first": 80_000}, None)
+        assert max(map(len, test._history)) < DECISION_BYTES_MAX < 160 * 80_000
 
-    play(definition, scenario, {"items": list(range(branches))}, tasks=[large])
+    play(definition, scenario, MANY, tasks=[large])
+
+
+def test_a_value_that_no_record_holds_fails_the_run_and_says_where_it_was_to_go():
+    definition = many_large()
+    definition["nodes"][2]["outputMapping"] = {"output.first": "state.all"}
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        status, _, error = await outcome(instance)
+        assert (status, error and error[0]) == ("errored", "RECORD_TOO_LARGE")
+        assert error is not None
+        assert "the largest ContextChanged of output.first with 12800" in error[1]
+        assert "map what is needed instead of whole outputs" in error[1]
+
+    play(definition, scenario, MANY, tasks=[large])
