@@ -17,6 +17,13 @@ class WorkflowSettings(BaseSettings):
         description="How many entries a run may have; sleeps and forgotten iterations do not count."
         " Every one is kept in memory, and read again at a replay.",
     )
+    cleanup_s: int = Field(
+        default=30,
+        ge=0,
+        le=86_400,
+        description="How many seconds the code of a run that is cancelled may clean up, before it "
+        "is cut off, rolled back and terminated.",
+    )
     retention: str = Field(
         default="",
         description="How long instances are kept once they have ended, such as order=90 days, 30 "

@@ -28,6 +28,7 @@ UNSERIALISABLE: Final = "UnserialisableError"
 
 # --- what a command is refused with --------------------------------------------------------------
 
+ALREADY_CANCELLED: Final = "ALREADY_CANCELLED"
 ALREADY_PAUSED: Final = "ALREADY_PAUSED"
 EVENT_ALREADY_RECEIVED: Final = "EVENT_ALREADY_RECEIVED"
 GRAPH_CHANGED: Final = "GRAPH_CHANGED"
@@ -288,6 +289,7 @@ REFUSALS: Final = {
         Refusal(JOB_END_REPEATED, 409, "The attempt has ended so before", settled=True),
         Refusal(STALE, 409, "What this is about is over"),
         Refusal(RECORD_TOO_LARGE, 409, "No record can hold what would follow"),
+        Refusal(ALREADY_CANCELLED, 409, "The instance is being cancelled already", settled=True),
         Refusal(ALREADY_PAUSED, 409, "The instance is paused already", settled=True),
         Refusal(NOT_PAUSED, 409, "The instance is not paused", settled=True),
         Refusal(EVENT_ALREADY_RECEIVED, 409, "The event was received before", settled=True),

@@ -30,7 +30,7 @@ from headwater.schemas.failures import InstanceFailedError, InstanceTerminalErro
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.batches import batch_of
 from headwater.streams.authoring.looking import LookedInto, Question
-from headwater.streams.authoring.steering import Steered, Verb
+from headwater.streams.authoring.steering import CANCEL, TERMINATE, Steered, Verb
 from headwater.streams.authoring.values import encode, encode_params
 from headwater.streams.authoring.workflow_values import P_contra, R_co
 
@@ -72,14 +72,10 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
     @override
     async def steer(self, verb: Verb) -> InstanceStatus:
         """Does one of the verbs, and gives how the instance stands then."""
-        return await self._manage(verb.name, Repeat.SAFE if verb.repeatable else Repeat.UNSAFE)
-
-    @override
-    async def terminate(self) -> InstanceStatus:
         try:
-            return await super().terminate()
+            return await self._manage(verb.name, Repeat.SAFE if verb.repeatable else Repeat.UNSAFE)
         except InstanceTerminalError as error:
-            if not error.repeated:
+            if verb not in (TERMINATE, CANCEL) or not error.repeated:
                 raise
             # An attempt whose answer was lost may have ended it: then all is as asked for.
             found = await self.status()
@@ -348,7 +344,7 @@ class WorkflowHandle(Generic[P_contra, R_co]):
         labels: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> AsyncGenerator[BulkPage]:
-        """Retries, pauses, resumes or terminates all instances with a status, or labels.
+        """Retries, pauses, resumes, cancels or terminates all instances with a status, or labels.
 
         Shape:  page by page as it is done, the newest first; an instance that refuses has a
                 `.code`. With a dry run nothing is done.

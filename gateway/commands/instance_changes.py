@@ -18,7 +18,7 @@ from headwater.gateway.commands.workflow_service import (
     workflow_option,
 )
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.authoring.steering import PAUSE, RESUME, VERBS, Verb
+from headwater.streams.authoring.steering import CANCEL, PAUSE, RESUME, VERBS, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,6 +103,8 @@ def _stands(verb: Verb, found: "InstanceStatus") -> str:
         return f"is {found.status}: nothing to resume; {again}"
     stopped = verb is PAUSE and found.status is RunStatus.PAUSED
     ends = "; a step that is under way still ends" if stopped else ""
+    if verb is CANCEL and not found.ended:
+        ends = "; its code may clean up"
     return f"is {found.status}{ends}"
 
 

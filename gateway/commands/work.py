@@ -110,7 +110,7 @@ async def _work(
             cluster=cluster,
             apps=settings.apps,
             engines={
-                ReplayEngine.kind: ReplayEngine(settings.max_steps),
+                ReplayEngine.kind: ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000),
                 GraphEngine.kind: graphs,
             },
             clock=clock,

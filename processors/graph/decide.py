@@ -21,7 +21,7 @@ from headwater.processors.graph.leases import lease_over
 from headwater.processors.graph.state import GraphRun, LiveToken
 from headwater.processors.graph.synchronization import decide_timeout
 from headwater.processors.graph.tokens import TokenStatus
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.decisions import STALE, Decision
 from headwater.processors.runs.durations import milliseconds
 from headwater.processors.runs.requests import (
     Request,
@@ -49,7 +49,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 
-STALE: Final = Rejection(failures.STALE, "what this is about is over")
 _FLYING: Final = frozenset({TokenStatus.DISPATCHED, TokenStatus.EXECUTING})
 _ONCE: Final = RetryPolicy(0, 0, "constant")
 

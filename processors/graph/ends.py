@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.state import GraphRun
-from headwater.processors.runs.ends import ended_by
+from headwater.processors.runs.ends import end_of_child, ended_by
 from headwater.schemas.history import (
     Failure,
     Parent,
@@ -13,7 +13,6 @@ from headwater.schemas.history import (
     RunCompleted,
     RunErrored,
     RunTerminated,
-    TerminateRun,
     TokensCancelled,
 )
 
@@ -51,14 +50,18 @@ def end(
     run = draft.run
     gone = set(settled)
     tokens = tuple(number for number in run.tokens if number not in gone)
-    posts = end_children(run, run.tokens, "its parent has ended") if with_children else []
+    cancelled = isinstance(ended, RunTerminated) and ended.cancelled
+    children = run.tokens if with_children else ()
+    posts = end_children(run, children, "its parent has ended", cancelled=cancelled)
     if tokens:
         kept = isinstance(ended, RunErrored)
         draft.emit(TokensCancelled(tokens, reason, kept))
     draft.emit(*ended_by(run, ended, posts))
 
 
-def end_children(run: GraphRun, numbers: Iterable[int], reason: str) -> list[Post]:
+def end_children(
+    run: GraphRun, numbers: Iterable[int], reason: str, *, cancelled: bool = False
+) -> list[Post]:
     """Posts that end the children of those of these tokens that wait for one."""
     found = ((number, run.tokens[number].child) for number in numbers)
     return [
@@ -66,8 +69,10 @@ def end_children(run: GraphRun, numbers: Iterable[int], reason: str) -> list[Pos
             0,
             child.workflow,
             child.instance_id,
-            TerminateRun(
-                reason, Parent(run.workflow, run.instance_id, run.run_number, str(number))
+            end_of_child(
+                reason,
+                Parent(run.workflow, run.instance_id, run.run_number, str(number)),
+                cancelled=cancelled,
             ),
         )
         for number, child in found

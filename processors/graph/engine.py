@@ -9,7 +9,6 @@ import msgspec
 from headwater.processors.graph import appliers
 from headwater.processors.graph.decide import (
     DECIDERS,
-    STALE,
     child_finished,
     ended,
     policy_of,
@@ -27,7 +26,7 @@ from headwater.processors.graph.places import place_of
 from headwater.processors.graph.state import KIND, GraphRun, LiveToken
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.decisions import STALE, Decision, Rejection
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import bounded
 from headwater.processors.runs.outbox import queue
@@ -37,6 +36,7 @@ from headwater.schemas.failures import INSTANCE_NOT_ERRORED, INVALID_PARAMS, STE
 from headwater.schemas.history import (
     ActivateJob,
     Artifact,
+    CancelRun,
     CompleteJob,
     ExtendJob,
     FailJob,
@@ -164,12 +164,15 @@ class GraphEngine:
                 if isinstance(decided, Rejection):
                     return decided
                 return resumed(self._draft(run, now_ms), RunResumed())
-            case TerminateRun():
-                refused = runs.terminate(run, command)
+            case TerminateRun() | CancelRun():
+                refused = runs.may_end(run, command)
                 if refused:
                     return refused
-                what = RunTerminated(command.reason)
-                return ended(self._draft(run, now_ms), what, "the run was ended")
+                # There is no code to be told: its tasks end as they do at any end.
+                cancelled = isinstance(command, CancelRun)
+                what = RunTerminated(command.reason, cancelled)
+                how = "the run was cancelled" if cancelled else "the run was ended"
+                return ended(self._draft(run, now_ms), what, how)
             case RestartRun():
                 who = (run.workflow, run.instance_id)
                 return self._begun(run, runs.restart(run, command, seed), who, now_ms)

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.replay.state import UNRESOLVED, CodeRun, Entry
+from headwater.processors.replay.state import UNRESOLVED, Cancelling, CodeRun, Entry
 from headwater.processors.replay.transitions import TRANSITIONS
 from headwater.processors.replay.trimming import trim
 from headwater.processors.runs import appliers as runs
 from headwater.processors.runs.limits import SYSTEM
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
+    CancelRequested,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
@@ -272,7 +273,14 @@ def _loop_advanced(run: CodeRun, event: LoopAdvanced, at_ms: int) -> None:
             run.open.pop(key, None)
 
 
+def _cancel_requested(run: CodeRun, event: CancelRequested, _: int) -> None:
+    runs.move(run, event)
+    run.cancelling = Cancelling(run.sequence, event.reason, event.until_ms)
+    _seen(run)
+
+
 def _rollback_started(run: CodeRun, event: RollbackStarted, _: int) -> None:
+    runs.move(run, event)
     run.rollback = event.failure
 
 
@@ -316,6 +324,7 @@ _APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {
     EntryErrored: _entry_errored,
     EntriesCancelled: _entries_cancelled,
     LoopAdvanced: _loop_advanced,
+    CancelRequested: _cancel_requested,
     RollbackStarted: _rollback_started,
     EntryRolledBack: _entry_rolled_back,
     RollbackFailed: _rollback_failed,

@@ -83,12 +83,16 @@ class Cancel(Request, frozen=True):
 
 
 class Advance(Request, frozen=True):
-    """A loop has come to an iteration, or only forgets those before `trim_before`."""
+    """A loop has come to an iteration, or only forgets those before `trim_before`.
+
+    Shape:  told once the code knows that the run is cancelled.
+    """
 
     key: str
     iteration: int
     state: Json
     trim_before: int = 0
+    told: bool = False
 
 
 class Log(Request, frozen=True):

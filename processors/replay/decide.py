@@ -8,6 +8,7 @@ branch that was cancelled) is rejected as STALE and changes nothing.
 from collections.abc import Callable
 from typing import Any, Final
 
+from headwater.processors.replay.cancelling import cancel, cut_off
 from headwater.processors.replay.commands import (
     Advance,
     BeginRollback,
@@ -23,14 +24,27 @@ from headwater.processors.replay.commands import (
     RolledBack,
     Suspend,
 )
-from headwater.processors.replay.ends import end_children, ending, started_again
+from headwater.processors.replay.ends import end_children, ending, failed, started_again
 from headwater.processors.replay.entry_keys import keys_at_or_beneath
 from headwater.processors.replay.retrying import retry
+from headwater.processors.replay.rolling_back import (
+    begin_rollback,
+    rollback_raised,
+    rolled_back,
+)
 from headwater.processors.replay.state import CodeRun
-from headwater.processors.replay.waits import caught_up, due, met, settle, slept, too_long
+from headwater.processors.replay.waits import (
+    caught_up,
+    due,
+    is_out_of_time,
+    met,
+    settle,
+    slept,
+    too_long,
+)
 from headwater.processors.runs import decide as runs
-from headwater.processors.runs.decisions import Decision, Rejection
-from headwater.processors.runs.limits import ENTRIES_MAX, SYSTEM, too_many_entries
+from headwater.processors.runs.decisions import STALE, Decision, Rejection
+from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, SYSTEM, too_many_entries
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import (
     HostGone,
@@ -46,13 +60,13 @@ from headwater.processors.runs.retries import retry_at_ms
 from headwater.schemas import failures
 from headwater.schemas.history import (
     ActivateJob,
+    CancelRun,
     Child,
     CompleteJob,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
     EntryOpened,
-    EntryRolledBack,
     EventReceived,
     ExtendJob,
     FailJob,
@@ -69,11 +83,8 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RetryRun,
-    RollbackFailed,
-    RollbackStarted,
     RunCommand,
     RunCompleted,
-    RunErrored,
     RunEvent,
     RunSuspended,
     RunTerminated,
@@ -89,17 +100,13 @@ from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 #: Tries of a run whose own code, not a step, takes its host with it, before the run is given up.
 HOSTS_LOST_MAX: Final = 3
 _HOST_LOST_DELAY_MS: Final = 1_000
-#: Retries of a rollback handler, and the delay before the first; it doubles.
-ROLLBACK_RETRIES: Final = 5
-_ROLLBACK_DELAY_MS: Final = 10_000
-
 #: The kind of runs that are decided here.
 KIND: Final = "replay"
 
-STALE: Final = Rejection(failures.STALE, "what this is about is over")
+_UNWANTED: Final = "its parent no longer waits for it"
 
 
-def decide_command(
+def decide_command(  # noqa: PLR0913, what is known of it
     run: CodeRun | None,
     instance_id: str,
     command: RunCommand,
@@ -107,13 +114,17 @@ def decide_command(
     sent_at_ms: int,
     now_ms: int,
     seed: str,
+    cleanup_ms: int = CLEANUP_MS,
 ) -> Decision:
     """Decides a command from outside; `seed` is used if a run begins."""
     if isinstance(command, StartRun):
         started = runs.start(run, instance_id, command, seed, KIND)
         return started_again(run, started)
     if run is not None:
-        return _decide_of(run, command, sent_at_ms, min(sent_at_ms, now_ms), seed)
+        reached_ms = min(sent_at_ms, now_ms)
+        if isinstance(command, CancelRun):
+            return cancel(run, command, reached_ms, now_ms + cleanup_ms)
+        return _decide_of(run, command, sent_at_ms, reached_ms, seed)
     if isinstance(command, SendEvent) and command.start is not None:
         return runs.signal(instance_id, command, command.start, sent_at_ms, seed, KIND)
     return runs.not_found(instance_id)
@@ -145,7 +156,7 @@ def _decide_of(  # noqa: PLR0911, C901, one for each command
                 return resumed
             return resumed + caught_up(run, reached_ms)
         case TerminateRun():
-            refused = runs.terminate(run, command)
+            refused = runs.may_end(run, command)
             return refused or ending(run, RunTerminated(command.reason))
         case RestartRun():
             return started_again(run, runs.restart(run, command, seed))
@@ -170,7 +181,7 @@ def decide_request(
         key = _one_more(run, asked)
         if key is not None and _counted(run) >= entries_max:
             failure = Failure(failures.MAX_STEPS_EXCEEDED, too_many_entries(key, entries_max))
-            return ending(run, RunErrored(failure))
+            return failed(run, failure)
     return decision
 
 
@@ -232,7 +243,8 @@ def _step_under_way(run: CodeRun, asked: StepUnderWay, _: int) -> Decision:
 
 def _step_returned(run: CodeRun, asked: StepReturned, _: int) -> Decision:
     step = asked.step
-    if is_stale(run, step.key, asked.attempt):
+    # What comes once the rollback has begun would be left out of it.
+    if is_stale(run, step.key, asked.attempt) or run.rollback is not None:
         return STALE
     return [
         *queue(run, asked.posts),
@@ -366,7 +378,7 @@ def _unwanted(run: CodeRun, scopes: tuple[str, ...], steps: tuple[Reached, ...])
         return []
     return [
         *(EntryOpened(step.key, step.name, EntryKind.DO, step.ordinal) for step in fresh),
-        *queue(run, end_children(run, keys, "its parent no longer waits for it")),
+        *queue(run, end_children(run, keys, _UNWANTED, cancelled=run.cancelling is not None)),
         EntriesCancelled((*keys, *(step.key for step in fresh))),
     ]
 
@@ -374,6 +386,9 @@ def _unwanted(run: CodeRun, scopes: tuple[str, ...], steps: tuple[Reached, ...])
 def _advance(run: CodeRun, asked: Advance, _: int) -> Decision:
     entry = run.entries.get(asked.key)
     if asked.key not in run.open or entry is None:
+        return STALE
+    # A replay begins at the latest commit: none may lie between the code and what it is told.
+    if run.cancelling is not None and not asked.told:
         return STALE
     return [LoopAdvanced(asked.key, asked.iteration, asked.state, asked.trim_before)]
 
@@ -398,41 +413,15 @@ def _suspend(run: CodeRun, asked: Suspend, _: int) -> Decision:
     return [RunSuspended()]
 
 
-def _begin_rollback(run: CodeRun, asked: BeginRollback, _: int) -> Decision:
-    return STALE if run.rollback else [RollbackStarted(asked.failure)]
-
-
-def _rolled_back(run: CodeRun, asked: RolledBack, _: int) -> Decision:
-    entry = run.entries.get(asked.key)
-    if run.rollback is None or entry is None or entry.rolled_back:
-        return STALE
-    return [EntryRolledBack(asked.key)]
-
-
-def _rollback_raised(run: CodeRun, asked: RollbackRaised, now_ms: int) -> Decision:
-    entry = run.entries.get(asked.key)
-    if run.rollback is None or entry is None or entry.rolled_back:
-        return STALE
-    attempt = entry.rollback_attempts + 1
-    if attempt <= ROLLBACK_RETRIES:
-        delay = _ROLLBACK_DELAY_MS * 2 ** (attempt - 1)
-        return [RollbackFailed(asked.key, attempt, asked.failure, now_ms + delay)]
-    message = (
-        f"the rollback of {asked.key} failed {attempt} times and is given up: "
-        f"{asked.failure.name}: {asked.failure.message}"
-    )
-    return [
-        LogWritten("error", SYSTEM, message[:2_048], step_key=asked.key, attempt=attempt),
-        EntryRolledBack(asked.key, asked.failure),
-    ]
-
-
 def _return(run: CodeRun, asked: Return, _: int) -> Decision:
+    if run.cancelling is not None:
+        # It has returned without knowing: what it has done is to be undone all the same.
+        return cut_off(run, "the code had returned before it was told")
     return ending(run, RunCompleted(asked.output))
 
 
 def _raise(run: CodeRun, asked: Raise, _: int) -> Decision:
-    return ending(run, RunErrored(run.rollback or asked.failure))
+    return failed(run, run.rollback or asked.failure)
 
 
 def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
@@ -443,7 +432,7 @@ def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
             f"{asked.reason}, {lost} times in a row while the workflow's own code ran; "
             "do what takes long, blocks or may crash inside step.do",
         )
-        return ending(run, RunErrored(failure))
+        return failed(run, failure)
     message = f"{asked.reason}; tried again in {_HOST_LOST_DELAY_MS * lost // 1_000} s"
     return [
         LogWritten("error", SYSTEM, message),
@@ -454,6 +443,8 @@ def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
 def _wake(run: CodeRun, asked: Wake, _: int) -> Decision:
     if run.status is RunStatus.PAUSED:
         return STALE
+    if is_out_of_time(run, asked.until_ms):
+        return cut_off(run, "the code took too long to clean up")
     events, late_children = due(run, asked.until_ms, complete=asked.complete)
     if not events:
         return STALE
@@ -472,9 +463,9 @@ _DECIDERS: Final[dict[type, Callable[[CodeRun, Any, int], Decision]]] = {
     Advance: _advance,
     Log: _log,
     Suspend: _suspend,
-    BeginRollback: _begin_rollback,
-    RolledBack: _rolled_back,
-    RollbackRaised: _rollback_raised,
+    BeginRollback: begin_rollback,
+    RolledBack: rolled_back,
+    RollbackRaised: rollback_raised,
     Return: _return,
     Raise: _raise,
     HostGone: _host_gone,

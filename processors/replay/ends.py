@@ -1,20 +1,26 @@
 """How the runs of code end and begin again: their children end with them."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Rejection
-from headwater.processors.runs.ends import ended_by
+from headwater.processors.runs.ends import end_of_child, ended_by
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
+    Failure,
+    LogWritten,
     Parent,
     Post,
     RunCompleted,
     RunErrored,
     RunEvent,
     RunTerminated,
-    TerminateRun,
 )
+
+#: What a run fails with whose code was told that it is cancelled, and made no more of it.
+TOLD: Final = "CancelledError"
 
 
 def ending(
@@ -24,8 +30,22 @@ def ending(
     with_children: bool = True,
 ) -> list[RunEvent]:
     """The end of a run, after what it leads to: nothing of a run follows its end."""
-    children = end_children(run, run.open if with_children else (), "its parent has ended")
+    keys = run.open if with_children else ()
+    cancelled = isinstance(end, RunTerminated) and end.cancelled
+    children = end_children(run, keys, "its parent has ended", cancelled=cancelled)
     return ended_by(run, end, children)
+
+
+def failed(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
+    """The end of a run that cannot go on; one that was cancelled was to end anyway."""
+    if run.cancelling is None:
+        return ending(run, RunErrored(failure), with_children=with_children)
+    end = RunTerminated(run.cancelling.reason, cancelled=True)
+    ends = ending(run, end, with_children=with_children)
+    if failure.name == TOLD:
+        return ends
+    why = f"once it was cancelled, the run failed: {failure.name}: {failure.message}"
+    return [LogWritten("warn", SYSTEM, bounded(why, LOG_MESSAGE_MAX)), *ends]
 
 
 def started_again(run: CodeRun | None, started: Decision) -> Decision:
@@ -35,7 +55,9 @@ def started_again(run: CodeRun | None, started: Decision) -> Decision:
     return [*started, *queue(run, end_children(run, run.open, "its parent was restarted"))]
 
 
-def end_children(run: CodeRun, keys: Iterable[str], reason: str) -> list[Post]:
+def end_children(
+    run: CodeRun, keys: Iterable[str], reason: str, *, cancelled: bool = False
+) -> list[Post]:
     """Posts that end the children of those of these entries that have one."""
     found = ((key, run.entries[key].child) for key in keys)
     return [
@@ -43,7 +65,11 @@ def end_children(run: CodeRun, keys: Iterable[str], reason: str) -> list[Post]:
             0,
             child.workflow,
             child.instance_id,
-            TerminateRun(reason, Parent(run.workflow, run.instance_id, run.run_number, key)),
+            end_of_child(
+                reason,
+                Parent(run.workflow, run.instance_id, run.run_number, key),
+                cancelled=cancelled,
+            ),
         )
         for key, child in found
         if child is not None

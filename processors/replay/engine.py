@@ -7,16 +7,16 @@ import msgspec
 
 from headwater.processors.replay import appliers, waits
 from headwater.processors.replay.decide import KIND, decide_command, decide_request
-from headwater.processors.replay.ends import ending
+from headwater.processors.replay.ends import failed
 from headwater.processors.replay.host_messages import HandlerAgain, activate, message_for_host
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.decisions import Decision
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.history import Failure, RunCommand, RunErrored, RunEvent
+from headwater.schemas.history import Failure, RunCommand, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -26,20 +26,22 @@ _DECODE: Final = msgspec.msgpack.Decoder(CodeRun).decode
 class ReplayEngine:
     """Implements `processors.runs.engine.Engine`, which says what the methods mean.
 
-    Shape:  entries_max is how many entries a run may have.
+    Shape:  entries_max is how many entries a run may have, and cleanup_ms how long its code may
+            clean up when it is cancelled.
     """
 
     kind: Final = KIND
     #: A change of CodeRun, Run, Entry or their parts is a new one.
     format: Final = 1
 
-    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+    def __init__(self, entries_max: int = ENTRIES_MAX, cleanup_ms: int = CLEANUP_MS) -> None:
         self._entries_max = entries_max
+        self._cleanup_ms = cleanup_ms
 
     # -- deciding
 
-    @staticmethod
     def decide_command(  # noqa: PLR0913, the port's
+        self,
         run: CodeRun | None,
         instance_id: str,
         command: RunCommand,
@@ -51,7 +53,13 @@ class ReplayEngine:
     ) -> Decision:
         """Decides a command."""
         return decide_command(
-            run, instance_id, command, sent_at_ms=sent_at_ms, now_ms=now_ms, seed=seed
+            run,
+            instance_id,
+            command,
+            sent_at_ms=sent_at_ms,
+            now_ms=now_ms,
+            seed=seed,
+            cleanup_ms=self._cleanup_ms,
         )
 
     def decide(self, run: CodeRun, request: Request, now_ms: int) -> Decision:
@@ -61,7 +69,7 @@ class ReplayEngine:
     @staticmethod
     def give_up(run: CodeRun, failure: Failure, *, with_children: bool = True) -> list[RunEvent]:
         """Ends a run, and with it its children."""
-        return ending(run, RunErrored(failure), with_children=with_children)
+        return failed(run, failure, with_children=with_children)
 
     @staticmethod
     def place_of(run: CodeRun, decided: Sequence[RunEvent], event: RunEvent) -> str:

@@ -15,6 +15,7 @@ from headwater.processors.runs.host_messages import (
     Started,
 )
 from headwater.schemas.history import (
+    CancelRequested,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
@@ -64,6 +65,8 @@ class Activate(HostMessage, frozen=True):
     #: How many entries it may have.
     entries_max: int
     rollback: Failure | None = None
+    #: The event by which it was cancelled.
+    cancelled_at: int | None = None
 
 
 class Resolved(HostMessage, frozen=True):
@@ -79,9 +82,16 @@ class Resolved(HostMessage, frozen=True):
 
 
 class Advanced(HostMessage, frozen=True):
-    """A loop's commit is durable."""
+    """A loop's commit is durable, and iterations before some are forgotten."""
 
     key: str
+    sequence: int
+    trim_before: int
+
+
+class Cancelled(HostMessage, frozen=True):
+    """The run is cancelled, and that is durable."""
+
     sequence: int
 
 
@@ -107,13 +117,22 @@ class HandlerAgain(HostMessage, frozen=True):
 
 
 ToHost: TypeAlias = (
-    Activate | Resolved | Advanced | HandlerDone | Again | HandlerAgain | Drop | Ask | Forget
+    Activate
+    | Resolved
+    | Advanced
+    | Cancelled
+    | HandlerDone
+    | Again
+    | HandlerAgain
+    | Drop
+    | Ask
+    | Forget
 )
 
 FromHost: TypeAlias = Requested[CodeCommand] | Started
 
 
-def message_for_host(  # noqa: PLR0911, one for each event
+def message_for_host(  # noqa: C901, PLR0911, one for each event
     run: CodeRun, event: RunEvent, activation: int, sequence: int
 ) -> HostMessage | None:
     """What the code of a run has to see of an event that was applied."""
@@ -131,8 +150,10 @@ def message_for_host(  # noqa: PLR0911, one for each event
             return Resolved(activation, key, sequence, 0, result)
         case EntryErrored(key, failure):
             return Resolved(activation, key, sequence, 0, None, failure)
-        case LoopAdvanced(key):
-            return Advanced(activation, key, sequence)
+        case LoopAdvanced(key, trim_before=before):
+            return Advanced(activation, key, sequence, before)
+        case CancelRequested():
+            return Cancelled(activation, sequence)
         case EntryRolledBack(key):
             return HandlerDone(activation, key, sequence)
         case (
@@ -174,6 +195,7 @@ def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
         {key: _copy(entry) for key, entry in run.entries.items()},
         entries_max,
         run.rollback,
+        None if run.cancelling is None else run.cancelling.sequence,
     )
 
 

@@ -10,10 +10,18 @@ from headwater.processors.runs.state import UNRESOLVED, Entry, Run
 from headwater.schemas.history import Failure
 from headwater.schemas.statuses import EntryKind
 
-__all__ = ["CONTAINERS", "UNRESOLVED", "CodeRun", "Entry"]
+__all__ = ["CONTAINERS", "UNRESOLVED", "Cancelling", "CodeRun", "Entry"]
 
 #: Kinds that hold others: the key of one is a beginning of the keys of what it holds.
 CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})
+
+
+class Cancelling(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A run was cancelled: by which event of it, why, and how long its code may clean up."""
+
+    sequence: int
+    reason: str
+    until_ms: int
 
 
 class CodeRun(Run, kw_only=True):
@@ -23,8 +31,8 @@ class CodeRun(Run, kw_only=True):
             is the sequence of the latest event that the code has to see, and retried that of the
             latest by which attempts began; rollback why the run is being rolled back; hosts_lost
             how often in a row its code took the host with it, and back_at_ms when it is tried
-            again; logged_at what `resolved` was when its code logged last, and lines how many it
-            has logged since it was that.
+            again; cancelling that it is to end; logged_at what `resolved` was when its code logged
+            last, and lines how many it has logged since it was that.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -36,3 +44,4 @@ class CodeRun(Run, kw_only=True):
     back_at_ms: int = 0
     logged_at: int = 0
     lines: int = 0
+    cancelling: Cancelling | None = None

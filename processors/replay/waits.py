@@ -123,6 +123,12 @@ def due(run: CodeRun, until_ms: int, *, complete: bool = False) -> tuple[list[Ru
     return events, late
 
 
+def is_out_of_time(run: CodeRun, until_ms: int) -> bool:
+    """Whether the code of a cancelled run has had its time to clean up."""
+    cancelling = run.cancelling
+    return cancelling is not None and run.rollback is None and cancelling.until_ms <= until_ms
+
+
 def handlers_due(run: CodeRun, now_ms: int) -> list[str]:
     """The keys of the steps whose rollback handlers are to be tried again."""
     if run.rollback is None:
@@ -136,10 +142,12 @@ def handlers_due(run: CodeRun, now_ms: int) -> list[str]:
 
 def next_wake_ms(run: CodeRun, after_ms: int = 0) -> int | None:
     """When, after a time, time next moves the run, or None."""
-    if run.ended or not (run.open or run.back_at_ms or run.rollback):
+    if run.ended or not (run.open or run.back_at_ms or run.rollback or run.cancelling):
         return None
     times = [_moves_at_ms(run.entries[key]) for key in run.open]
     times.append(run.back_at_ms)
+    if run.cancelling is not None and run.rollback is None:
+        times.append(run.cancelling.until_ms)
     if run.rollback is not None:
         times += [e.rollback_at_ms for e in run.entries.values() if not e.rolled_back]
     return min((at_ms for at_ms in times if at_ms > after_ms), default=None)

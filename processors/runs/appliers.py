@@ -133,6 +133,11 @@ def _errored(run: Run, event: RunErrored) -> None:
     move(run, event)
 
 
+def _terminated(run: Run, event: RunTerminated) -> None:
+    move(run, event)
+    run.failure = event.failure
+
+
 def _nothing(run: Run, event: LogWritten) -> None:
     """A line is for readers alone."""
 
@@ -142,7 +147,7 @@ APPLIERS: Final[Mapping[type, Callable[[Any, Any], None]]] = {
     RunSuspended: move,
     RunPaused: move,
     RunResumed: move,
-    RunTerminated: move,
+    RunTerminated: _terminated,
     RunCompleted: _completed,
     RunErrored: _errored,
     EventReceived: _received,

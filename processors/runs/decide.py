@@ -1,4 +1,4 @@
-"""Decides the commands that come from outside: create, pause, resume, terminate, restart, events.
+"""Decides what comes from outside: create, pause, resume, terminate, cancel, restart, events.
 
 How a run is retried says `processors.replay.retrying`, because that depends on its entries.
 
@@ -36,6 +36,7 @@ from headwater.schemas.failures import (
     STALE,
 )
 from headwater.schemas.history import (
+    CancelRun,
     EventReceived,
     Json,
     LogWritten,
@@ -129,12 +130,12 @@ def resume(run: Run, _: ResumeRun) -> Decision:
     return [RunResumed()]
 
 
-def terminate(run: Run, command: TerminateRun) -> Rejection | None:
+def may_end(run: Run, command: TerminateRun | CancelRun) -> Rejection | None:
     """Says why a run may not be ended, if so."""
     if command.parent is not None and command.parent != run.parent:
         return Rejection(NOT_THE_PARENT, f"{run.instance_id} is not the child of the sender")
     if run.ended:
-        return _ended(run, "terminate")
+        return _ended(run, "cancel" if isinstance(command, CancelRun) else "terminate")
     return None
 
 

@@ -1,9 +1,10 @@
 """What deciding gives: events, or a refusal."""
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
+from headwater.schemas import failures
 from headwater.schemas.history import RunEvent
 
 
@@ -15,3 +16,6 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 Decision: TypeAlias = list[RunEvent] | Rejection
+
+#: The refusal of what comes too late to be of interest.
+STALE: Final = Rejection(failures.STALE, "what this is about is over")

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.state import Run
 from headwater.schemas.history import (
+    CancelRun,
+    Command,
     Failure,
     FinishChild,
     Parent,
@@ -13,6 +15,7 @@ from headwater.schemas.history import (
     RunErrored,
     RunEvent,
     RunTerminated,
+    TerminateRun,
 )
 
 
@@ -25,6 +28,17 @@ def ended_by(
     return [*queue(run, posts), end]
 
 
+def end_of_child(reason: str, parent: Parent, *, cancelled: bool) -> Command:
+    """What ends a child: it is cancelled with its parent, and terminated otherwise."""
+    return CancelRun(reason, parent) if cancelled else TerminateRun(reason, parent)
+
+
+def _why(run: Run, end: RunTerminated) -> Failure:
+    name, verb = ("Cancelled", "cancelled") if end.cancelled else ("Terminated", "ended")
+    reason = f": {end.reason}" if end.reason else ""
+    return Failure(name, f"{run.workflow}/{run.instance_id} was {verb}{reason}")
+
+
 def _finish(parent: Parent, run: Run, end: RunCompleted | RunErrored | RunTerminated) -> Post:
     output, failure = None, None
     match end:
@@ -33,7 +47,6 @@ def _finish(parent: Parent, run: Run, end: RunCompleted | RunErrored | RunTermin
         case RunErrored():
             failure = end.failure
         case RunTerminated():
-            reason = f": {end.reason}" if end.reason else ""
-            failure = Failure("Terminated", f"{run.workflow}/{run.instance_id} was ended{reason}")
+            failure = _why(run, end)
     finish = FinishChild(parent.run_number, parent.key, output, failure)
     return Post(0, parent.workflow, parent.instance_id, finish)

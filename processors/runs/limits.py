@@ -40,6 +40,8 @@ WAIT_MAX_MS: Final = 365 * 86_400_000
 WAIT_DEFAULT_MS: Final = 86_400_000
 #: Events that an instance has received and not yet consumed.
 MAILBOX_MAX: Final = 10_000
+#: How long the code of a run that is cancelled may clean up, unless its worker says otherwise.
+CLEANUP_MS: Final = 30_000
 BATCH_MAX: Final = 100
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")

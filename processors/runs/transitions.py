@@ -9,9 +9,11 @@ leads to that one. Code that has passed its last step boundary may end while the
 from typing import Final
 
 from headwater.schemas.history import (
+    CancelRequested,
     EntryCompleted,
     EntryErrored,
     FanInActivated,
+    RollbackStarted,
     RunCompleted,
     RunErrored,
     RunPaused,
@@ -34,6 +36,9 @@ TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     RunSuspended: {_ACTIVE: _WAITING},
     RunPaused: {_ACTIVE: _PAUSED, _WAITING: _PAUSED},
     RunResumed: {_PAUSED: _ACTIVE},
+    # One that is paused goes on first.
+    CancelRequested: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE},
+    RollbackStarted: {_ACTIVE: _ACTIVE, _WAITING: _ACTIVE, _PAUSED: _PAUSED},
     RunTerminated: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.TERMINATED),
     RunCompleted: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.COMPLETE),
     RunErrored: dict.fromkeys((_ACTIVE, _WAITING, _PAUSED), RunStatus.ERRORED),

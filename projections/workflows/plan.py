@@ -33,6 +33,7 @@ from headwater.projections.workflows.rows import (
 from headwater.projections.workflows.token_plan import TOKEN_PLANNERS
 from headwater.schemas.history import (
     BranchChanged,
+    CancelRequested,
     CommandRejected,
     ContextChanged,
     EntriesCancelled,
@@ -169,8 +170,8 @@ def _retry(context: EventContext, event: RunStarted, kept: tuple[str, ...]) -> R
     )
 
 
-def _run_terminated(patches: Patches, context: EventContext, _: RunTerminated) -> None:
-    patches.end(context, None, None)
+def _run_terminated(patches: Patches, context: EventContext, event: RunTerminated) -> None:
+    patches.end(context, None, event.failure)
 
 
 def _instance_deleted(patches: Patches, context: EventContext, _: InstanceDeleted) -> None:
@@ -377,6 +378,7 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     InstanceDeleted: _instance_deleted,
     PostsQueued: _nothing_more,
     PostsSent: _nothing_more,
+    CancelRequested: _nothing_more,
     RollbackStarted: _nothing_more,
     RollbackFailed: _nothing_more,
     HostLost: _nothing_more,

@@ -141,11 +141,22 @@ class LoopAdvanced(Tagged, frozen=True):
     trim_before: int = 0
 
 
+class CancelRequested(Tagged, frozen=True):
+    """The run is to end; its code is told here, after what came before and before what follows."""
+
+    #: Why, for people.
+    reason: str
+    #: How long its code may clean up, Unix milliseconds.
+    until_ms: int
+
+
 class RollbackStarted(Tagged, frozen=True):
-    """The run failed; rollback handlers run now."""
+    """The run failed or was cancelled; rollback handlers run now."""
 
     #: Why.
     failure: Failure
+    #: Whether its code was not asked: its time to clean up was over, or it had returned already.
+    cut_off: bool = False
 
 
 class EntryRolledBack(Tagged, frozen=True):
@@ -187,6 +198,7 @@ CodeEvent: TypeAlias = (
     | EntryErrored
     | EntriesCancelled
     | LoopAdvanced
+    | CancelRequested
     | RollbackStarted
     | EntryRolledBack
     | RollbackFailed

@@ -75,6 +75,15 @@ class TerminateRun(Tagged, frozen=True):
     parent: Parent | None = None
 
 
+class CancelRun(Tagged, frozen=True):
+    """End a run once its code has cleaned up; with a parent, only if it is that parent's child."""
+
+    #: Why, for people.
+    reason: str = ""
+    #: The entry that asks for it, if one does.
+    parent: Parent | None = None
+
+
 class DeleteInstance(Tagged, frozen=True):
     """Forget an instance that has ended, with all of its runs; one that is not there is none."""
 
@@ -166,6 +175,7 @@ RunCommand: TypeAlias = (
     | PauseRun
     | ResumeRun
     | TerminateRun
+    | CancelRun
     | RestartRun
     | FinishChild
     | NoteRefusal

@@ -92,6 +92,16 @@ class RunTerminated(Tagged, frozen=True):
 
     #: Why, for people.
     reason: str
+    #: Whether it was cancelled, so that its code could clean up.
+    cancelled: bool = False
+
+    @property
+    def failure(self) -> Failure | None:
+        """What is told of it as an error: that it was cancelled."""
+        reason = f": {self.reason}" if self.reason else ""
+        return (
+            Failure("Cancelled", f"the instance was cancelled{reason}") if self.cancelled else None
+        )
 
 
 class RunCompleted(Tagged, frozen=True):

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from headwater.schemas.failures import INSTANCE_TERMINAL, RECORD_TOO_LARGE
-from headwater.schemas.history import Command, PauseRun, RestartRun, ResumeRun, TerminateRun
+from headwater.schemas.history import (
+    CancelRun,
+    Command,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    TerminateRun,
+)
 
 T = TypeVar("T")
 
@@ -49,8 +56,19 @@ RESUME: Final = Verb(
 TERMINATE: Final = Verb(
     name="terminate",
     command=TerminateRun(),
-    summary="End an instance for good",
-    effect="Only a restart brings it back.",
+    summary="End an instance for good, at once",
+    effect="Its code is not asked, and nothing is rolled back: cancel does that. Only a restart "
+    "brings it back.",
+    refusals=(INSTANCE_TERMINAL,),
+)
+CANCEL: Final = Verb(
+    name="cancel",
+    command=CancelRun(),
+    summary="End an instance for good, once its code has cleaned up",
+    effect="Its code gets a CancelledError where it waits, and may clean up, for 30 seconds unless "
+    "its worker says otherwise; then rollback handlers run, and it is terminated, however its code "
+    "ended. Children are cancelled with it; tasks of a graph end at once. A paused one goes on; "
+    "one that is being cancelled stays so. Only a restart brings it back.",
     refusals=(INSTANCE_TERMINAL,),
 )
 RESTART: Final = Verb(
@@ -64,7 +82,7 @@ RESTART: Final = Verb(
     begins_run=True,
 )
 
-VERBS: Final = (PAUSE, RESUME, TERMINATE, RESTART)
+VERBS: Final = (PAUSE, RESUME, TERMINATE, CANCEL, RESTART)
 
 
 class Steered(ABC, Generic[T]):
@@ -83,8 +101,12 @@ class Steered(ABC, Generic[T]):
         return await self.steer(RESUME)
 
     async def terminate(self) -> T:
-        """Ends it for good."""
+        """Ends it for good, at once."""
         return await self.steer(TERMINATE)
+
+    async def cancel(self) -> T:
+        """Ends it for good, once its code has cleaned up and its rollback handlers have run."""
+        return await self.steer(CANCEL)
 
     async def restart(self) -> T:
         """Begins a new run. A request whose outcome is unknown is not repeated."""

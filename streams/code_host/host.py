@@ -17,6 +17,7 @@ from headwater.processors.replay.host_messages import (
     Activate,
     Advanced,
     Again,
+    Cancelled,
     FromHost,
     HandlerAgain,
     HandlerDone,
@@ -129,13 +130,17 @@ class Host:
     def _refuse(self, message: Activate, code: str, why: str) -> None:
         self._emit(Requested(message.activation, Raise(Failure(code, why))))
 
-    def _pass_on(self, run: HostedRun, message: ToHost) -> None:
+    def _pass_on(  # noqa: C901, one for each message
+        self, run: HostedRun, message: ToHost
+    ) -> None:
         activation = run.activation
         match message:
             case Resolved():
                 activation.resolved(message)
             case Advanced():
-                activation.advanced(message.key, message.sequence)
+                activation.advanced(message)
+            case Cancelled():
+                activation.cancelled(message.sequence)
             case HandlerDone():
                 activation.handler_done(message.key)
             case Again():

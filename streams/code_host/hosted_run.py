@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from headwater.processors.replay.commands import BeginRollback, CodeCommand, Raise
+from headwater.processors.replay.ends import TOLD
 from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
 from headwater.processors.replay.host_messages import Activate, FromHost
 from headwater.processors.runs.host_messages import Requested, Started
@@ -138,7 +139,9 @@ class HostedRun:
 
     def _log(self, command: Failed) -> None:
         failure = command.failure
-        if failure is self._logged:
+        # Code that ends because it was told to does not fail.
+        ends = isinstance(command, BeginRollback | Raise)
+        if failure is self._logged or (ends and failure.name == TOLD):
             return
         self._logged = failure
         what = f"run {self._begin.run_number}"

@@ -20,6 +20,7 @@ from headwater.processors.runs.sizes import fitting
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import (
     NO_CAUSE,
+    CancelRequested,
     CommandSent,
     DeleteInstance,
     EntriesCancelled,
@@ -314,6 +315,10 @@ class Owner:
             case RunResumed():
                 live.resting = True
                 self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
+            case RollbackStarted(cut_off=True):
+                # Its code has lost its turn: it is run again, for its handlers.
+                self._activations.let_go(live)
+                self._activations.make_ready(live, Priority.CONTINUE, live.run.updated_at_ms)
             case RunSuspended():
                 self._agenda.rest(live)
                 live.resting = True
@@ -330,6 +335,7 @@ class Owner:
                 | PostsSent()
                 | StepsRetried()
                 | LoopAdvanced()
+                | CancelRequested()
                 | RollbackStarted()
                 | HostLost()
                 | RunPaused()

@@ -23,7 +23,7 @@ from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
-from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX
 from headwater.processors.runs.views import RunView, runs
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
@@ -95,7 +95,8 @@ class WorkflowTest:
 
     Shape:  workflows are code, or definitions of graphs, whose nodes name the tasks; kinds are
             workflows without code, by name, whose kinds are those of more engines; topics are those
-            that steps may publish to, None for any.
+            that steps may publish to, None for any; cleanup is how long the code of a cancelled
+            run may clean up.
     """
 
     __test__ = False
@@ -108,23 +109,22 @@ class WorkflowTest:
         seed: int = 0,
         start: str | datetime | float = "2026-01-01T00:00:00Z",
         max_steps: int = ENTRIES_MAX,
+        cleanup: Duration = CLEANUP_MS,
         topics: Collection[str] | None = None,
         engines: Sequence[Engine[Any]] = (),
         kinds: Mapping[str, str] | None = None,
     ) -> None:
         given = Given.of(workflows, tasks)
-        replay, graphs = ReplayEngine(max_steps), GraphEngine(given.graphs.values())
-        by_kind: list[Engine[Any]] = [replay, graphs, *engines]
-        self._engines: Engines = {each.kind: each for each in by_kind}
+        replay = ReplayEngine(max_steps, milliseconds(cleanup))
+        graphs = GraphEngine(given.graphs.values())
+        self._engines: Engines = {each.kind: each for each in (replay, graphs, *engines)}
         self._workflows, self._tasks = given.workflows, given.tasks
         self._kinds = (
             dict.fromkeys(given.workflows, replay.kind)
             | dict.fromkeys(given.graphs, graphs.kind)
             | dict(kinds or {})
         )
-        self._host_of = {
-            name: _HOUSE if name.startswith(HOUSE_PREFIX) else _APP for name in self._kinds
-        }
+        self._host_of = {n: _HOUSE if n.startswith(HOUSE_PREFIX) else _APP for n in self._kinds}
         self._random = Random(seed)  # noqa: S311, no secrets are made here
         self.now_ms = _when(start)
         self._history: list[bytes] = []

@@ -7,12 +7,16 @@ rolled back, so the run fails only when their results are recorded; then the rol
 run is over.
 """
 
+import asyncio
 from enum import Enum, auto
 from typing import Any, Final
 
+import msgspec
+
 from headwater.processors.replay.commands import BeginRollback, Raise, Return, Suspend
+from headwater.processors.replay.ends import TOLD
 from headwater.processors.replay.errors import HistoryDivergedError, UnserialisableError
-from headwater.processors.replay.host_messages import Activate, Resolved
+from headwater.processors.replay.host_messages import Activate, Advanced, Resolved
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
@@ -24,6 +28,8 @@ from headwater.streams.replay.host_port import Call, HostPort
 from headwater.streams.replay.rollback import Rollback, to_roll_back
 from headwater.streams.replay.workflow import Workflow
 
+#: Why a run fails whose code made nothing of it that the run is cancelled.
+_TOLD: Final = Failure(TOLD, "the run was cancelled")
 #: Smaller than any sequence.
 _NEVER: Final = -1
 
@@ -129,11 +135,19 @@ class Activation:
         entry.rollback = message.rollback
         return entry
 
-    def advanced(self, key: str, sequence: int) -> None:
+    def advanced(self, message: Advanced) -> None:
         """A loop's commit is durable."""
+        self._seen = max(self._seen, message.sequence)
+        self._run.pending.discard(message.key)
+        self._run.forget_iterations(message.key, message.trim_before)
+        self._run.results.resolve_commit(message.key)
+        self.proceed()
+
+    def cancelled(self, sequence: int) -> None:
+        """The run is cancelled: the code is told, if it has not ended."""
         self._seen = max(self._seen, sequence)
-        self._run.pending.discard(key)
-        self._run.results.resolve_commit(key)
+        self._run.cancelled_at = sequence
+        self._begin = msgspec.structs.replace(self._begin, cancelled_at=sequence)
         self.proceed()
 
     def timed_out(self, key: str) -> None:
@@ -203,6 +217,10 @@ class Activation:
 
     def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
         """The author's function has returned or raised."""
+        if self._run.told:
+            # However it ended, the run does not end by that.
+            self._end_told(error)
+            return
         if error is None:
             error = self._execution.return_fault()
         if error is None:
@@ -216,9 +234,18 @@ class Activation:
                 self._host.send(Return(output))
                 self.close()
                 return
+        self._begin_to_fail(failure_of(error), error)
+
+    def _end_told(self, error: BaseException | None) -> None:
+        if error is None or isinstance(error, asyncio.CancelledError):
+            self._begin_to_fail(_TOLD, error)
+        else:
+            self._begin_to_fail(failure_of(error), error)
+
+    def _begin_to_fail(self, failure: Failure, error: BaseException | None) -> None:
         # What still runs has failed with the run.
         self._host.cancel()
-        self._failure = failure_of(error)
+        self._failure = failure
         self._diverged = isinstance(error, HistoryDivergedError)
         self._phase = Phase.FAILING
         self._fail()

@@ -52,7 +52,7 @@ class Execution:
             workflow_name=begin.workflow,
             run_number=begin.run_number,
         )
-        self.run.loop.create_task(self._main(event))
+        self._task = self.run.loop.create_task(self._main(event))
 
     async def _main(self, event: WorkflowEvent[Any]) -> None:
         try:
@@ -67,17 +67,29 @@ class Execution:
         try:
             if self.outcome is None:
                 run.loop.run_ready()
-            while self.outcome is None and (recorded := run.results.next_recorded()) is not None:
-                future, entry = recorded
-                run.lines.reach(entry)
-                if not future.done():
-                    future.set_result(entry)
-                    run.loop.run_ready()
+            while self.outcome is None and self._give_next():
+                run.loop.run_ready()
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self.outcome = (None, error)
         run.lines.rest()
         if self.outcome is None:
             run.calls.start_deferred()
+
+    def _give_next(self) -> bool:
+        """Gives the code what comes next in the log: a result, or that the run is cancelled."""
+        run = self.run
+        untold = None if run.told else run.cancelled_at
+        recorded = run.results.next_recorded(before=untold)
+        if recorded is not None:
+            future, entry = recorded
+            run.lines.reach(entry.sequence)
+            if not future.done():
+                future.set_result(entry)
+        elif untold is not None:
+            run.lines.reach(untold)
+            run.told = True
+            self._task.cancel()
+        return recorded is not None or untold is not None
 
     def return_fault(self) -> Exception | None:
         """What is wrong with code that has returned, if anything."""

@@ -14,7 +14,9 @@ class LoggedLines:
     logged after that result, which are only counted.
     """
 
-    def __init__(self, entries: Iterable[Entry], logged_at: int, lines: int) -> None:
+    def __init__(
+        self, entries: Iterable[Entry], cancelled_at: int | None, logged_at: int, lines: int
+    ) -> None:
         # What was cancelled is never given. A loop that is open has the sequence of its commit.
         resolved = [
             each.sequence
@@ -23,16 +25,18 @@ class LoggedLines:
             and each.sequence != UNRESOLVED
             and each.sequence <= logged_at
         ]
+        if cancelled_at is not None and cancelled_at <= logged_at:
+            resolved.append(cancelled_at)
         self._logged_at = logged_at
         self._replay_until = max(resolved, default=0)
         self._replaying = bool(resolved)
         self._left = lines
 
-    def reach(self, entry: Entry) -> None:
+    def reach(self, sequence: int) -> None:
         """The code has come to where an entry was resolved, or a loop had its latest commit."""
-        if entry.sequence >= self._replay_until:
+        if sequence >= self._replay_until:
             self._replaying = False
-        if entry.sequence > self._logged_at:
+        if sequence > self._logged_at:
             # Lines that were logged before belong to iterations that do not run again.
             self._left = 0
 

@@ -85,6 +85,7 @@ class _Loop(Generic[S]):
         self._key = key
         self._body = body
         self._pace = pace
+        self._told_before = scope.run.told
 
     async def result(self, entry: Entry | None) -> Entry:
         """Runs the loop, or what is left of it, and gives its entry with the result."""
@@ -104,7 +105,7 @@ class _Loop(Generic[S]):
         states = run.entries[key].commits
         at = max(states)
         run.journal.pass_over_iterations(key, at)
-        run.lines.reach(run.entries[key])
+        run.lines.reach(run.entries[key].sequence)
         try:
             while isinstance(
                 outcome := await self._call_body(self._scope, at, states[at]), Continue
@@ -126,7 +127,9 @@ class _Loop(Generic[S]):
             outcome = await self._body(iteration, decode(state))
         except Exception as error:
             iteration.end(error)
+            self._end_if_told(error)
             raise
+        self._end_if_told()
         not_awaited = iteration.end(None)
         if not_awaited is not None:
             raise not_awaited
@@ -137,6 +140,14 @@ class _Loop(Generic[S]):
             )
         return outcome
 
+    def _end_if_told(self, error: Exception | None = None) -> None:
+        """Ends a loop whose body was told that the run is cancelled, whatever it makes of that.
+
+        A replay begins at a commit: it has to be the one before the code was told.
+        """
+        if self._run.told and not self._told_before:
+            raise asyncio.CancelledError from error
+
     def _state(self, outcome: Continue) -> str:
         return encode(outcome.state, f'the state of the loop "{self._key}"')
 
@@ -144,10 +155,13 @@ class _Loop(Generic[S]):
         run, key = self._run, self._key
         before = at - self._pace.history_keep if self._pace.trims(at) else 0
         durable = run.results.of_commit(key)
-        run.send(Advance(key, at, states[at], before), awaits=key)
-        if before:
-            run.forget_iterations(key, before)
-        await durable
+        run.send(Advance(key, at, states[at], before, run.told), awaits=key)
+        try:
+            await durable
+        except asyncio.CancelledError:
+            # An owner who knew before that the run is cancelled has refused it.
+            run.pending.discard(key)
+            raise
 
     def _trim_at_end(self, states: dict[int, str], before: int) -> None:
         """Forgets old iterations at the end, with the state from which the rest goes on.
@@ -158,8 +172,7 @@ class _Loop(Generic[S]):
         run, key = self._run, self._key
         known = max((number for number in states if number <= before), default=None)
         if known is not None and before > run.entries[key].trimmed:
-            run.send(Advance(key, known, states[known], before))
-            run.forget_iterations(key, before)
+            run.send(Advance(key, known, states[known], before, run.told))
 
     # -- a loop that only replays
 

@@ -37,9 +37,11 @@ class Results:
         # What was cancelled has no result, and nobody gets one.
         return future
 
-    def next_recorded(self) -> tuple[asyncio.Future[Entry], Entry] | None:
-        """The recorded result whose turn it is."""
-        if not self._recorded:
+    def next_recorded(
+        self, before: int | None = None
+    ) -> tuple[asyncio.Future[Entry], Entry] | None:
+        """The recorded result whose turn it is; of those before a place of the log, if given."""
+        if not self._recorded or (before is not None and self._recorded[0][0] > before):
             return None
         _, _, future, entry = heapq.heappop(self._recorded)
         return future, entry

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headwater.processors.replay.commands import RolledBack
+from headwater.processors.replay.rolling_back import is_to_roll_back
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.requests import RollbackRaised
-from headwater.schemas.statuses import EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode
 from headwater.streams.replay.host_port import HostPort
@@ -18,11 +18,7 @@ from headwater.streams.replay.host_port import HostPort
 
 def to_roll_back(entries: Mapping[str, Entry]) -> list[str]:
     """The steps whose handlers have not run yet, in the order of completion."""
-    done = [
-        (entry.sequence, key)
-        for key, entry in entries.items()
-        if entry.rollback and entry.status is EntryStatus.COMPLETED and not entry.rolled_back
-    ]
+    done = [(entry.sequence, key) for key, entry in entries.items() if is_to_roll_back(entry)]
     return [key for _, key in sorted(done)]
 
 

@@ -22,7 +22,9 @@ class RunContext:
     """One execution of the code of a run, seen from its entries.
 
     Shape:  while `rolling_back`, the code only runs to find rollback handlers. `pending` has the
-            keys of entries whose results come as soon as a command that was sent is durable.
+            keys of entries whose results come as soon as a command that was sent is durable. The
+            code is told of what happened at `cancelled_at`, if anything did, when it has seen all
+            that was before; `told` says whether it was.
     """
 
     def __init__(
@@ -33,13 +35,17 @@ class RunContext:
         self.strict = strict
         self.rolling_back = rolling_back
         self.closed = False
+        self.cancelled_at = begin.cancelled_at
+        self.told = False
         # What is not implemented raises: it needs the world outside.
         self.loop = WorkflowLoop()  # type: ignore[abstract]
         self.entries = begin.entries
         self.journal = Journal(begin.entries, begin.entries_max)
         self.results = Results(self.loop)
         self.calls = StepCalls(host)
-        self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)
+        self.lines = LoggedLines(
+            begin.entries.values(), begin.cancelled_at, begin.logged_at, begin.lines
+        )
         self.handlers: dict[str, Callable[[Any], Any]] = {}
         self.pending: set[str] = set()
         #: Calls of entries that are not awaited yet: the object whose method was called, for the
@@ -78,7 +84,7 @@ class RunContext:
 
     def forget_iterations(self, key: str, before: int) -> None:
         """Forgets entries of a loop's old iterations, as the owner does."""
-        for each in trim(self.entries, key, before):
+        for each in trim(self.entries, key, before) if before else ():
             self.handlers.pop(each, None)
 
     def resolve(self, key: str, entry: Entry) -> None:

@@ -437,7 +437,7 @@ class Step(DeterministicValues):
         if entry is None:
             self.mark(key, name, EntryKind.CHECKPOINT)
         else:
-            self.run.lines.reach(entry)
+            self.run.lines.reach(entry.sequence)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
         """Stands where an entry was that the code no longer has.
@@ -459,7 +459,7 @@ class Step(DeterministicValues):
         elif entry.kind is not EntryKind.REMOVED:
             self.give_up(key)
         else:
-            self.run.lines.reach(entry)
+            self.run.lines.reach(entry.sequence)
 
 
 def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:

@@ -34,6 +34,17 @@ async def waiting(event: _Event, step: Step) -> list[Any]:
     ]
 
 
+@workflow("tidy")
+async def tidy(event: _Event, step: Step) -> None:
+    """Sleeps long; told that it is cancelled, it cleans up, and what it did is undone."""
+    await step.checkpoint("before money")
+    await step.do("charge", lambda: "charged", rollback=lambda _: None)
+    try:
+        await step.sleep("nap", "1 day")
+    finally:
+        await step.do("sweep", lambda: "swept")
+
+
 @workflow("choosy")
 async def choosy(event: _Event, step: Step) -> int:
     """Waits for one of two types."""

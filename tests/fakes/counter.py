@@ -20,6 +20,7 @@ from headwater.processors.runs.requests import Request, Wake
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.history import (
     ActivateJob,
+    CancelRun,
     CompleteJob,
     EventReceived,
     ExtendJob,
@@ -95,9 +96,9 @@ class CounterEngine:
             case ResumeRun():
                 resumed = runs.resume(run, command)
                 return resumed if isinstance(resumed, Rejection) else [*resumed, RunSuspended()]
-            case TerminateRun():
-                ended = RunTerminated(command.reason)
-                return runs.terminate(run, command) or ended_by(run, ended)
+            case TerminateRun() | CancelRun():
+                ended = RunTerminated(command.reason, isinstance(command, CancelRun))
+                return runs.may_end(run, command) or ended_by(run, ended)
             case RestartRun():
                 return _waiting(runs.restart(run, command, seed))
             case NoteRefusal():

@@ -233,6 +233,23 @@ def test_an_instance_is_paused_resumed_terminated_and_restarted(api: httpx.Clien
     assert api.get(of("waiting", name)).json()["meta"]["runNumber"] == 1
 
 
+def test_a_cancelled_instance_cleans_up_is_rolled_back_and_terminated(api: httpx.Client) -> None:
+    name = create(api, "tidy")
+    until(api, "tidy", name, "waiting")
+    answer = api.post(of("tidy", name, "cancel"))
+    assert (answer.status_code, answer.json()["ok"]) == (200, True)
+    found = until(api, "tidy", name, "terminated")
+    assert found["error"] == {"name": "Cancelled", "message": "the instance was cancelled"}
+    steps = {each["name"]: each for each in api.get(of("tidy", name, "history")).json()["steps"]}
+    assert [steps[each]["status"] for each in ("charge", "nap", "sweep")] == [
+        "completed",
+        "cancelled",
+        "completed",
+    ]
+    assert steps["charge"]["rolledBackAt"]
+    assert problem(api.post(of("tidy", name, "cancel"))) == (409, "INSTANCE_TERMINAL")
+
+
 def test_events_are_taken_in_their_order(api: httpx.Client) -> None:
     name = create(api, "waiting", 2)
     for payload in ({"n": 1}, None):
@@ -462,7 +479,7 @@ def test_what_does_not_exist_is_not_found(api: httpx.Client) -> None:
     assert problem(batch) == (404, "WORKFLOW_NOT_FOUND")
     started = api.post(of("nobody", "a", "events"), json={"type": "go", "startIfMissing": {}})
     assert problem(started) == (404, "WORKFLOW_NOT_FOUND")
-    for verb in ("pause", "resume", "terminate", "restart", "retry"):
+    for verb in ("pause", "resume", "terminate", "cancel", "restart", "retry"):
         answer = api.post(of("waiting", "nowhere", verb))
         assert problem(answer) == (404, "INSTANCE_NOT_FOUND"), verb
         assert answer.headers["headwater-position"].startswith("workflow-history/")

@@ -569,6 +569,39 @@ async def left_behind(event: Event, step: Step, work: Work) -> object:
     raise NonRetryableError("the end")
 
 
+_LEAVES_TO_UNDO: Final = ("undo", "undo", "undo at once", "sleep", "wait")
+
+
+@shape(leaf, restarts=True)
+async def tidies(event: Event, step: Step, work: Work) -> object:
+    """Cleans up where it is told that it is cancelled, and sometimes goes on all the same."""
+    seed = random.Random(event.payload["variant"])
+    trees = [draw(seed, 3, [100 * number], _LEAVES_TO_UNDO) for number in range(3)]
+    swallows = seed.random() < 0.5
+    await step.checkpoint("before")
+
+    async def turn(step: Step, number: int) -> object:
+        try:
+            await _evaluate(trees[0], step, work)
+        except asyncio.CancelledError:
+            key = f"{step.scope}/tidy"
+            await step.do("tidy", work.do(), retries=EVER, rollback=work.undo(key))
+            if not swallows:
+                raise
+        return Break(number) if number == 3 else Continue(number + 1)
+
+    try:
+        await step.run_workflow("leaf", "leaf", params=1)
+        await step.loop("turns", turn, state=0, commit_interval=1 + seed.randrange(2))
+        await _evaluate(trees[1], step, work)
+    except asyncio.CancelledError:
+        await step.log.info("told")
+        await _evaluate(trees[2], step, work)
+        if not swallows:
+            raise
+    return "done"
+
+
 __all__ = ["SHAPES"]
 
 

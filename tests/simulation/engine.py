@@ -6,7 +6,7 @@ they crash before, in and after an append and between its effects, are supersede
 it, leave records on the wire that land late, read commands again, send posts again, and lose their
 host. The laws are checked while the world runs (`engine_log`, `engine_process`) and at its end.
 
-    python -m tests.simulation.engine --seeds 10000 --from 0 [--graphs]
+    python -m tests.simulation.engine --seeds 10000 --from 0 [--graphs | --cancels]
 """
 
 import argparse
@@ -22,7 +22,9 @@ from tests.simulation.engine_world import Root, Rules, World
 from tests.simulation.graph_corpus import GRAPH_SHAPES
 from tests.simulation.shapes import SHAPES, Violation
 
-VARIANTS: Final = {"drawn": 60, "left_behind": 60, "grown": 10**6, "gardener": 10**6}
+VARIANTS: Final = {"drawn": 60, "left_behind": 60, "tidies": 60, "grown": 10**6, "gardener": 10**6}
+#: What is drawn if nothing else is said; the others are of use where runs are cancelled.
+_DRAWN: Final = sorted(SHAPES.keys() - {"tidies"})
 _ALL: Final = {**SHAPES, **GRAPH_SHAPES}
 
 Ends = dict[str, tuple[object, ...]]
@@ -41,7 +43,7 @@ def expected(name: str, variant: int, order: int = 0) -> Ends:
 def roots_of(seed: int, shapes: Collection[str] = ()) -> list[Root]:
     """What a seed starts: one to four shapes, or those that are given."""
     draw = random.Random(f"roots of {seed}")
-    names = list(shapes) or draw.sample(sorted(SHAPES), draw.randint(1, 3))
+    names = list(shapes) or draw.sample(_DRAWN, draw.randint(1, 3))
     names += ["drawn"] * (not shapes and "drawn" not in names and draw.random() < 0.5)
     variants = {
         name: draw.sample(range(VARIANTS.get(name, 6)), names.count(name)) for name in names
@@ -95,8 +97,18 @@ def _expected_of(root: Root) -> Ends:
 def graph_shapes(seed: int) -> list[str]:
     """What a seed of graphs starts: a graph or code that runs one, sometimes beside other code."""
     draw = random.Random(f"graphs of {seed}")
-    others = draw.sample(sorted(SHAPES), 1) if draw.random() < 0.2 else []
+    others = draw.sample(_DRAWN, 1) if draw.random() < 0.2 else []
     return [draw.choice(["grown", "grown", "gardener"]), *others]
+
+
+#: Rates of worlds whose runs are cancelled.
+CANCELS: Final[Mapping[str, float]] = {"cancel": 0.01}
+
+
+def cancelled_shapes(seed: int) -> list[str]:
+    """What a seed starts whose runs are cancelled: code that cleans up, and some other."""
+    draw = random.Random(f"cancelled of {seed}")
+    return ["tidies", draw.choice(["tidies", *_DRAWN])]
 
 
 def main() -> None:
@@ -106,11 +118,15 @@ def main() -> None:
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--graphs", action="store_true", help="worlds of graphs")
+    parser.add_argument("--cancels", action="store_true", help="worlds whose runs are cancelled")
     options = parser.parse_args()
     began, failed = time.perf_counter(), []
     for seed in range(options.first, options.first + options.seeds):
         try:
-            run(seed, shapes=graph_shapes(seed) if options.graphs else ())
+            if options.cancels:
+                run(seed, shapes=cancelled_shapes(seed), rates=CANCELS)
+            else:
+                run(seed, shapes=graph_shapes(seed) if options.graphs else ())
         except Exception as error:  # noqa: BLE001, whatever it is: the seed is told
             failed.append(seed)
             head = error.__notes__[0] if options.trace else error.__notes__[0].split("\n")[0]

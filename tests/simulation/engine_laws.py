@@ -70,15 +70,21 @@ def undelivered(world: "World") -> None:
 
 
 def left_standing(world: "World") -> None:
-    """Of a run that has failed, each completed step that has a handler is rolled back."""
+    """Of a run that failed or was cancelled, each completed step with a handler is rolled back."""
     for key, run in world.runs().items():
-        if run.status is not RunStatus.ERRORED or run.workflow not in ROLLS_BACK:
+        if not isinstance(run, CodeRun) or not _is_rolled_back(run):
             continue
         forgotten = trimmed(run.entries)
         for place, entry in run.entries.items():
             done = entry.rollback and entry.status is EntryStatus.COMPLETED
             if done and not entry.rolled_back and place not in forgotten:
-                raise Violation(f"{key} has failed, and {place} is not rolled back")
+                raise Violation(f"{key} has ended, and {place} is not rolled back")
+
+
+def _is_rolled_back(run: CodeRun) -> bool:
+    if run.status is RunStatus.TERMINATED:
+        return run.failure is not None
+    return run.status is RunStatus.ERRORED and run.workflow in ROLLS_BACK
 
 
 def held_by_hosts(world: "World") -> None:

@@ -11,6 +11,7 @@ from headwater.processors.runs.state import Run
 from headwater.schemas.codec import decode
 from headwater.schemas.history import (
     NO_CAUSE,
+    CancelRequested,
     CommandRejected,
     CommandSent,
     EntryErrored,
@@ -65,6 +66,8 @@ class Reader:
     undone: set[Place] = field(default_factory=set)
     #: Runs that have kept what was done in the run before.
     retried: set[tuple[str, str, int]] = field(default_factory=set)
+    #: Runs that are cancelled.
+    cancelled: set[tuple[str, str, int]] = field(default_factory=set)
     #: The place of the last record that was given to be published.
     published: int = -1
     void: int = 0
@@ -148,6 +151,18 @@ class Reader:
                 self.received.add((key, event.event_id))
             case PostsQueued():
                 self._queued(key, event)
+            case _:
+                self._note_end(where, event)
+
+    def _note_end(self, where: tuple[str, str, int], event: LogEvent) -> None:
+        """What is cancelled ends as that."""
+        match event:
+            case CancelRequested():
+                if where in self.cancelled:
+                    raise Violation(f"{where} is cancelled twice")
+                self.cancelled.add(where)
+            case RunCompleted() | RunErrored() if where in self.cancelled:
+                raise Violation(f"{where} was cancelled, and ends by {event}")
             case _:
                 pass
 

@@ -17,6 +17,7 @@ from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.state import Run
 from headwater.schemas.codec import encode
 from headwater.schemas.history import (
+    CancelRun,
     Command,
     CommandSent,
     PauseRun,
@@ -108,6 +109,8 @@ class World:
         self.engines = {**ENGINES, GraphEngine.kind: GraphEngine(made)}
         #: An operator who ends children of graphs; without one, all other worlds stay as they were.
         self.meddler = random.Random(f"meddler of {seed}") if made else None
+        #: Draws of its own, so that all other worlds stay as they were.
+        self.canceller = random.Random(f"canceller of {seed}")
         self.workers = Workers(self, seed)
         self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
         self.owners: dict[int, Process] = {}
@@ -260,6 +263,8 @@ class World:
         for fault in _FAULTS:
             if self._strikes(fault):
                 getattr(self, f"_do_{fault}")()
+        if self.canceller.random() < self.rates.get("cancel", 0.0003):
+            self._cancel(self.canceller)
         if self.meddler is not None and self.meddler.random() < 0.002:
             self._end_a_child(self.meddler)
 
@@ -371,6 +376,17 @@ class World:
         command = self.random.choice(commands)
         self.trace.append((f"an operator: {type(command).__name__}", root.shape.name))
         self.tell(root, command)
+
+    def _cancel(self, draw: random.Random) -> None:
+        """An operator cancels a run, a child perhaps."""
+        runs = [run for run in self.runs().values() if not run.ended]
+        if runs:
+            run = draw.choice(runs)
+            self.seen["cancelled"] += 1
+            self.trace.append(("an operator cancels", run.workflow, run.instance_id))
+            for root in self.roots:
+                root.ended_early = True
+            self.command(run.workflow, run.instance_id, CancelRun("an operator"))
 
     def _end_a_child(self, draw: random.Random) -> None:
         """An operator ends a child that a graph or code waits for."""

@@ -15,20 +15,27 @@ import pytest
 from typing_extensions import override
 
 import headwater.processors.replay.decide as deciding
-from headwater.processors.replay.commands import Suspend
+from headwater.processors.replay.commands import Return, Suspend
+from headwater.processors.replay.ends import ending
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
-from headwater.processors.runs.decisions import Decision
+from headwater.processors.runs.decisions import STALE, Decision
 from headwater.processors.runs.requests import Request, StepUnderWay
 from headwater.schemas.errors import InvariantViolation
-from headwater.schemas.history import CommandSent, HistoryAppended, PartitionClaimed, RunSuspended
+from headwater.schemas.history import (
+    CommandSent,
+    HistoryAppended,
+    PartitionClaimed,
+    RunCompleted,
+    RunSuspended,
+)
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.live_instances import LiveInstance
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.turns import Flight, Partition, Turn
-from tests.simulation.engine import expected, run
+from tests.simulation.engine import CANCELS, cancelled_shapes, expected, run
 from tests.simulation.engine_world import Rules, World
 from tests.simulation.shapes import SHAPES, Violation
 
@@ -64,6 +71,25 @@ def test_what_was_found_once_stays_mended(seed: int):
 def test_without_faults_a_shape_ends_the_same_in_every_order_of_events(name: str):
     for order in range(1, 4):
         assert expected(name, 0, order) == expected(name, 0)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_what_is_cancelled_ends_as_that_and_leaves_nothing_standing(block: int):
+    seen: Counter[str] = Counter()
+    for seed in range(block, 60, 2):
+        world = run(seed, shapes=cancelled_shapes(seed), rates=CANCELS)
+        assert left(world) == []
+        seen += world.seen
+    assert seen["cancelled"] > 25
+
+
+def test_an_engine_that_completes_a_cancelled_run_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    def complete(run: CodeRun, asked: Return, _: int) -> Decision:
+        return ending(run, RunCompleted(asked.output))
+
+    monkeypatch.setitem(deciding._DECIDERS, Return, complete)
+    messages = shown(LeftOut(None, 12, ["refused"] * 3, "", {"cancel": 0.1}))
+    assert any("was cancelled, and ends by" in each for each in messages)
 
 
 def test_a_seed_gives_the_same_world_again():
@@ -324,7 +350,7 @@ def test_an_engine_that_suspends_a_run_whose_step_is_tried_again_is_found_out(
 ):
     def suspend(run: CodeRun, asked: Suspend, _: int) -> Decision:
         late = run.resolved > asked.seen or run.status is not RunStatus.ACTIVE
-        return deciding.STALE if late else [RunSuspended()]
+        return STALE if late else [RunSuspended()]
 
     monkeypatch.setitem(deciding._DECIDERS, Suspend, suspend)
     messages = shown(LeftOut(None, 33, ["family", "mended", "children"], ""))

@@ -53,6 +53,7 @@ DEEDS: dict[str, Deed] = {
     "pause": lambda instance: instance.pause(),
     "resume": lambda instance: instance.resume(),
     "terminate": lambda instance: instance.terminate(),
+    "cancel": lambda instance: instance.cancel(),
     "restart": lambda instance: instance.restart(),
     "retry": lambda instance: instance.retry(),
     "send-event": lambda instance: instance.send_event("approval"),
@@ -141,6 +142,7 @@ def test_a_batch_gives_the_handles_of_those_that_are_new():
         (lambda i: i.pause(), "pause", {}),
         (lambda i: i.resume(), "resume", {}),
         (lambda i: i.terminate(), "terminate", {}),
+        (lambda i: i.cancel(), "cancel", {}),
         (lambda i: i.restart(), "restart", {}),
         (lambda i: i.retry(), "retry", {}),
         (lambda i: i.retry(from_step="pages/~0/fetch"), "retry", {"fromStep": "pages/~0/fetch"}),
@@ -166,7 +168,7 @@ def test_every_deed_has_its_route(deed: Deed, line: str, body: object):
     assert network.asked[0].headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("name", ["pause", "resume", "terminate", "restart", "retry"])
+@pytest.mark.parametrize("name", ["pause", "resume", "terminate", "cancel", "restart", "retry"])
 def test_who_steers_an_instance_learns_how_it_stands(name: str):
     told = answer({"ok": True, "status": {"status": "complete", "output": 7}})
     status = on_instance(Network(told), DEEDS[name])
@@ -415,7 +417,7 @@ def test_what_nobody_took_is_repeated_whatever_it_is(name: str):
     assert network.slept == [0.125, 2.0, 0.5]
 
 
-@pytest.mark.parametrize("name", ["read", "pause", "resume", "terminate", "send-event"])
+@pytest.mark.parametrize("name", ["read", "pause", "resume", "terminate", "cancel", "send-event"])
 @pytest.mark.parametrize("failure", [LOST, httpx.RemoteProtocolError("gone"), LATER])
 def test_what_may_be_repeated_is_after_an_answer_was_lost(name: str, failure: Turn):
     network = Network(failure, answer(described() if name == "read" else OK))
@@ -500,17 +502,18 @@ def test_an_id_that_exists_is_refused():
         do(network, lambda client: client.workflow("order").create("order-1"))
 
 
-def test_to_terminate_twice_is_to_terminate_once():
+@pytest.mark.parametrize("name", ["terminate", "cancel"])
+def test_to_end_twice_is_to_end_once(name: str):
     ended = problem(
         409, "INSTANCE_TERMINAL", headers={"headwater_position": "workflow-history/3@9"}
     )
     network = Network(LOST, ended, answer(described("terminated")))
-    on_instance(network, DEEDS["terminate"])
+    on_instance(network, DEEDS[name])
     assert queries(network.asked)[-1] == {"min_position": "workflow-history/3@9"}
     with pytest.raises(headwater.InstanceTerminalError):
-        on_instance(Network(LOST, ended, answer(described("complete"))), DEEDS["terminate"])
+        on_instance(Network(LOST, ended, answer(described("complete"))), DEEDS[name])
     with pytest.raises(headwater.InstanceTerminalError):
-        on_instance(Network(ended), DEEDS["terminate"])
+        on_instance(Network(ended), DEEDS[name])
 
 
 # -- errors

@@ -216,6 +216,7 @@ def test_no_lines_are_said_to_be_none():
         (["resume"], "/resume", {}, "is active."),
         (["restart"], "/restart", {}, "begins a new run."),
         (["terminate"], "/terminate", {}, "is active."),
+        (["cancel"], "/cancel", {}, "is active; its code may clean up."),
         (["retry"], "/retry", {}, "from where it failed."),
         (["retry", "--from-step", "a/b"], "/retry", {"fromStep": "a/b"}, "from a/b."),
         (["send-event", "--type", "go"], "/events", {"type": "go"}, "has the event go."),
@@ -250,6 +251,8 @@ def test_every_verb_has_its_route(arguments: list[str], route: str, body: object
             for ended in ("complete", "errored", "terminated")
         ],
         ("terminate", "terminated", "is terminated."),
+        ("cancel", "waiting", "is waiting; its code may clean up."),
+        ("cancel", "terminated", "is terminated."),
         ("restart", "terminated", "begins a new run."),
     ],
 )  # fmt: skip

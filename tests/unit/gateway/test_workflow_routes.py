@@ -18,6 +18,7 @@ from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import (
+    CancelRun,
     Label,
     PauseRun,
     ReplySent,
@@ -64,6 +65,7 @@ ROUTES: list[tuple[str, str, bytes]] = [
     ("POST", f"{ORDER}/pause", b""),
     ("POST", f"{ORDER}/resume", b""),
     ("POST", f"{ORDER}/terminate", b""),
+    ("POST", f"{ORDER}/cancel", b""),
     ("POST", f"{ORDER}/restart", b""),
     ("POST", f"{ORDER}/retry", b""),
     ("POST", f"{ORDER}/events", b'{"type":"go"}'),
@@ -332,6 +334,7 @@ def test_a_bad_header_is_named(client: Client) -> None:
         (f"{ORDER}/pause", b"", PauseRun()),
         (f"{ORDER}/resume", b"{}", ResumeRun()),
         (f"{ORDER}/terminate", b"", TerminateRun()),
+        (f"{ORDER}/cancel", b"", CancelRun()),
         (f"{ORDER}/restart", b"", RestartRun()),
         (f"{ORDER}/retry", b"", RetryRun()),
         (f"{ORDER}/retry", b'{"fromStep":"a/b"}', RetryRun("a/b")),
@@ -357,7 +360,9 @@ def test_a_request_becomes_one_command(
     assert sent.command == command
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "terminate", "restart", "retry", "events"])
+@pytest.mark.parametrize(
+    "verb", ["pause", "resume", "terminate", "cancel", "restart", "retry", "events"]
+)
 def test_an_instance_named_batch_is_sent_commands_like_any_other(
     client: Client, commands: MemoryCommands, verb: str
 ) -> None:
@@ -537,7 +542,7 @@ def test_a_batch_of_which_some_are_refused_says_which_were_created(
     assert assert_problem(answer, 404, "WORKFLOW_NOT_FOUND")["created"] == ["a"]
 
 
-@pytest.mark.parametrize("code", ["ALREADY_PAUSED", "NOT_PAUSED"])
+@pytest.mark.parametrize("code", ["ALREADY_CANCELLED", "ALREADY_PAUSED", "NOT_PAUSED"])
 def test_what_is_so_already_is_done(client: Client, commands: MemoryCommands, code: str) -> None:
     commands.answer = lambda _: reply(code=code, status="paused")
     answer = client.post(f"{ORDER}/pause", headers=ASYNC)
@@ -651,6 +656,7 @@ def test_the_description_names_every_route_and_has_examples(client: Client) -> N
         "pauseInstance",
         "resumeInstance",
         "terminateInstance",
+        "cancelInstance",
         "restartInstance",
         "retryInstance",
         "sendEvent",

@@ -20,12 +20,11 @@ from headwater.processors.replay.commands import (
 )
 from headwater.processors.replay.decide import (
     HOSTS_LOST_MAX,
-    ROLLBACK_RETRIES,
-    STALE,
     decide_request,
 )
-from headwater.processors.replay.state import CodeRun
-from headwater.processors.runs.decisions import Rejection
+from headwater.processors.replay.rolling_back import ROLLBACK_RETRIES
+from headwater.processors.replay.state import Cancelling, CodeRun
+from headwater.processors.runs.decisions import STALE, Rejection
 from headwater.processors.runs.limits import ENTRIES_MAX
 from headwater.processors.runs.requests import (
     HostGone,
@@ -37,11 +36,13 @@ from headwater.processors.runs.requests import (
     Wake,
 )
 from headwater.schemas.history import (
+    CancelRun,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
     EntryOpened,
     EntryRolledBack,
+    Failure,
     FinishChild,
     HostLost,
     LogWritten,
@@ -55,6 +56,7 @@ from headwater.schemas.history import (
     RunErrored,
     RunEvent,
     RunSuspended,
+    RunTerminated,
     Sender,
     SendEvent,
     StartRun,
@@ -298,6 +300,14 @@ _LOGS = LogWritten("info", "workflow", "hi", "1", "quote", 2, True)
 _ENDED = TerminateRun("its parent has ended", _ME)
 _TOLD = FinishChild(0, "bill", output="1")
 
+_AS_TOLD = Failure("CancelledError", "the run was cancelled")
+_PAID = an_entry(_KIND.DO, _AT.COMPLETED, rollback=True)
+
+
+def _told(until_ms: int = NOW_MS, **more: object) -> CodeRun:
+    return a_run(cancelling=Cancelling(3, "why", until_ms), **more)
+
+
 ENDS = {
     "a line of a log": (
         a_run(), Log("info", "workflow", "hi", "1", "quote", 2, True), [_LOGS],
@@ -307,6 +317,59 @@ ENDS = {
     "nothing moves, before an attempt begins": (a_run(retried=6), Suspend(5), STALE),
     "nothing moves in a run that is paused": (a_run(RunStatus.PAUSED), Suspend(9), STALE),
     "rollback begins": (a_run(), BeginRollback(FAILURE), [RollbackStarted(FAILURE)]),
+    "code that was told ends": (
+        _told(), Raise(_AS_TOLD), [RunTerminated("why", cancelled=True)],
+    ),
+    "code that was told fails": (
+        _told(),
+        Raise(FAILURE),
+        [
+            LogWritten("warn", "system", "once it was cancelled, the run failed: Unreachable: "
+                       "no answer"),
+            RunTerminated("why", cancelled=True),
+        ],
+    ),
+    "code returns that was not told yet": (
+        _told(), Return("1"), [RunTerminated("why", cancelled=True)],
+    ),
+    "code returns that was not told yet, and has something to roll back": (
+        _told(entries={"pay": _PAID, "bill": an_entry(_KIND.CHILD, child=CHILD)}),
+        Return("1"),
+        [
+            PostsQueued((Post(0, "invoice", "inv-1", CancelRun("its parent has ended", _ME)),)),
+            EntriesCancelled(("bill",)),
+            RollbackStarted(Failure("CancelledError", "the code had returned before it was told"),
+                            cut_off=True),
+        ],
+    ),
+    "code that was told has its time": (_told(until_ms=NOW_MS + 1), Wake(NOW_MS), STALE),
+    "code that was told takes too long": (
+        _told(entries={"pay": _PAID}),
+        Wake(NOW_MS),
+        [RollbackStarted(Failure("CancelledError", "the code took too long to clean up"),
+                         cut_off=True)],
+    ),
+    "a handler takes longer than code may clean up": (
+        _told(rollback=FAILURE, entries={"pay": _PAID}), Wake(NOW_MS), STALE,
+    ),
+    "a step returns after its run is rolled back": (a_run(rollback=FAILURE), _returned(), STALE),
+    "an iteration that code began before it was told": (
+        _told(entries={"pages": an_entry(_KIND.LOOP)}), Advance("pages", 9, "1"), STALE,
+    ),
+    "an iteration that code began once it was told": (
+        _told(entries={"pages": an_entry(_KIND.LOOP)}),
+        Advance("pages", 9, "1", told=True),
+        [LoopAdvanced("pages", 9, "1")],
+    ),
+    "a child that code which was told waits for no more": (
+        _told(entries={"bill": an_entry(_KIND.CHILD, child=CHILD)}),
+        Cancel("bill"),
+        [
+            PostsQueued((Post(0, "invoice", "inv-1",
+                              CancelRun("its parent no longer waits for it", _ME)),)),
+            EntriesCancelled(("bill",)),
+        ],
+    ),
     "rollback begins again": (_rolling(), BeginRollback(FAILURE), STALE),
     "a handler is through": (_rolling(), RolledBack("pay"), [EntryRolledBack("pay")]),
     "a handler is through again": (_rolling(rolled_back=True), RolledBack("pay"), STALE),

@@ -2,14 +2,16 @@
 
 import pytest
 
-from headwater.processors.replay.decide import STALE, decide_command
-from headwater.processors.replay.state import CodeRun
-from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.limits import MAILBOX_MAX
+from headwater.processors.replay.decide import decide_command
+from headwater.processors.replay.state import Cancelling, CodeRun
+from headwater.processors.runs.decisions import STALE, Rejection
+from headwater.processors.runs.limits import CLEANUP_MS, MAILBOX_MAX
 from headwater.processors.runs.state import Remembered
 from headwater.schemas.history import (
     ActivateJob,
     Attempt,
+    CancelRequested,
+    CancelRun,
     Command,
     CompleteJob,
     EntryCompleted,
@@ -106,6 +108,12 @@ def _a_signal(number: int) -> SendEvent:
 
 
 _SIGNALLED = EventReceived("~hooks/webhooks-3#7", "line", "1", NOW_MS)
+_UNTIL = NOW_MS + 9 + CLEANUP_MS
+_CANCELLED = LogWritten(
+    "info",
+    "system",
+    "the instance is cancelled: why; its code may clean up until 2026-01-01T00:00:30+00:00",
+)
 _RETRIED = LogWritten(
     "info",
     "system",
@@ -225,6 +233,18 @@ ACCEPTED = {
             RunTerminated("why"),
         ],
     ),
+    "a cancellation": (a_run(), CancelRun("why"), [_CANCELLED, CancelRequested("why", _UNTIL)]),
+    "a cancellation of what is paused": (
+        a_run(_PAUSED, entries={"nap": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS)}),
+        CancelRun("why"),
+        [
+            RunResumed(), EntryCompleted("nap", "null"), _CANCELLED,
+            CancelRequested("why", _UNTIL),
+        ],
+    ),
+    "an end of what is cancelled": (
+        a_run(cancelling=Cancelling(3, "", _UNTIL)), TerminateRun("why"), [RunTerminated("why")],
+    ),
     "an event": (a_run(), _EVENT, [EventReceived("evt-1", "line", "1", NOW_MS)]),
     "an event that is waited for, sent at the last moment": (
         a_run(_WAITING, entries={"w": _WAIT}),
@@ -291,6 +311,11 @@ REFUSED = {
     "resume what runs": (a_run(), ResumeRun(), "NOT_PAUSED"),
     "resume what is over": (a_run(_COMPLETE), ResumeRun(), "NOT_PAUSED"),
     "end what is over": (a_run(_COMPLETE), TerminateRun(), "INSTANCE_TERMINAL"),
+    "cancel what is over": (a_run(_COMPLETE), CancelRun(), "INSTANCE_TERMINAL"),
+    "cancel what is cancelled": (
+        a_run(cancelling=Cancelling(3, "", _UNTIL)), CancelRun(), "ALREADY_CANCELLED",
+    ),
+    "cancel somebody else's child": (a_run(), CancelRun("", PARENT), "NOT_THE_PARENT"),
     "end somebody else's child": (a_run(), TerminateRun("", PARENT), "NOT_THE_PARENT"),
     "end a child of an older run": (
         a_run(parent=_LATER), TerminateRun("", PARENT), "NOT_THE_PARENT",

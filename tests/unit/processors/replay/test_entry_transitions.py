@@ -9,11 +9,13 @@ from headwater.processors.runs.appliers import move
 from headwater.processors.runs.transitions import TRANSITIONS as RUN_TRANSITIONS
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
+    CancelRequested,
     EntriesCancelled,
     EntryCompleted,
     EntryErrored,
     EntryOpened,
     OfGraph,
+    RollbackStarted,
     RunCompleted,
     RunErrored,
     RunEvent,
@@ -52,6 +54,8 @@ RUN_EVENTS: dict[type, RunEvent] = {
     RunSuspended: RunSuspended(),
     RunPaused: RunPaused(),
     RunResumed: RunResumed(),
+    CancelRequested: CancelRequested("", NOW_MS),
+    RollbackStarted: RollbackStarted(FAILURE),
     RunTerminated: RunTerminated(""),
     RunCompleted: RunCompleted("1"),
     RunErrored: RunErrored(FAILURE),

@@ -1,0 +1,57 @@
+"""Decides how a run is rolled back: which steps are, and what becomes of handlers that fail."""
+
+from typing import Final
+
+from headwater.processors.replay.commands import BeginRollback, RolledBack
+from headwater.processors.replay.state import CodeRun, Entry
+from headwater.processors.runs.decisions import STALE, Decision
+from headwater.processors.runs.limits import SYSTEM
+from headwater.processors.runs.requests import RollbackRaised
+from headwater.schemas.history import (
+    EntryRolledBack,
+    LogWritten,
+    RollbackFailed,
+    RollbackStarted,
+)
+from headwater.schemas.statuses import EntryStatus
+
+#: Retries of a rollback handler, and the delay before the first; it doubles.
+ROLLBACK_RETRIES: Final = 5
+_ROLLBACK_DELAY_MS: Final = 10_000
+
+
+def is_to_roll_back(entry: Entry) -> bool:
+    """Whether a step's handler has not run yet."""
+    return entry.rollback and entry.status is EntryStatus.COMPLETED and not entry.rolled_back
+
+
+def begin_rollback(run: CodeRun, asked: BeginRollback, _: int) -> Decision:
+    """The code has failed, and there is something to undo."""
+    return STALE if run.rollback else [RollbackStarted(asked.failure)]
+
+
+def rolled_back(run: CodeRun, asked: RolledBack, _: int) -> Decision:
+    """A handler is through."""
+    entry = run.entries.get(asked.key)
+    if run.rollback is None or entry is None or entry.rolled_back:
+        return STALE
+    return [EntryRolledBack(asked.key)]
+
+
+def rollback_raised(run: CodeRun, asked: RollbackRaised, now_ms: int) -> Decision:
+    """A handler is tried again, or given up."""
+    entry = run.entries.get(asked.key)
+    if run.rollback is None or entry is None or entry.rolled_back:
+        return STALE
+    attempt = entry.rollback_attempts + 1
+    if attempt <= ROLLBACK_RETRIES:
+        delay = _ROLLBACK_DELAY_MS * 2 ** (attempt - 1)
+        return [RollbackFailed(asked.key, attempt, asked.failure, now_ms + delay)]
+    message = (
+        f"the rollback of {asked.key} failed {attempt} times and is given up: "
+        f"{asked.failure.name}: {asked.failure.message}"
+    )
+    return [
+        LogWritten("error", SYSTEM, message[:2_048], step_key=asked.key, attempt=attempt),
+        EntryRolledBack(asked.key, asked.failure),
+    ]
