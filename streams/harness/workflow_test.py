@@ -95,8 +95,7 @@ class WorkflowTest:
 
     Shape:  workflows are code, or definitions of graphs, whose nodes name the tasks; kinds are
             workflows without code, by name, whose kinds are those of more engines; topics are those
-            that steps may publish to, None for any; cleanup is how long the code of a cancelled
-            run may clean up.
+            that steps may publish to, None for any; cleanup is the time of cancelled code.
     """
 
     __test__ = False
@@ -117,7 +116,8 @@ class WorkflowTest:
         given = Given.of(workflows, tasks)
         replay = ReplayEngine(max_steps, milliseconds(cleanup))
         graphs = GraphEngine(given.graphs.values())
-        self._engines: Engines = {each.kind: each for each in (replay, graphs, *engines)}
+        by_kind: list[Engine[Any]] = [replay, graphs, *engines]
+        self._engines: Engines = {each.kind: each for each in by_kind}
         self._workflows, self._tasks = given.workflows, given.tasks
         self._kinds = (
             dict.fromkeys(given.workflows, replay.kind)
