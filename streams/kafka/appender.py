@@ -37,6 +37,9 @@ _GIVE_UP_S: Final = 30.0
 #: How long a producer that is of no more use may take to end.
 _STOP_S: Final = 5.0
 
+#: Kafka's name for times that are the broker's, not the producer's.
+_LOG_APPEND_TIME: Final = 1
+
 #: A Kafka batch with the number of its records.
 _Packed: TypeAlias = tuple[Any, int]
 
@@ -67,6 +70,8 @@ class Appender:
         self._give_up_s = give_up_s
         self._producer: AIOKafkaProducer | None = None
         self._connecting = asyncio.Lock()
+        #: When the broker took the latest records, by its clock, if that is what its topic keeps.
+        self.appended_ms: int | None = None
 
     async def start(self) -> None:
         """Connects now rather than at the first use.
@@ -191,6 +196,9 @@ class Appender:
         except (KafkaError, OSError) as error:
             count = sum(batch.records for batch in sent)
             raise self._unavailable(count, error) from error
+        for each in metadata:
+            if each.timestamp_type == _LOG_APPEND_TIME:
+                self.appended_ms = each.timestamp
         return [acknowledgement.offset for acknowledgement in metadata]
 
     @contextlib.contextmanager

@@ -32,15 +32,18 @@ from headwater.schemas.errors import (
     NewerSchema,
     NotYetReadable,
 )
-from headwater.schemas.history import HistoryAppended, PartitionClaimed, record_key
+from headwater.schemas.history import HistoryAppended, PartitionClaimed, ReplySent, record_key
 from headwater.schemas.newer import is_newer, readable, why_waits
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.topics import (
     MAX_VALUE_BYTES,
     WORKFLOW_HISTORY,
+    WORKFLOW_REPLIES,
     WORKFLOW_SNAPSHOTS,
 )
+from headwater.streams.clock import monotonic
 from headwater.streams.kafka.appender import Appender, Sent
+from headwater.streams.kafka.broker_clock import BrokerClock
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.producers import Producers
@@ -58,6 +61,12 @@ _STOP_S: Final = 10.0
 _REMOVED: Final = "removed"
 #: How often it is tried again to append what not everybody reads yet.
 _UNWRITABLE_S: Final = 5.0
+
+
+#: A reply to a command that nobody has sent.
+_NOBODYS: Final = encode(
+    ReplySent(command_id="", code="", message="", status="", run_number=0, partition=0, position=0)
+)
 
 
 class OwnershipLost(HeadwaterError):
@@ -107,6 +116,7 @@ class WorkflowLog:
     def __init__(self, *, cluster: Cluster, client_id: str, clock: Callable[[], int]) -> None:
         self._cluster = cluster
         self._clock = clock
+        self.broker_clock = BrokerClock(clock, monotonic)
         self._producers = Producers(cluster, f"{client_id}-history")
         # A producer of its own: what is no history waits for none, and its errors stop none.
         self._aside = Appender(cluster=cluster, client_id=f"{client_id}-aside")
@@ -148,7 +158,7 @@ class WorkflowLog:
         """
         record = claim_of(owner, workflows or {}, self._clock())
         self.release(partition)
-        producer = self._producers.of(partition)
+        producer, began = self._producers.of(partition), self.broker_clock.now()
         try:
             epoch = await _place(
                 producer, Outgoing(WORKFLOW_HISTORY, partition, self._claim_key(), encode(record))
@@ -157,6 +167,7 @@ class WorkflowLog:
             self._producers.failed(partition, producer)
             raise
         self.release(partition)
+        self.broker_clock.seen(began, producer.appended_ms)
         self._tenures[partition] = Tenure(epoch, producer, epoch + 1)
         return epoch
 
@@ -206,8 +217,9 @@ class WorkflowLog:
                 self._taking(partition, records)
                 before, tenure.checked = tenure.checked, checked
                 outgoing = [_outgoing(partition, key, each, tenure) for key, each in records]
-                sent = await tenure.producer.send(outgoing)
+                began, sent = self.broker_clock.now(), await tenure.producer.send(outgoing)
             firsts = await tenure.producer.acknowledged(sent)
+            self.broker_clock.seen(began, tenure.producer.appended_ms)
             if before is not None and not before.done():
                 await asyncio.wait((before,))
             await self._check(partition, tenure, firsts, sent)
@@ -270,6 +282,15 @@ class WorkflowLog:
                         tenure.stop(f"{claim.owner} claimed it at offset {offset}")
         except NewerSchema as error:
             tenure.stop(error.message)  # Whoever wrote it has claimed the partition, or will.
+
+    async def ask_the_time(self) -> None:
+        """Has the broker tell its clock, by a reply that is nobody's: it tells it in no other way.
+
+        Errors: BrokerUnavailable.
+        """
+        began = self.broker_clock.now()
+        await self._aside.append_or_stop([Outgoing(WORKFLOW_REPLIES, 0, None, _NOBODYS)])
+        self.broker_clock.seen(began, self._aside.appended_ms)
 
     async def write_snapshots(
         self, snapshots: Mapping[int, Sequence[tuple[bytes, SnapshotTaken]]]

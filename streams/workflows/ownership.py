@@ -51,6 +51,10 @@ _RETRY_S: Final = 1.0
 #: How long the end of the commands is waited for: meanwhile no commands are read.
 _END_S: Final = 2.0
 _RETRY_AFTER_FAULT_S: Final = 30.0
+#: By how much our clock may be ahead of the broker's: those of a cluster differ by less.
+AHEAD_MAX_MS: Final = 10_000
+#: How old what is known of the broker's clock may be, where it says that ours is ahead.
+_ASK_AFTER_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -72,7 +76,8 @@ class Ownership:
             replies); `before_deciding` is awaited with commands before they are decided;
             `before_giving_up` is awaited before partitions are given up in order, and
             `given_up` called for each that is; `parked` gets commands that cannot be read;
-            `wake_up` is called when something has come.
+            `wake_up` is called when something has come. While our clock is ahead of Kafka's by
+            more than `ahead_max_ms`, nothing comes due.
     """
 
     def __init__(  # noqa: PLR0913, what a worker does with its partitions
@@ -90,8 +95,10 @@ class Ownership:
         parked: Callable[[Incoming, HeadwaterError], None],
         wake_up: Callable[[], None],
         before_deciding: Callable[[Sequence[CommandSent]], Awaitable[None]] | None = None,
+        ahead_max_ms: int = AHEAD_MAX_MS,
     ) -> None:
         self._before_deciding = before_deciding
+        self._ahead_max_ms, self._is_ahead = ahead_max_ms, False
         self._driver = driver
         self._log = workflow_log
         self._clock = clock
@@ -224,7 +231,7 @@ class Ownership:
             if self._readings[number].ahead is None
             and (partition.owner.next_due_ms() or now_ms + 1) <= now_ms
         ]
-        if not due:
+        if not due or await self._clock_is_ahead():
             return
         try:
             async with asyncio.timeout(_END_S):
@@ -242,6 +249,31 @@ class Ownership:
                 partition.reached_ms = now_ms
             else:
                 reading.ahead = now_ms, end
+
+    async def _clock_is_ahead(self) -> bool:
+        """Whether our clock is further ahead of the broker's than it may be: then no time comes.
+
+        What was seen of the broker's may be old, and this machine may have slept since: it is
+        asked again before anybody is told.
+        """
+        known = self._log.broker_clock
+        if known.ahead_ms() > self._ahead_max_ms and (known.age_s() or 0) > _ASK_AFTER_S:
+            try:
+                await self._log.ask_the_time()
+            except BrokerUnavailable as error:
+                log.warning("the broker does not tell its time: %s", error)
+        ahead_ms = known.ahead_ms()
+        was, self._is_ahead = self._is_ahead, ahead_ms > self._ahead_max_ms
+        if self._is_ahead and not was:
+            log.error(
+                "the clock of this machine is %.0f s ahead of Kafka's: no timer, schedule or "
+                "timeout of a workflow comes due here until it is right, or ahead by less than "
+                "%.0f s (HEADWATER_MAX_CLOCK_AHEAD_S)",
+                *(ahead_ms / 1_000, self._ahead_max_ms / 1_000),
+            )
+        elif was and not self._is_ahead:
+            log.info("the clock of this machine is right again: what is due goes on")
+        return self._is_ahead
 
     def _has_leader(self, number: int) -> bool:
         """Whether the commands of a partition have one: aiokafka would wait for it, 40 s long."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,67 @@ def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
 
     asyncio.run(scenario())
     assert "a turn cannot be appended" in caplog.text
+
+
+def sleepers(worker: WorkflowWorker, *ids: str) -> list[str]:
+    owners = [each.owner for each in worker._driver.partitions.values()]
+    found = [owner.instances.find(f"sleeper/{each}") for each in ids for owner in owners]
+    return [live.run.status.value for live in found if live is not None]
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not done():  # noqa: ASYNC110, what it waits for has no event
+            await asyncio.sleep(0.05)
+
+
+def test_a_worker_whose_clock_is_ahead_of_kafkas_fires_nothing_and_goes_on_when_it_is_right(
+    topics: str, caplog: pytest.LogCaptureFixture
+):
+    ahead_ms = 0
+    worker = WorkflowWorker(
+        cluster=Cluster(topics),
+        apps=["tests.e2e.workflow_app"],
+        engines=ENGINES,
+        clock=lambda: now_ms() + ahead_ms,
+        draw_seed=lambda: "seed",
+        name="tests",
+    )
+    client = WorkflowClient(
+        cluster=Cluster(topics),
+        client_id="tests",
+        timeout_s=20,
+        clock=now_ms,
+        new_id=lambda: os.urandom(8).hex(),
+    )
+
+    statuses = partial(sleepers, worker)
+
+    async def scenario() -> None:
+        nonlocal ahead_ms
+        working = asyncio.create_task(worker.run())
+        await client.start()
+        try:
+            sender = Sender(client)
+            await sender.ready()
+            await sender.send("sleeper", "month", StartRun('"30 days"'))
+            await sender.send("sleeper", "moment", StartRun('"3 seconds"'))
+            await until(lambda: statuses("month", "moment") == ["waiting"] * 2)
+            ahead_ms = 40 * 86_400_000
+            await until(lambda: "ahead of Kafka's: no timer" in caplog.text)
+            # What comes is decided all the same.
+            await sender.send("echo", "meanwhile", StartRun("1"))
+            assert statuses("month", "moment") == ["waiting"] * 2
+            ahead_ms = 0
+            await until(lambda: statuses("month", "moment") == ["waiting", "complete"])
+        finally:
+            await client.stop()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    assert "is right again" in caplog.text
 
 
 def test_a_fault_beside_the_turns_ends_the_worker(topics: str):

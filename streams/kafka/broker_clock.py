@@ -1,0 +1,49 @@
+"""The clock of Kafka's brokers, as our appends show it: whether our own is ahead of it.
+
+A record gets the time of the broker that takes it. So a clock that was later than that before the
+record was sent is ahead, however slow the network is. Between appends a monotonic clock tells how
+much time has passed since: no jump of the clock of the day moves it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Moment(NamedTuple):
+    """A time, by the clock of the day and by the monotonic one.
+
+    Units:  milliseconds, seconds.
+    """
+
+    ms: int
+    at_s: float
+
+
+class BrokerClock:
+    """What is known of the brokers' clock."""
+
+    def __init__(self, clock: Callable[[], int], monotonic: Callable[[], float]) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._seen: tuple[float, int] | None = None
+
+    def now(self) -> Moment:
+        """Now, by our clocks."""
+        return Moment(self._clock(), self._monotonic())
+
+    def seen(self, sent: Moment, appended_ms: int | None) -> None:
+        """Takes note of when a record was sent, by us, and appended, by the broker, if it said."""
+        if appended_ms is not None:
+            self._seen = sent.at_s, appended_ms
+
+    def age_s(self) -> float | None:
+        """How old what was seen last is; None before anything was."""
+        return None if self._seen is None else self._monotonic() - self._seen[0]
+
+    def ahead_ms(self) -> int:
+        """By how much our clock is ahead, at least; 0 where nothing is known."""
+        if self._seen is None:
+            return 0
+        at_s, ms = self._seen
+        now = self.now()
+        return max(0, now.ms - ms - round((now.at_s - at_s) * 1_000))
