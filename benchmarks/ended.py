@@ -98,9 +98,15 @@ class Owned:
         partition.acknowledged, partition.replied = batch.number, owner.claims.cause + 1
         owner.dispatch(now_ms())
         owner.evict(now_ms() + 1, partition.acknowledged, partition.position)
-        now_s = time.monotonic()
-        if self._checkpoints.is_due(partition, now_s):
-            await self._checkpoints.write(self._checkpoints.take(partition), now_s)
+        if self._checkpoints.is_due(partition, time.monotonic()):
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Writes down what has changed, as a worker does it."""
+        self._checkpoints.is_due(self.partition, time.monotonic())  # Before the first, it asks.
+        taken = self._checkpoints.take(self.partition)
+        while await self._checkpoints.write(taken, time.monotonic()) and taken.left:
+            taken = self._checkpoints.take(self.partition, taken)
 
 
 def _sent(number: int, command: Command) -> CommandSent:
@@ -175,27 +181,27 @@ def main() -> None:
         what, bootstrap, kind, folder, count = options.child
         asyncio.run(_child(what, bootstrap, kind, folder, int(count)))
     count = options.instances
-    with _kafka() as (bootstrap, scratch):
+    with kafka() as (bootstrap, scratch):
         here, new = scratch / "store", scratch / "new"
-        _show(f"{count:,} ended, in memory", _run("fill", bootstrap, "memory", None, count))
-        _show(f"{count:,} ended, on disk", _run("fill", bootstrap, "disk", here, count))
+        show(f"{count:,} ended, in memory", _run("fill", bootstrap, "memory", None, count))
+        show(f"{count:,} ended, on disk", _run("fill", bootstrap, "disk", here, count))
         for label, kind, folder in (
             ("takeover from the store", "disk", here),
             ("takeover from Kafka, to a store", "disk", new),
             ("takeover from Kafka, to memory", "memory", None),
         ):
-            _show(label, _run("take", bootstrap, kind, folder, count))
+            show(label, _run("take", bootstrap, kind, folder, count))
 
 
 def filled(count: int) -> dict[str, float]:
     """What so many instances that ended weigh for an owner with a store on disk."""
-    with _kafka() as (bootstrap, scratch):
+    with kafka() as (bootstrap, scratch):
         found: dict[str, float] = _run("fill", bootstrap, "disk", scratch / "store", count)
         return found
 
 
 @contextlib.contextmanager
-def _kafka() -> Iterator[tuple[str, Path]]:
+def kafka() -> Iterator[tuple[str, Path]]:
     """A broker with our topics, and a folder that goes with it."""
     with tempfile.TemporaryDirectory() as scratch:
         kafka = EmbeddedKafka(Path(scratch) / "kafka", port=0, report=lambda _: None)
@@ -207,7 +213,8 @@ def _kafka() -> Iterator[tuple[str, Path]]:
             kafka.stop()
 
 
-def _show(what: str, measured: dict[str, float]) -> None:
+def show(what: str, measured: dict[str, float]) -> None:
+    """Prints a line of results."""
     values = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
     sys.stdout.write(f"{what:36}{values}\n")
     sys.stdout.flush()

@@ -4,6 +4,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
+from headwater.processors.runs.limits import RUN_BYTES_MAX
 from headwater.processors.runs.retention import Retention, read_retention
 
 
@@ -23,6 +24,19 @@ class WorkflowSettings(BaseSettings):
         le=86_400,
         description="How many seconds the code of a run that is cancelled may clean up, before it "
         "is cut off, rolled back and terminated.",
+    )
+    max_run_bytes: int = Field(
+        default=RUN_BYTES_MAX,
+        ge=1024 * 1024,
+        le=1024 * 1024 * 1024,
+        description="How many bytes the state of a run may have: its results, its errors, its "
+        "mailbox, and what it is about to send. The mailbox may have half of it.",
+    )
+    max_clock_ahead_s: int = Field(
+        default=10,
+        ge=1,
+        description="Seconds by which the clock of a workflow worker may be ahead of Kafka's; "
+        "beyond that no timer, schedule or timeout comes due there until it is right.",
     )
     retention: str = Field(
         default="",

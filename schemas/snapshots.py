@@ -29,5 +29,8 @@ class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cause: int
     #: When time moves the instance again, Unix milliseconds; 0 at once, -1 never.
     wake_at_ms: int
-    #: The state, in that encoding.
+    #: The state, in that encoding; or its first part.
     state: bytes
+    #: How many records hold the state. The others were written before, with the same epoch and
+    #: position; their keys are this one's, # and a number from 1 on.
+    parts: int = 1

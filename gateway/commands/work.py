@@ -37,7 +37,7 @@ from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.definition_log import DefinitionLog
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
-from headwater.streams.workflows.worker import WorkflowWorker
+from headwater.streams.workflows.worker import Bounds, WorkflowWorker
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,12 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool 
     except Exception as error:
         log.critical("the worker ends, to start again from what is durable", exc_info=True)
         raise click.exceptions.Exit(os.EX_SOFTWARE) from error
+
+
+def _bounds(settings: Settings) -> Bounds:
+    return Bounds(
+        run_bytes_max=settings.max_run_bytes, ahead_max_ms=1_000 * settings.max_clock_ahead_s
+    )
 
 
 async def _work(
@@ -123,6 +129,7 @@ async def _work(
             stores=stores_of(settings, clock),
             house=Program("headwater.gateway.house", environment(settings)),
             graphs=deployed,
+            bounds=_bounds(settings),
         )
         if ticked:
             # Brings the web framework, which other workers do without.

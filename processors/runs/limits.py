@@ -30,6 +30,8 @@ POSTS_BYTES_MAX: Final = 1024 * 1024
 #: What one decision may lead to: it is one record of Kafka's, which has 11 MiB. The rest is for the
 #: envelope, and for commands, which say of whom a post is.
 DECISION_BYTES_MAX: Final = 10 * 1024 * 1024
+#: Bytes of a run's state, unless its worker says otherwise: it goes to its host as a whole.
+RUN_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Entries of a run, unless its worker says otherwise.
 ENTRIES_MAX: Final = 1_024
 #: Retries that a step may have, unless it has any number of them.

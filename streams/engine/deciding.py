@@ -7,7 +7,6 @@ from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.engine import Engines, engine_of
 from headwater.processors.runs.limits import bounded, value_fault
 from headwater.processors.runs.params import params_fault
-from headwater.processors.runs.sizes import fitting
 from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import (
     Command,
@@ -20,6 +19,7 @@ from headwater.schemas.history import (
 )
 from headwater.streams.engine.effects import unknown_workflow
 from headwater.streams.engine.live_instances import LiveInstance
+from headwater.streams.engine.room import Room
 
 
 class CommandDecider:
@@ -35,11 +35,13 @@ class CommandDecider:
         workflows: Mapping[str, str],
         params: Mapping[str, Json],
         draw_seed: Callable[[], str],
+        room: Room,
     ) -> None:
         self._engines = engines
         self._workflows = workflows
         self._params = params
         self._draw_seed = draw_seed
+        self._room = room
 
     def decide(self, live: LiveInstance | None, sent: CommandSent, now_ms: int) -> Decision:
         """Decides a command; an instance that exists keeps its engine."""
@@ -68,7 +70,7 @@ class CommandDecider:
             seed=self._draw_seed() if creates or isinstance(command, RestartRun) else "",
         )
         # Before anything is applied: the log must be able to follow.
-        return fitting(engine, run, decision)
+        return self._room.fitting(live, engine, decision, now_ms)
 
     def _unfit(self, workflow: str, command: Command) -> Rejection | None:
         """The refusal of params that the workflow does not take."""

@@ -11,7 +11,8 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Shape:  state is the encoding of this kind's engine, of this format; wake_at_ms is when time
             moves it again: 0 at once, -1 never; position is the offset in the history from which
-            on events are not yet in the state.
+            on events are not yet in the state; parts is in how many records its snapshot is, or
+            was once.
     """
 
     kind: str
@@ -19,6 +20,7 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wake_at_ms: int
     position: int
     state: bytes
+    parts: int = 1
 
 
 #: What there is of an instance that was deleted.

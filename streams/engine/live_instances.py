@@ -4,8 +4,11 @@ An instance that sleeps for a month, or has ended, costs its bytes and a timer. 
 its snapshot.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from headwater.processors.runs.engine import Engine, Engines, engine_of
 from headwater.processors.runs.state import Run
@@ -15,6 +18,9 @@ from headwater.streams.engine.instance_store import GONE, InstanceStore, MemoryS
 if TYPE_CHECKING:
     from headwater.processors.runs.host_messages import HostMessage, Started
 
+#: Bytes of a state that one record of Kafka's holds, which takes 11 MiB: a larger one has several.
+PART_BYTES: Final = 8 * 1024 * 1024
+
 
 class LiveInstance:
     """What the owner holds of an instance at work, besides its state."""
@@ -23,9 +29,11 @@ class LiveInstance:
         "activation",
         "attempts",
         "batch",
+        "bytes_most",
         "engine",
         "held",
         "key",
+        "parts",
         "position",
         "ready",
         "resting",
@@ -41,6 +49,8 @@ class LiveInstance:
         self.run = run
         #: The offset in the history before which all was in the bytes that it comes from.
         self.position = position
+        #: In how many records its snapshots have been: those that it no longer needs are to go.
+        self.parts = 1
         self.activation: int | None = None
         #: Attempts under way, by the key of their step; None until their host says they take long.
         self.attempts: dict[str, Started | None] = {}
@@ -53,6 +63,8 @@ class LiveInstance:
         self.tail_bytes = 0
         #: The number of the latest batch that has events of it.
         self.batch = 0
+        #: How many bytes its state has at most; None if nobody has measured it.
+        self.bytes_most: int | None = None
         #: Since when nothing has happened to it.
         self.since_ms = 0
 
@@ -85,7 +97,9 @@ class LiveInstance:
         else:
             wake = engine.next_wake_ms(run)
             wake_at_ms = -1 if wake is None else wake
-        return StoredState(engine.kind, engine.format, wake_at_ms, position, engine.encode(run))
+        state = engine.encode(run)
+        self.parts = max(self.parts, -(-len(state) // PART_BYTES))
+        return StoredState(engine.kind, engine.format, wake_at_ms, position, state, self.parts)
 
 
 class LiveInstances:
@@ -100,6 +114,10 @@ class LiveInstances:
         self.changed: set[str] = set()
         #: Deleted since the last checkpoint: the store may have them still.
         self._deleted: set[str] = set()
+        #: In how many records snapshots are, or were, of those that have more than one.
+        self.parts: dict[str, int] = {}
+        #: Bytes of the states that were loaded since `evict_restored`.
+        self.loaded_bytes = 0
         #: Found in the history without their beginning: it says further on that they are deleted.
         self.torn: set[str] = set()
 
@@ -112,6 +130,8 @@ class LiveInstances:
                 engine = engine_of(self.engines, stored.kind)
                 run = engine.decode(stored.state)
                 live = self._live[key] = LiveInstance(key, engine, run, stored.position)
+                live.parts = max(stored.parts, self.parts.get(key, 1))
+                self.loaded_bytes += len(stored.state)
                 self._loaded.append(live)
         return live
 
@@ -135,6 +155,7 @@ class LiveInstances:
     def add(self, key: str, run: Run) -> LiveInstance:
         """Takes an instance in."""
         live = self._live[key] = LiveInstance(key, engine_of(self.engines, run.kind), run)
+        live.parts = self.parts.get(key, 1)
         self._deleted.discard(key)
         return live
 
@@ -148,7 +169,9 @@ class LiveInstances:
 
     def delete(self, key: str) -> None:
         """Takes an instance out; its bytes go with the next checkpoint."""
-        self._live.pop(key, None)
+        live = self._live.pop(key, None)
+        if live is not None and live.parts > 1:
+            self.parts[key] = live.parts
         self.torn.discard(key)
         self._deleted.add(key)
         self.changed.add(key)
@@ -175,6 +198,7 @@ class LiveInstances:
         for live in resting:
             del self._live[live.key]
         self._loaded.clear()
+        self.loaded_bytes = 0
         return len(self._live)
 
     def take_changed(self, position: int) -> dict[str, StoredState]:
@@ -182,10 +206,36 @@ class LiveInstances:
 
         Shape:  position as in `evict`, for all instances; `GONE` for those that are deleted.
         """
+        return self.take(list(self.take_keys()), position)
+
+    def take_keys(self) -> set[str]:
+        """The keys of what has changed since the last call."""
+        changed, self.changed = self.changed, set()
+        return changed
+
+    def take(
+        self, keys: list[str], position: int, room: int = sys.maxsize
+    ) -> dict[str, StoredState]:
+        """The bytes of instances, which the store has from now on, too; takes their keys out.
+
+        Shape:  as `take_changed`, until there are so many bytes.
+        """
         self.store.remove(self._deleted)
         self._deleted.clear()
-        changed, self.changed = self.changed, set()
-        live = {key: self._live[key].stored(position) for key in changed if key in self._live}
+        taken: dict[str, StoredState] = {}
+        live: dict[str, StoredState] = {}
+        while keys and room > 0:
+            key = keys.pop()
+            if key in self._live:
+                state = live[key] = self._live[key].stored(position)
+            else:
+                # What was evicted since it changed is in the store already.
+                state = self.store.get(key) or _gone(self.parts.get(key, 1))
+            taken[key] = state
+            room -= len(state.state)
         self.store.put(live)
-        # What was evicted since it changed is in the store already.
-        return live | {key: self.store.get(key) or GONE for key in changed - live.keys()}
+        return taken
+
+
+def _gone(parts: int) -> StoredState:
+    return GONE if parts == 1 else msgspec.structs.replace(GONE, parts=parts)

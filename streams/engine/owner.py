@@ -16,7 +16,6 @@ from headwater.processors.runs.engine import engine_of
 from headwater.processors.runs.host_messages import HostMessage, Requested, Started
 from headwater.processors.runs.outbox import in_order
 from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
-from headwater.processors.runs.sizes import fitting
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -66,6 +65,7 @@ from headwater.streams.engine.effects import Batch, Queued, not_deleted
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
+from headwater.streams.engine.room import Room
 from headwater.streams.engine.staging import Staging
 
 
@@ -77,7 +77,7 @@ class Owner:
             with the kind of its runs; `params` are the JSON Schemas of what they take; hosts are
             those that have their code, by number, and the first has what is not named.
             `number_activations` gives numbers that no other activation of the process has, for a
-            host.
+            host. `room` bounds how large the state of a run may become.
     """
 
     def __init__(  # noqa: PLR0913, what is its own to know
@@ -92,6 +92,7 @@ class Owner:
         hosts: Mapping[str, int] | None = None,
         number_activations: Callable[[int], int],
         draw_seed: Callable[[], str],
+        room: Room | None = None,
     ) -> None:
         self.partition = partition
         self.claims = claims
@@ -99,7 +100,8 @@ class Owner:
         #: Names of workflows that have instances here, and whose code is not.
         self.workflows_without_code: set[str] = set()
         self._workflows = workflows
-        self._decider = CommandDecider(instances.engines, workflows, params or {}, draw_seed)
+        self._room = room = room or Room()
+        self._decider = CommandDecider(instances.engines, workflows, params or {}, draw_seed, room)
         self._agenda = Agenda(wakes)
         self._staging = Staging()
         self._activations = Activations(
@@ -227,7 +229,7 @@ class Owner:
 
     def _request(self, live: LiveInstance, request: Request, now_ms: int) -> None:
         run, engine = live.run, live.engine
-        decision = fitting(engine, run, engine.decide(run, request, now_ms))
+        decision = self._room.fitting(live, engine, engine.decide(run, request, now_ms), now_ms)
         if not isinstance(decision, Rejection):
             self._commit(live, run.workflow, run.instance_id, decision, NO_CAUSE, now_ms)
 

@@ -1,6 +1,5 @@
 """Taking over a partition: from its snapshots and its log to an owner."""
 
-import zlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -20,8 +19,9 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.streams.engine.instance_store import Mark, StoredState
+from headwater.streams.engine.instance_store import Mark
 from headwater.streams.engine.live_instances import LiveInstances
+from headwater.streams.engine.state_records import PART, Filler, Parts
 
 #: The key of a partition's checkpoint among its snapshots.
 CHECKPOINT: Final = b""
@@ -29,8 +29,8 @@ CHECKPOINT: Final = b""
 LIVE_MAX: Final = 10_000
 #: A history that is read whole.
 _BEGINNING: Final = Mark(0, UNCLAIMED, NO_CAUSE)
-#: Snapshots that are put into the store at a time.
-_PUT_MAX: Final = 1_000
+#: Bytes of states that a takeover loads before it looks for those that rest.
+_LOADED_BYTES: Final = 256 * 1024 * 1024
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -157,7 +157,8 @@ async def _read_on(
             restore(restored.claims, [(offset, record)], instances)
             if record.cause >= committed and record.epoch == restored.claims.epoch:
                 restored.outcomes[record.cause] = _outcome(instances, offset, record)
-        if records and instances.count_at_work() > room:
+        loaded = instances.loaded_bytes > _LOADED_BYTES
+        if records and (loaded or instances.count_at_work() > room):
             room = max(live_max, 2 * instances.evict_restored(records[-1][0] + 1))
 
 
@@ -166,11 +167,12 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
 
     A snapshot of an older epoch than one before it comes from a superseded owner: it is true as of
     its position, so the history is read from there. Without a checkpoint, or with a state of
-    another form among them, nothing is kept, and the history is read from its beginning.
+    another form among them, or one of which parts are missing, nothing is kept, and the history is
+    read from its beginning.
     """
     store = instances.store
     store.clear()
-    states: dict[str, StoredState] = {}
+    filler, parts = Filler(store), Parts(instances.parts)
     newest, late, checkpoint = -1, None, None
     async for name, snapshot in log.read_snapshots(partition):
         if snapshot is None or not _is_readable(snapshot, instances.engines):
@@ -182,30 +184,24 @@ async def _fill(log: HistoryReader, partition: int, instances: LiveInstances) ->
         if name == CHECKPOINT:
             checkpoint = snapshot
             continue
-        if not snapshot.state:  # It was deleted, after what was read of it so far.
-            states.pop(name.decode(), None)
-            store.remove([name.decode()])
+        key, _, number = name.decode().partition(PART)
+        if number:
+            parts.add(key, int(number), snapshot)
             continue
-        states[name.decode()] = _stored(snapshot)
-        if len(states) >= _PUT_MAX:
-            store.put(states)
-            states = {}
-    if checkpoint is None:
+        stored = parts.joined(key, snapshot)
+        if stored is None:  # It was deleted, after what was read of it so far; or it is torn.
+            filler.remove(key)
+        else:
+            filler.put(key, stored)
+    if checkpoint is None or parts.torn:
         store.clear()
         return _BEGINNING
     if late is not None and late.position < checkpoint.position:
         checkpoint = late
-    store.put(states)
+    filler.flush()
     mark = Mark(checkpoint.position, checkpoint.epoch, checkpoint.cause)
     store.set_mark(mark)
     return mark
-
-
-def _stored(snapshot: SnapshotTaken) -> StoredState:
-    state = zlib.decompress(snapshot.state) if snapshot.compressed else snapshot.state
-    return StoredState(
-        snapshot.kind, snapshot.format, snapshot.wake_at_ms, snapshot.position, state
-    )
 
 
 def _is_readable(snapshot: SnapshotTaken, engines: Engines) -> bool:

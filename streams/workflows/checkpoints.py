@@ -7,7 +7,6 @@ next takeover, which then reads the history from where that snapshot is true (`r
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -15,9 +14,9 @@ from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.snapshots import SnapshotTaken
-from headwater.schemas.topics import MAX_VALUE_BYTES
 from headwater.streams.engine.instance_store import Mark, StoredState
 from headwater.streams.engine.restore import CHECKPOINT
+from headwater.streams.engine.state_records import COMPRESSED_FROM, records_of, snapshot_of
 from headwater.streams.engine.turns import Partition
 from headwater.streams.workflows.log import WorkflowLog
 
@@ -29,8 +28,8 @@ CHECKPOINT_RECORDS: Final = 20_000
 CHECKPOINT_S: Final = 60.0
 #: How long a checkpoint waits for the replies before it.
 _REPLIES_S: Final = 10.0
-#: States from this size on are compressed.
-_COMPRESSED_FROM: Final = 256 * 1024
+#: Bytes of states that are in memory at a time, on their way.
+_TAKEN_BYTES: Final = 32 * 1024 * 1024
 
 
 class _Latest(NamedTuple):
@@ -41,15 +40,20 @@ class _Latest(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What has changed in a partition up to a mark: states, as snapshots with their keys."""
+    """States of a partition, of those that have changed up to a mark.
+
+    Shape:  states are as of `at`, the mark or later; the keys that are left are still to be taken.
+    """
 
     partition: Partition
     mark: Mark
-    snapshots: list[tuple[bytes, SnapshotTaken]]
+    at: Mark
+    states: dict[str, StoredState]
+    left: list[str]
 
     def put_back(self) -> None:
         """Has them taken again by the next checkpoint."""
-        self.partition.owner.instances.changed.update(key.decode() for key, _ in self.snapshots)
+        self.partition.owner.instances.changed.update(self.states, self.left)
 
 
 class Checkpoints:
@@ -89,45 +93,46 @@ class Checkpoints:
         records = partition.position - latest.position
         return records >= self._records or (records > 0 and now_s - latest.at_s >= self._seconds)
 
-    def take(self, partition: Partition) -> Taken:
-        """Takes the states as of now, when all that the owner has decided is durable."""
-        instances, position = partition.owner.instances, partition.position
-        mark = Mark(position, partition.epoch, partition.owner.claims.cause)
-        changed = instances.take_changed(position)
-        snapshots = [(key.encode(), _snapshot(mark, each)) for key, each in changed.items()]
-        return Taken(partition, mark, snapshots)
+    def take(self, partition: Partition, before: Taken | None = None) -> Taken:
+        """Takes states as of now, when all that the owner has decided is durable.
 
-    async def write(self, taken: Taken, now_s: float) -> None:
-        """Writes a checkpoint, when the commands before it have their replies."""
-        partition, mark, snapshots = taken
-        large = [key.decode() for key, each in snapshots if len(each.state) > MAX_VALUE_BYTES]
-        if large:
-            self._put_off(taken, now_s)
-            log.warning(
-                "no checkpoint of partition %s: the states of %s are larger than %s bytes, so a "
-                "takeover reads the history from the checkpoint before; keep results small",
-                *(partition.number, ", ".join(large), MAX_VALUE_BYTES),
-            )
-            return
+        Shape:  before is what was taken first, and left others; each time so many bytes.
+        """
+        instances, position = partition.owner.instances, partition.position
+        at = Mark(position, partition.epoch, partition.owner.claims.cause)
+        left = before.left if before else list(instances.take_keys())
+        states = instances.take(left, position, _TAKEN_BYTES)
+        return Taken(partition, before.mark if before else at, at, states, left)
+
+    async def write(self, taken: Taken, now_s: float) -> bool:
+        """Writes states, when the commands before them have their replies; gives whether it did.
+
+        The checkpoint follows the last of them: a state may be newer than that says.
+        """
+        partition, mark, at, states, left = taken
         try:
             async with asyncio.timeout(_REPLIES_S):
                 await self._replied(partition)
-            if partition.replied <= mark.cause:
+            if partition.replied <= at.cause:
                 # After a takeover some commands are read again, and answered once more.
                 taken.put_back()
-                return
+                return False
             await self._commit()
+            snapshots = await _snapshots(at, states)
             await self._log.write_snapshots({partition.number: snapshots})
-            checkpoint = _snapshot(mark, StoredState("", 0, -1, mark.position, b""))
+            if left:
+                return True
+            checkpoint = snapshot_of(mark, StoredState("", 0, -1, mark.position, b""))
             await self._log.write_snapshots({partition.number: [(CHECKPOINT, checkpoint)]})
         except (HeadwaterError, KafkaError, IllegalStateError, TimeoutError) as error:
             self._put_off(taken, now_s)
             log.warning("states of partition %s are not written down: %r", partition.number, error)
-            return
+            return False
         if partition in self._latest:
             self._latest[partition] = _Latest(mark.position, now_s)
             # Not before: a takeover from the store has to read what is in no checkpoint.
             partition.owner.instances.store.set_mark(mark)
+        return True
 
     def _put_off(self, taken: Taken, now_s: float) -> None:
         """Has it tried again when as much more has happened."""
@@ -136,16 +141,15 @@ class Checkpoints:
             self._latest[taken.partition] = _Latest(taken.mark.position, now_s)
 
 
-def _snapshot(mark: Mark, stored: StoredState) -> SnapshotTaken:
-    """A state as of a mark."""
-    compressed = len(stored.state) > _COMPRESSED_FROM
-    return SnapshotTaken(
-        kind=stored.kind,
-        format=stored.format,
-        compressed=compressed,
-        epoch=mark.epoch,
-        position=mark.position,
-        cause=mark.cause,
-        wake_at_ms=stored.wake_at_ms,
-        state=zlib.compress(stored.state, level=1) if compressed else stored.state,
-    )
+async def _snapshots(
+    mark: Mark, states: dict[str, StoredState]
+) -> list[tuple[bytes, SnapshotTaken]]:
+    """States as of a mark, as records; large ones are compressed beside the event loop."""
+    small: list[tuple[str, StoredState]] = []
+    large: list[tuple[str, StoredState]] = []
+    for key, stored in states.items():
+        (large if len(stored.state) > COMPRESSED_FROM else small).append((key, stored))
+    records = [record for key, stored in small for record in records_of(key, stored, mark)]
+    for key, stored in large:
+        records += await asyncio.to_thread(records_of, key, stored, mark)
+    return records

@@ -23,6 +23,7 @@ import msgspec
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.processors.runs.engine import Engines
+from headwater.processors.runs.limits import RUN_BYTES_MAX
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.driver import Driver
@@ -30,12 +31,18 @@ from headwater.streams.engine.instance_store import InstanceStore
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import take_over
+from headwater.streams.engine.room import Room
 from headwater.streams.engine.step_database import StepDatabase
 from headwater.streams.engine.turns import Flight, Partition, StepTransaction
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.checkpoints import CHECKPOINT_RECORDS, CHECKPOINT_S, Checkpoints
+from headwater.streams.workflows.checkpoints import (
+    CHECKPOINT_RECORDS,
+    CHECKPOINT_S,
+    Checkpoints,
+    Taken,
+)
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
@@ -43,7 +50,7 @@ from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Ticks
 from headwater.streams.workflows.outbox import Outbox
-from headwater.streams.workflows.ownership import Ownership
+from headwater.streams.workflows.ownership import AHEAD_MAX_MS, Ownership
 from headwater.streams.workflows.replies import Replies
 from headwater.streams.workflows.step_sql import StepSql
 
@@ -68,6 +75,16 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_records: int = CHECKPOINT_RECORDS
     checkpoint_s: float = CHECKPOINT_S
     idle_ms: int = IDLE_MS
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker does not go beyond.
+
+    Shape:  how large the state of a run may become, and how far ahead of Kafka's its clock.
+    """
+
+    run_bytes_max: int = RUN_BYTES_MAX
+    ahead_max_ms: int = AHEAD_MAX_MS
 
 
 class WorkflowWorker:
@@ -100,14 +117,13 @@ class WorkflowWorker:
         stores: StateStores | None = None,
         house: Program | None = None,
         graphs: DeployedGraphs | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._stores = InstanceStores(cluster, engines, stores)
         self._joined, self._graphs = joined, graphs
-        self._engines = engines
-        self._without_host = dict(workflows or {})
-        self._clock, self._draw_seed = clock, draw_seed
-        self._name = name
-        self._pace = pace or Pace()
+        self._engines, self._without_host = engines, dict(workflows or {})
+        self._clock, self._draw_seed, self._name = clock, draw_seed, name
+        self._pace, self._bounds = pace or Pace(), bounds or Bounds()
         self._something_came = asyncio.Event()
         self._driver = Driver(partitions=1, hosts=1 + len(apps))
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
@@ -128,6 +144,7 @@ class WorkflowWorker:
             parked=self._outbox.park,
             wake_up=self._something_came.set,
             before_deciding=graphs.before if graphs is not None else None,
+            ahead_max_ms=self._bounds.ahead_max_ms,
         )
         self._replies = Replies(cluster=cluster, client_id=f"{name}-replies", outbox=self._outbox)
         self._checkpoints = Checkpoints(
@@ -318,6 +335,7 @@ class WorkflowWorker:
             hosts=self._host_numbers(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,
+            room=Room(self._bounds.run_bytes_max),
         )
         partition = Partition(
             number,
@@ -363,14 +381,23 @@ class WorkflowWorker:
         now_s, checkpoints = asyncio.get_running_loop().time(), self._checkpoints
         driven = self._driver.partitions
         for partition in list(driven.values()):
-            if not checkpoints.is_due(partition, now_s):
-                continue
-            async with self._at_rest(partition) as durable:
-                taken = checkpoints.take(partition) if durable else None
-            if taken is not None:
-                await checkpoints.write(taken, now_s)
+            if checkpoints.is_due(partition, now_s):
+                await self._write_checkpoint(partition, now_s)
         for partition in list(driven.values()):
             await self._sql.tidy(partition)
+
+    async def _write_checkpoint(self, partition: Partition, now_s: float) -> None:
+        """Writes a checkpoint; the partition rests only while each of its portions is taken."""
+        taken: Taken | None = None
+        while taken is None or taken.left:
+            async with self._at_rest(partition) as durable:
+                if not durable:
+                    if taken is not None:
+                        taken.put_back()
+                    return
+                taken = self._checkpoints.take(partition, taken)
+            if not await self._checkpoints.write(taken, now_s):
+                return
 
     def _warn_of_workflows_without_code(self) -> None:
         """Says once of each workflow that its instances wait for code."""

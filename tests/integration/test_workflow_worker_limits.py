@@ -68,7 +68,7 @@ def test_an_event_that_was_sent_in_time_counts_though_the_worker_was_suspended(
     play(house, act)
 
 
-def test_a_state_that_is_larger_than_a_record_is_compressed_and_spoils_no_checkpoint(
+def test_a_state_that_is_larger_than_a_record_is_in_several_and_is_taken_over(
     house: WorkflowHouse,
 ):
     async def act(scene: Scene) -> None:
@@ -76,9 +76,12 @@ def test_a_state_that_is_larger_than_a_record_is_compressed_and_spoils_no_checkp
         await scene.status(key, RunStatus.WAITING)
         await scene.written_down(key)
         taken = await snapshots(house, partition_of(key.encode(), PARTITIONS))
-        state = taken[key.encode()]
-        assert state.compressed
-        assert len(state.state) < MAX_RECORD_BYTES < len(zlib.decompress(state.state))
+        first, second = taken[key.encode()], taken[f"{key}#1".encode()]
+        assert (first.parts, first.compressed, first.position) == (2, True, second.position)
+        assert sum(len(zlib.decompress(e.state)) for e in (first, second)) > MAX_RECORD_BYTES
+        house.kill("one")
+        house.start("one", checkpoint_records="1")
+        assert not (await scene.ask(key, PauseRun())).code
 
     work(house)
     play(house, act)

@@ -6,8 +6,19 @@ import asyncio
 
 import pytest
 
-from headwater import JoinError, Retry, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
+from headwater import (
+    Break,
+    Continue,
+    JoinError,
+    Retry,
+    Step,
+    StepTx,
+    WorkflowEvent,
+    WorkflowTest,
+    workflow,
+)
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, POSTS_BYTES_MAX
+from headwater.schemas.failures import MailboxFullError
 from headwater.schemas.topics import MAX_RECORD_BYTES, MAX_VALUE_BYTES
 from tests.workflows.running import begin, entry_at, error_of, find, output_of, run, state_of
 
@@ -227,3 +238,60 @@ def test_the_children_of_an_instance_end_with_it():
         assert await state_of(await find(test, "sleeper", "child")) == "terminated"
 
     run(scenario, family, sleeper)
+
+
+@workflow("collector")
+async def collector(event: WorkflowEvent, step: Step) -> int:
+    """Keeps what each of its steps gives."""
+    for number in range(event.payload):
+        await step.do(f"s{number}", lambda: LARGE)
+    await step.wait_for_event("go", type="go")
+    return event.payload
+
+
+def test_a_run_whose_results_are_too_large_together_fails_by_the_name_of_the_bound():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test, "collector", params=40)
+        error = await error_of(instance)
+        assert error.name == "RUN_TOO_LARGE"
+        assert "expected the state of a run to have at most 33554432 bytes" in error.message
+        assert (await instance.history()).steps[-1].name == "s36"
+        assert_taken(test)
+        await test.crash()
+        assert (await error_of(instance)).message == error.message
+
+    run(scenario, collector)
+
+
+def test_events_take_half_of_a_run_and_the_next_is_refused_while_its_steps_go_on():
+    async def scenario(test: WorkflowTest) -> None:
+        other = await begin(test, "collector", "i-2", params=1)
+        instance = await begin(test, "collector", params=12)
+        for _ in range(18):
+            await instance.send_event("line", LARGE)
+        with pytest.raises(MailboxFullError, match="at most 16777216 bytes of events"):
+            await instance.send_event("line", LARGE)
+        await test.crash()
+        with pytest.raises(MailboxFullError):
+            await instance.send_event("line", LARGE)
+        for each, count in ((instance, 12), (other, 1)):
+            await each.send_event("go", None)
+            await test.run_until_idle()
+            assert await output_of(each) == count
+
+    run(scenario, collector)
+
+
+def test_a_loop_that_forgets_goes_on_for_ever():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        async def body(step: Step, state: int) -> object:
+            await step.do("large", lambda: LARGE)
+            return Break(state) if state == 60 else Continue(state + 1)
+
+        return await step.loop("pages", body, state=0, history_every=5, history_keep=1)
+
+    async def scenario(test: WorkflowTest) -> None:
+        assert await output_of(await begin(test)) == 60
+
+    run(scenario, order)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 
@@ -11,11 +11,13 @@ from headwater.processors.runs.claims import Claims
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import CommandSent, StartRun
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine import live_instances, state_records
 from headwater.streams.engine.instance_store import Mark
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.engine.turns import Partition
+from headwater.streams.workflows import checkpoints
 from headwater.streams.workflows.checkpoints import Checkpoints
 from tests.fakes.engines import ENGINES, REPLAY
 
@@ -40,7 +42,21 @@ async def _nothing() -> None:
     pass
 
 
-def _owned(params: str) -> Partition:
+async def _nobody(_: Partition) -> None:
+    pass
+
+
+#: Bytes of a part, in these tests.
+PART: Final = 1_000
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (live_instances, state_records):
+        monkeypatch.setattr(module, "PART_BYTES", PART)
+
+
+def _owned(*params: str) -> Partition:
     owner = Owner(
         0,
         Claims(epoch=0),
@@ -49,17 +65,18 @@ def _owned(params: str) -> Partition:
         number_activations=lambda _: 1,
         draw_seed=lambda: "seed",
     )
-    sent = CommandSent(
-        command_id="c",
-        workflow="order",
-        instance_id="o-1",
-        sent_at_ms=0,
-        reply_to=-1,
-        command=StartRun(params),
-    )
-    owner.receive(0, sent, 0)
+    for offset, each in enumerate(params):
+        sent = CommandSent(
+            command_id="c",
+            workflow="order",
+            instance_id=f"o-{offset + 1}",
+            sent_at_ms=0,
+            reply_to=-1,
+            command=StartRun(each),
+        )
+        owner.receive(offset, sent, 0)
     owner.take()
-    return Partition(0, owner, 0, {}, start=0, position=2, replied=1)
+    return Partition(0, owner, 0, {}, start=0, position=2, replied=len(params))
 
 
 def _write(owned: Partition) -> list[tuple[bytes, SnapshotTaken]]:
@@ -99,15 +116,30 @@ def test_a_large_state_is_compressed():
     assert len(state.state) < 10_000
 
 
-def test_a_state_that_no_record_could_hold_puts_the_checkpoint_off(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("headwater.streams.workflows.checkpoints.MAX_VALUE_BYTES", 100_000)
-    noise = random.Random(1).randbytes(300_000).hex()
-    owned = _owned(f'"{noise}"')
-    assert _write(owned) == []
-    assert owned.owner.instances.take_changed(2).keys() == {"order/o-1"}
-    assert "order/o-1" in caplog.text
+def test_a_state_that_no_record_could_hold_is_in_several(small_parts: None):
+    noise = random.Random(1).randbytes(1_000).hex()
+    written = _write(_owned(f'"{noise}"'))
+    keys = [key for key, _ in written]
+    assert keys == [b"order/o-1#1", b"order/o-1#2", b"order/o-1", CHECKPOINT]
+    assert written[2][1].parts == 3
+    assert max(len(each.state) for _, each in written) == PART
+
+
+def test_what_is_taken_at_a_time_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checkpoints, "_TAKEN_BYTES", 1)
+    owned, log = _owned("1", "2", "3"), Written()
+    written = Checkpoints(cast("Any", log), replied=_nobody, commit=_nothing, records=1)
+    assert written.is_due(owned, 0)
+    first = taken = written.take(owned)
+    assert len(taken.left) == 2
+    owned.position += 5  # It goes on meanwhile.
+    while asyncio.run(written.write(taken, 60)) and taken.left:
+        taken = written.take(owned, taken)
+    *states, (key, mark) = log.snapshots
+    assert sorted(key for key, _ in states) == [b"order/o-1", b"order/o-2", b"order/o-3"]
+    assert [each.position for _, each in states] == [2, 7, 7]
+    assert (key, mark.position) == (CHECKPOINT, first.mark.position), "as of its beginning"
+    assert not owned.owner.instances.changed
 
 
 def test_the_store_is_marked_when_the_checkpoint_is_in_kafka():

@@ -1,0 +1,78 @@
+"""States as records, and back: whatever their sizes were, and wherever a worker ended amid them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine import state_records
+from headwater.streams.engine.instance_store import GONE, Mark, StoredState
+from headwater.streams.engine.state_records import PART, Parts, records_of
+
+KEY = "order/o-1"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_parts():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(state_records, "PART_BYTES", 10)
+        yield
+
+
+def _state(size: int, parts: int) -> StoredState:
+    return StoredState("replay", 1, -1, 0, bytes(n % 251 for n in range(size)), parts)
+
+
+def _written(sizes: list[int]) -> list[list[tuple[bytes, SnapshotTaken]]]:
+    """The records of each checkpoint of an instance whose state had these sizes; 0 deletes it."""
+    most, written = 1, []
+    for number, size in enumerate(sizes):
+        most = max(most, -(-size // 10))
+        state = _state(size, most) if size else GONE.__class__("", 0, -1, 0, b"", most)
+        written.append(records_of(KEY, state, Mark(number, 0, -1)))
+    return written
+
+
+def _read(records: list[tuple[bytes, SnapshotTaken]]) -> tuple[StoredState | None, Parts]:
+    parts, found = Parts({}), None
+    for name, snapshot in records:
+        key, _, number = name.decode().partition(PART)
+        if number:
+            parts.add(key, int(number), snapshot)
+        else:
+            found = parts.joined(key, snapshot)
+    return found, parts
+
+
+def _compacted(
+    records: list[tuple[bytes, SnapshotTaken]], clean: int
+) -> list[tuple[bytes, SnapshotTaken]]:
+    """What compaction leaves, up to a place: of each key the last before it."""
+    last = {key: place for place, (key, _) in enumerate(records[:clean])}
+    kept = [each for place, each in enumerate(records[:clean]) if last[each[0]] == place]
+    return kept + records[clean:]
+
+
+@given(st.lists(st.integers(0, 45), min_size=1, max_size=6), st.data())
+def test_the_last_state_is_read_back_wherever_compaction_is(sizes: list[int], data: st.DataObject):
+    records = [each for written in _written(sizes) for each in written]
+    clean = data.draw(st.integers(0, len(records)))
+    found, parts = _read(_compacted(records, clean))
+    assert not parts.torn
+    assert (found.state if found else b"") == _state(sizes[-1], 1).state
+    left = {key for key, each in dict(records).items() if each.state}
+    assert left == {name for name, _ in _written([sizes[-1]])[0] if sizes[-1]}, "no part stays"
+
+
+@given(st.lists(st.integers(1, 45), min_size=1, max_size=4), st.data())
+def test_what_was_written_in_part_is_the_state_before_or_known_to_be_torn(
+    sizes: list[int], data: st.DataObject
+):
+    *before, last = _written(sizes)
+    written = data.draw(st.integers(0, len(last)))
+    records = [each for group in before for each in group] + last[:written]
+    clean = data.draw(st.integers(0, len(records)))
+    found, parts = _read(_compacted(records, clean))
+    if not parts.torn:
+        allowed = [_state(size, 1).state for size in sizes[-2:]]
+        assert found is None or found.state in allowed
