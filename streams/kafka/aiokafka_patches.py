@@ -17,6 +17,9 @@ Partitions without a leader: while a producer has records for one, it asks for l
 pause, and sends nothing to anybody before it is answered, which takes half a minute if it asks a
 broker that stands still. Here it asks now and then, and sends meanwhile.
 
+Making connections: a client makes one at a time. While it waits for a broker that stands still, it
+connects to no other, whatever has to be sent there. Here it makes one at a time to each broker.
+
 Finding no broker: the error names the addresses alone; why, it leaves to the log. A wrong password
 is then not told from a broker that is away. Here the error also says why.
 
@@ -25,10 +28,13 @@ yes, and waits for its next answer until it gives up. Here it is the refusal tha
 """
 
 import asyncio
+import contextlib
 import ssl
+from collections import defaultdict
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
-from aiokafka.client import AIOKafkaClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
@@ -39,6 +45,9 @@ from headwater.streams.kafka.static_members import mend_static_members
 #: Why the last attempt to connect to a broker failed, by its host and port.
 _FAILED: Final[dict[tuple[str, int], str]] = {}
 
+#: Of each client, who makes a connection, by broker and use.
+_LOCKS: Final[WeakKeyDictionary[AIOKafkaClient, dict[Any, asyncio.Lock]]] = WeakKeyDictionary()
+
 _OTHERWISE: Final = (
     "usual cause: it expects other security, TLS, SASL or the certificate of a client"
 )
@@ -47,6 +56,7 @@ _OTHERWISE: Final = (
 _GOODBYE_S: Final = 1.0
 
 _BOOTSTRAP: Final = AIOKafkaClient.bootstrap
+_GET_CONNECTION: Final = AIOKafkaClient._get_conn  # noqa: SLF001
 _CONNECT: Final = AIOKafkaConnection.connect
 _SEND: Final = AIOKafkaConnection.send
 _CLOSE_CONNECTION: Final = AIOKafkaConnection.close
@@ -58,6 +68,8 @@ _START_SENDER: Final = Sender.start
 def mend() -> None:
     """Makes it so for all of this process; calling it again changes nothing."""
     AIOKafkaClient.bootstrap = _bootstrap  # type: ignore[method-assign]
+    AIOKafkaClient._get_conn = _get_connection  # type: ignore[method-assign]  # noqa: SLF001
+    AIOKafkaClient._get_conn_lock = contextlib.nullcontext()  # type: ignore[assignment]  # noqa: SLF001
     AIOKafkaConnection.connect = _connect  # type: ignore[method-assign]
     AIOKafkaConnection.send = _send  # type: ignore[method-assign]
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
@@ -76,6 +88,18 @@ async def _bootstrap(self: AIOKafkaClient) -> None:
             for host, port, _ in self.hosts
         ]
         raise KafkaConnectionError("; ".join(reasons)) from error
+
+
+async def _get_connection(
+    self: AIOKafkaClient,
+    node_id: int | str,
+    *,
+    group: ConnectionGroup = ConnectionGroup.DEFAULT,
+    no_hint: bool = False,
+) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    locks = _LOCKS.setdefault(self, defaultdict(asyncio.Lock))
+    async with locks[node_id, group]:
+        return await _GET_CONNECTION(self, node_id, group=group, no_hint=no_hint)  # type: ignore[no-untyped-call]
 
 
 async def _connect(self: AIOKafkaConnection) -> Any:  # noqa: ANN401 (as aiokafka has it)
