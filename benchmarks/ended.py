@@ -41,7 +41,8 @@ _WORKFLOW: Final = "order"
 _ENGINES: Final = {ReplayEngine.kind: ReplayEngine()}
 _PARAMS: Final = json.dumps({"customer": "c-1029384756", "lines": [{"sku": "a-1", "n": 2}] * 3})
 _BATCH: Final = 1_000
-_MEMORY: Final = 64 * 1024 * 1024
+#: What the store on disk may take of an owner's memory.
+STORE_MIB: Final = 64
 #: The partition of each kind of store: both are filled alike.
 _PARTITIONS: Final = {"disk": 0, "memory": 1}
 
@@ -55,7 +56,7 @@ class Owned:
     """A partition that this process owns."""
 
     def __init__(self, cluster: Cluster, number: int, folder: Path | None) -> None:
-        stores = None if folder is None else StateStores(folder, _MEMORY, now_ms)
+        stores = None if folder is None else StateStores(folder, STORE_MIB * 1024 * 1024, now_ms)
         self._stores = InstanceStores(cluster, _ENGINES, stores)
         self._number = number
         self.log = WorkflowLog(cluster=cluster, client_id="bench", clock=now_ms)
