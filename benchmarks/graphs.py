@@ -41,16 +41,20 @@ _WHAT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Rounds; lines of a round by how many run at once; fan-outs; nodes of each in memory."""
+    """Rounds; lines and fan-outs of a round by how many run at once; nodes of each in memory."""
 
     rounds: int
     lines: dict[int, int]
-    fans: int
+    fans: dict[int, int]
     nodes: int
 
 
-FULL: Final = Sizes(rounds=5, lines={1: 200, 50: 2_000, 500: 4_000}, fans=200, nodes=20_000)
-QUICK: Final = Sizes(rounds=2, lines={1: 50, 50: 500, 500: 1_500}, fans=40, nodes=10_000)
+FULL: Final = Sizes(
+    rounds=5, lines={1: 200, 50: 2_000, 500: 4_000}, fans={1: 200, 10: 400}, nodes=20_000
+)
+QUICK: Final = Sizes(
+    rounds=2, lines={1: 50, 50: 500, 500: 1_500}, fans={1: 40, 10: 150}, nodes=10_000
+)
 
 
 def run(sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
@@ -62,7 +66,7 @@ def run(sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
 def _on_kafka(house: House, sizes: Sizes, profiler: Profiler | None) -> list[Comparison]:
     house.make_topics(RAW_TOPIC)
     kinds = [(_LINES, at_once, count) for at_once, count in sizes.lines.items()]
-    kinds.append((_FANS, 1, sizes.fans))
+    kinds += [(_FANS, at_once, count) for at_once, count in sizes.fans.items()]
     rounds: dict[str, dict[str, list[Round]]] = {
         _title(work, at_once): {name: [] for name in _WHAT} for work, at_once, _ in kinds
     }
@@ -93,7 +97,7 @@ def _on_kafka(house: House, sizes: Sizes, profiler: Profiler | None) -> list[Com
 
 def _title(work: Work, at_once: int) -> str:
     if work is _FANS:
-        return f"graphs fan-out of {BRANCHES}"
+        return f"graphs fan-out of {BRANCHES}, {at_once}"
     return f"graphs {at_once}"
 
 

@@ -148,8 +148,8 @@ class Course:
         if profiler is None:
             yield
             return
-        (host,) = psutil.Process(self.worker.pid).children()
-        pids = {"worker": self.worker.pid, "host": host.pid}
+        hosts = psutil.Process(self.worker.pid).children()
+        pids = {"worker": self.worker.pid} | {f"host {n}": each.pid for n, each in enumerate(hosts)}
         with profiler.watching({f"{name} at {concurrency}": pids[name] for name in pids}):
             yield
 
