@@ -103,7 +103,7 @@ def _shortens(token: LiveToken, lease: Lease, _: int) -> list[object]:
     return [JobExtended(token.number, token.attempts + 1, lease.worker, lease.until_ms - 1)]
 
 
-def _leaves_children(*_: object) -> list[object]:
+def _leaves_children(*_: object, **__: object) -> list[object]:
     return []
 
 
