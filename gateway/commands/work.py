@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final
 
@@ -37,6 +38,7 @@ from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.definition_log import DefinitionLog
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.host_process import HostKilled, Program, declarations_of
+from headwater.streams.workflows.reloading import AppChanged
 from headwater.streams.workflows.worker import Bounds, WorkflowWorker
 
 log = logging.getLogger(__name__)
@@ -51,10 +53,14 @@ class AppWrong(click.ClickException):
     exit_code = 2
 
 
-def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool = False) -> None:
+def run_workflows(
+    settings: Settings, *, clock: Callable[[], int], ticked: bool = False, reload: bool = False
+) -> None:
     """Runs the workflows of `settings.apps`, and what starts them, until SIGTERM or SIGINT.
 
-    Shape:  with `ticked` code runs only when somebody posts to `settings.tick_url`.
+    Shape:  with `ticked` code runs only when somebody posts to `settings.tick_url`; with `reload`
+            a change of an app's files starts its host again, or, where it declares something else
+            now, this process.
     Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log,
             and with 78 when another worker has taken its name.
     """
@@ -67,11 +73,14 @@ def run_workflows(settings: Settings, *, clock: Callable[[], int], ticked: bool 
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     try:
-        uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked)))
+        uvloop.run(_until_signalled(_work(settings, rules, clock, ticked=ticked, reload=reload)))
     except AppNotLoaded as error:
         raise AppWrong(error.message) from error
     except (click.ClickException, PartUnavailable):
         raise
+    except AppChanged as error:
+        log.warning("%s", error.message)
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606, ourselves
     except MemberFenced as error:
         log.critical("the worker ends: %s", error)
         raise click.exceptions.Exit(os.EX_CONFIG) from error
@@ -87,7 +96,12 @@ def _bounds(settings: Settings) -> Bounds:
 
 
 async def _work(
-    settings: Settings, rules: Sequence[Rule], clock: Callable[[], int], *, ticked: bool
+    settings: Settings,
+    rules: Sequence[Rule],
+    clock: Callable[[], int],
+    *,
+    ticked: bool,
+    reload: bool,
 ) -> None:
     new_id = ulid_source(clock, os.urandom)
     name = f"{socket.gethostname()}-{os.getpid()}"
@@ -130,6 +144,7 @@ async def _work(
             house=Program("headwater.gateway.house", environment(settings)),
             graphs=deployed,
             bounds=_bounds(settings),
+            reload=reload,
         )
         if ticked:
             # Brings the web framework, which other workers do without.

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from headwater.schemas.errors import PartUnavailable
 
@@ -15,6 +16,10 @@ __all__ = ["ChildProcess", "EmbeddedPart", "Part", "end_of_log", "how_it_ended",
 
 #: How long a part may take to stop: a worker finishes the step it is in.
 _STOP_WITHIN_S = 15.0
+_OWN_LINE: Final = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) [\w.]+: ")
+#: Stands between whose a line of a host is, and the line.
+_SAYS: Final = " | "
+_NEWS: Final = ("DEBUG", "INFO")
 #: Lines of a log that a message about a death quotes.
 _QUOTED_LINES = 10
 
@@ -24,13 +29,15 @@ class Part:
     """A child process of ours.
 
     `env` adds to our own environment. `ready` answers at once, and answers False rather than
-    raising while the part cannot be reached.
+    raising while the part cannot be reached. Lines of its log are shown to people if `shown` says
+    so of the line that they begin, or go on with.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     ready: Callable[[], bool]
+    shown: Callable[[str], bool] | None = None
 
 
 class EmbeddedPart(Protocol):
@@ -137,6 +144,44 @@ class ChildProcess:
     def poll(self) -> int | None:
         """Returns the exit code once it ended."""
         return self._process.poll() if self._process else None
+
+
+class LogOnScreen:
+    """Follows a log: those of its lines that are for people."""
+
+    def __init__(self, file: Path, shown: Callable[[str], bool]) -> None:
+        self._file = file
+        self._shown = shown
+        self._read = 0
+        self._showing = False
+
+    def new_lines(self) -> list[str]:
+        """The lines since the last call that are ended, and to be shown."""
+        try:
+            with self._file.open("rb") as log:
+                log.seek(self._read)
+                found = log.read()
+        except FileNotFoundError:
+            return []
+        ended, _, _ = found.rpartition(b"\n")
+        if not ended:
+            return []
+        self._read += len(ended) + 1
+        lines = ended.decode("utf-8", "replace").splitlines()
+        return [_OWN_LINE.sub("", line) for line in lines if self._is_for(line)]
+
+    def _is_for(self, line: str) -> bool:
+        # What our own log says begins with the time; what does not goes on with what was before,
+        # or is of a host, and says whose.
+        if _OWN_LINE.match(line) or _SAYS in line:
+            self._showing = self._shown(line)
+        return self._showing
+
+
+def says_more_than_news(line: str) -> bool:
+    """Whether a line of a part's log is more than what goes on as it should."""
+    own = _OWN_LINE.match(line)
+    return own is None or own.group(1) not in _NEWS
 
 
 def how_it_ended(code: int) -> str:

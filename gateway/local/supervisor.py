@@ -31,6 +31,7 @@ from headwater.gateway.local import leash
 from headwater.gateway.local.parts import (
     ChildProcess,
     EmbeddedPart,
+    LogOnScreen,
     Part,
     end_of_log,
     how_it_ended,
@@ -101,6 +102,7 @@ class Supervisor:
         self._restarts = restarts or RestartPolicy()
         self._watched: list[_Watched] = []
         self._groups = 0
+        self._screens: list[LogOnScreen] = []
         self._exit = contextlib.ExitStack()
         self._may_interrupt = False
         self._asked_to_stop = False
@@ -143,6 +145,11 @@ class Supervisor:
             )
             for part in parts
         ]
+        self._screens += [
+            LogOnScreen(self._log_dir / f"{part.name}.log", part.shown)
+            for part in parts
+            if part.shown is not None
+        ]
         for watched in group:
             self._report(f"Starting {watched.part.name}")
             watched.part.start()
@@ -155,6 +162,8 @@ class Supervisor:
         """Restarts what dies, until Ctrl-C or SIGTERM."""
         while True:
             self._pause()
+            for line in [line for screen in self._screens for line in screen.new_lines()]:
+                self._report(line)
             for watched in self._watched:
                 self._look_at(watched)
 

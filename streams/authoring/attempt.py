@@ -10,6 +10,8 @@ class CurrentAttempt(msgspec.Struct, frozen=True, gc=False):
 
     key: str
     number: int
+    #: As `order/order-1`.
+    instance: str = ""
 
 
 #: The attempt that the running code belongs to; log lines name it.

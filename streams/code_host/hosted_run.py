@@ -119,6 +119,7 @@ class HostedRun:
         self._services = services
         self._begin = begin
         self.number = begin.activation
+        self._instance = f"{begin.workflow}/{begin.instance_id}"
         self._logged: Failure | None = None
         self.attempts: dict[str, Attempt] = {}
         self.activation = Activation(begin, workflow, payload, self)
@@ -149,9 +150,8 @@ class HostedRun:
             what = f'step "{command.step.key}", attempt {command.attempt}'
         elif isinstance(command, RollbackRaised):
             what = f'rollback of "{command.key}"'
-        instance = f"{self._begin.workflow}/{self._begin.instance_id}"
         trace = traceback_of(failure) or f"{failure.name}: {failure.message}"
-        log.warning("%s: %s failed: %s", instance, what, trace.rstrip())
+        log.warning("%s: %s failed: %s", self._instance, what, trace.rstrip())
 
     def is_busy(self) -> bool:
         """Whether attempts are under way."""
@@ -202,7 +202,7 @@ class HostedRun:
 
     async def _run_step(self, attempt: Attempt, call: Call) -> None:
         number = attempt.number
-        ATTEMPT.set(CurrentAttempt(attempt.key, number))
+        ATTEMPT.set(CurrentAttempt(attempt.key, number, self._instance))
         tx = attempt.tx
         command: StepReturned | StepRaised
         try:
@@ -231,7 +231,7 @@ class HostedRun:
         output: Any,  # noqa: ANN401
     ) -> None:
         failed: BaseException | None = None
-        ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number))
+        ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number, self._instance))
         try:
             await invoke(self._services, handler, output)
         except BaseException as error:  # noqa: BLE001, as for steps

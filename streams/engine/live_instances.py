@@ -147,6 +147,17 @@ class LiveInstances:
         """The instances that are at work."""
         return iter(list(self._live.values()))
 
+    def open_runs(self) -> Iterator[tuple[Engine[Any], Run]]:
+        """The runs that have not ended, and that time or their code moves; loads none of them."""
+        for live in self.all_at_work():
+            if not live.run.ended:
+                yield live.engine, live.run
+        for _, key in self.store.wakes():
+            stored = None if key in self._live or key in self._deleted else self.store.get(key)
+            if stored is not None:
+                engine = engine_of(self.engines, stored.kind)
+                yield engine, engine.decode(stored.state)
+
     def take_loaded(self) -> list[LiveInstance]:
         """The instances that were loaded from their bytes since the last call."""
         loaded, self._loaded = self._loaded, []

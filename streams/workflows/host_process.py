@@ -75,11 +75,11 @@ class Program(NamedTuple):
 _SETTINGS: Final = "HEADWATER_"
 
 
-def _without_settings(environment: Mapping[str, str], hidden: Container[str]) -> dict[str, str]:
-    """What authors' code sees of an environment."""
+def environment_of_apps(hidden: Container[str] = ()) -> dict[str, str]:
+    """What authors' code sees of our environment."""
     return {
         name: value
-        for name, value in environment.items()
+        for name, value in os.environ.items()
         if not name.startswith(_SETTINGS) and name not in hidden
     }
 
@@ -171,7 +171,7 @@ class HostProcess:
                 *(str(theirs.fileno()), str(box.descriptor)),
                 *(str(self._stall_s / _LOOKS), self._app, *self._schedules),
                 pass_fds=(theirs.fileno(), box.descriptor),
-                env={**_without_settings(os.environ, self._hidden), **self._program.environment},
+                env={**environment_of_apps(self._hidden), **self._program.environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=self._directory,
             )

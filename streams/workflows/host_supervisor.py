@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 #: Starts of the first host: whoever kills it so often means it.
 _FIRST_TRIES: Final = 3
 _RETRY_S: Final = 1.0
+_NOBODY: Final = -1
 
 
 class HostSupervisor:
@@ -91,6 +92,17 @@ class HostSupervisor:
         self._driver.host_started(self.number)
         self._wake_up()
         return declared
+
+    async def reload(self) -> None:
+        """Starts the host again, for code that has changed; what was under way begins anew."""
+        host, self._host = self._host, None
+        if host is None:
+            return  # It is being started again as it is.
+        await host.stop()
+        # Of no activation: what was under way has not failed.
+        self._driver.host_gone(f"{self.app} has changed", _NOBODY, host=self.number)
+        self._wake_up()
+        self._restarting = asyncio.create_task(self._begin_again())
 
     def _sent(self, messages: list[FromHost]) -> None:
         self._driver.host_sent(messages)

@@ -28,12 +28,14 @@ class Hosts:
         driver: Driver,
         wake_up: Callable[[], None],
         house: Program | None = None,
+        program: Program | None = None,
     ) -> None:
         self._driver = driver
         self._house = house
         self._wake_up = wake_up
         self._apps = [
-            HostSupervisor(number, app, driver, wake_up) for number, app in enumerate(apps, 1)
+            HostSupervisor(number, app, driver, wake_up, program=program)
+            for number, app in enumerate(apps, 1)
         ]
         self._all: list[HostSupervisor] = list(self._apps)
         self._started = asyncio.Event()
@@ -85,6 +87,10 @@ class Hosts:
     def apps(self) -> list[str]:
         """The apps, as they were named, without the house's own."""
         return [each.app for each in self._apps]
+
+    def of_apps(self) -> list[HostSupervisor]:
+        """The hosts of apps, without the house's own."""
+        return list(self._apps)
 
     def kinds(self) -> dict[str, str]:
         """The kinds of the runs of all workflows that there is code of, by their names."""

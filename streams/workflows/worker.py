@@ -14,6 +14,7 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -22,6 +23,7 @@ from typing import Any, Final
 import msgspec
 from aiokafka.errors import IllegalStateError, KafkaError
 
+from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.limits import RUN_BYTES_MAX
 from headwater.processors.runs.requests import StepRaised, StepReturned
@@ -51,6 +53,7 @@ from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Ticks
 from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import AHEAD_MAX_MS, Ownership
+from headwater.streams.workflows.reloading import NAMED_OUTPUT, Reloading
 from headwater.streams.workflows.replies import Replies
 from headwater.streams.workflows.step_sql import StepSql
 
@@ -96,7 +99,8 @@ class WorkflowWorker:
             restarts; one that is ticked runs code only then; joined returns when it is known what
             others read; stores have the instances that rest, which without any lie in memory; house
             is the program of the house's own app, which without one has schedules alone; graphs
-            are those that are deployed, which without any are not followed.
+            are those that are deployed, which without any are not followed; with reload, a change
+            of an app's files starts its host again.
     """
 
     def __init__(  # noqa: PLR0913, what the composition root chooses
@@ -118,6 +122,7 @@ class WorkflowWorker:
         house: Program | None = None,
         graphs: DeployedGraphs | None = None,
         bounds: Bounds | None = None,
+        reload: bool = False,
     ) -> None:
         self._stores = InstanceStores(cluster, engines, stores)
         self._joined, self._graphs = joined, graphs
@@ -127,7 +132,9 @@ class WorkflowWorker:
         self._something_came = asyncio.Event()
         self._driver = Driver(partitions=1, hosts=1 + len(apps))
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
-        self._hosts = Hosts(apps, self._driver, self._something_came.set, house)
+        program = NAMED_OUTPUT if reload else None
+        self._hosts = Hosts(apps, self._driver, self._something_came.set, house, program)
+        self._reloading = Reloading(self._hosts, self._open_runs) if reload else None
         self._outbox = Outbox(
             cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
         )
@@ -181,6 +188,8 @@ class WorkflowWorker:
             tasks = [asyncio.create_task(part.run()) for part in parts]
             tasks += [asyncio.create_task(self._turns()), asyncio.create_task(self._keep_house())]
             tasks.append(self._fault)
+            if self._reloading is not None:
+                tasks.append(asyncio.create_task(self._reloading.run()))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -209,6 +218,14 @@ class WorkflowWorker:
 
     def _owners(self) -> list[Owner]:
         return [partition.owner for partition in self._driver.partitions.values()]
+
+    def _open_runs(self) -> Iterator[Activate]:
+        """The open runs of code, as a host would be given them."""
+        for owner in self._owners():
+            for engine, run in owner.instances.open_runs():
+                message = engine.activate(run, 0)
+                if isinstance(message, Activate):
+                    yield message
 
     def _workflows(self) -> Mapping[str, str]:
         """What may be started; grows with what is deployed."""

@@ -1,0 +1,82 @@
+"""`headwater topics`: the topics of Headwater, and making them."""
+
+import asyncio
+
+import click
+
+from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
+from headwater.gateway.commands.options import (
+    examples,
+    json_option,
+    kafka_option,
+    settings_from,
+    topic_options,
+)
+from headwater.gateway.commands.output import counted, print_rows, say
+from headwater.schemas.topics import TOPICS
+
+
+@click.group(
+    cls=OnDemandGroup,
+    epilog=examples(
+        "headwater topics list",
+        "headwater topics create --partitions 12",
+        "headwater topics check",
+        "headwater topics skip webhooks 0 17",
+    ),
+)
+def topics() -> None:
+    """Look at the topics of Headwater, and make them."""
+
+
+@topics.command("list", epilog=examples("headwater topics list", "headwater topics list --json"))
+@json_option
+def list_topics(as_json: bool) -> None:
+    """List the topics of the catalogue: key, cleanup, how long records stay, purpose."""
+    rows = [
+        {
+            "topic": topic.name,
+            "key": topic.key,
+            "cleanup": topic.cleanup.value,
+            "kept_days": None if topic.retention_ms is None else topic.retention_ms // 86_400_000,
+            "purpose": topic.purpose,
+        }
+        for topic in TOPICS
+    ]
+    print_rows(rows, ("topic", "key", "cleanup", "kept_days", "purpose"), as_json=as_json)
+
+
+@topics.command("create", epilog=examples("headwater topics create --partitions 12"))
+@kafka_option
+@topic_options
+def make_topics(kafka: str | None, partitions: int | None, replication: int | None) -> None:
+    """Make the topics that are missing; those that exist stay as they are."""
+    settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
+    # Of the extra `server`, which the list does without.
+    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415
+    from headwater.streams.kafka.topics import create_topics  # noqa: PLC0415
+
+    made = asyncio.run(
+        create_topics(
+            cluster_of(settings),
+            partitions=settings.partitions,
+            replication=settings.replication,
+        )
+    )
+    say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
+
+
+topics.add_command(
+    OnDemand(
+        "check",
+        "headwater.gateway.commands.topics_check:check",
+        "Compare the topics in Kafka with the catalogue; exit code 1 when something differs.",
+    )
+)
+topics.add_command(
+    OnDemand(
+        "skip",
+        "headwater.gateway.commands.skipping:skip",
+        "Pass over a record that nobody can read and that holds up its partition.",
+    )
+)

@@ -1,0 +1,126 @@
+"""Whether open runs fit the code as it is now: it is replayed against them, and nothing is begun.
+
+The main program of a process of its own, so that code that is about to be loaded harms nobody: it
+reads runs from its standard input, and writes what it found to its standard output.
+"""
+
+import os
+import sys
+from collections.abc import Collection
+from typing import Any, Final
+
+import msgspec
+
+from headwater.processors.replay.commands import BeginRollback, CodeCommand, Open, Raise
+from headwater.processors.replay.host_messages import Activate
+from headwater.streams.authoring.failures import failure_of
+from headwater.streams.clock import now_ms
+from headwater.streams.code_host.apps import App, AppNotLoaded, Declarations, load_app
+from headwater.streams.replay.activation import Activation
+from headwater.streams.replay.forbidden import refuse_in_workflows
+from headwater.streams.replay.host_port import Call
+from headwater.streams.replay.workflow import Workflow, read_params
+
+RUNS: Final = msgspec.msgpack.Decoder(list[Activate])
+
+
+class Misfit(msgspec.Struct, frozen=True):
+    """An open run that does not fit this code, and why."""
+
+    instance: str
+    why: str
+
+
+class Fitting(msgspec.Struct, frozen=True):
+    """What an app declares now, and which open runs do not fit it; with an error, nothing."""
+
+    declared: Declarations
+    misfits: list[Misfit] = []
+
+
+class _Onlooker:
+    """A host that begins nothing, and notes why a run would fail."""
+
+    def __init__(self, recorded: Collection[str]) -> None:
+        self._recorded = set(recorded)
+        self.failed = ""
+        #: The first entry that the code comes to and that is not recorded.
+        self.new = ""
+
+    def send(self, command: CodeCommand) -> None:
+        """Notes a failure, and what is opened; all else is dropped."""
+        if isinstance(command, Open):
+            self._note_new(command.key)
+        if isinstance(command, Raise | BeginRollback) and not self.failed:
+            self.failed = f"{command.failure.name}: {command.failure.message}"
+
+    def call(self, call: Call) -> None:
+        """Begins no step."""
+        self._note_new(call.reached.key)
+
+    def _note_new(self, key: str) -> None:
+        if not self.new and key not in self._recorded:
+            self.new = key
+
+    def call_handler(self, key: str, attempt: int, handler: object, output: Any) -> None:  # noqa: ANN401
+        """Begins no handler."""
+
+    def cancel(self, key: str | None = None) -> None:
+        """Has nothing to cancel."""
+
+    def is_busy(self) -> bool:
+        """Never."""
+        return False
+
+    def now_ms(self) -> int:
+        """The clock."""
+        return now_ms()
+
+
+def misfit(begin: Activate, workflow: Workflow) -> str:
+    """Why a run would fail with this code, or do what it did before otherwise; "" if it goes on.
+
+    It is replayed as far as it is recorded, and no step is begun.
+    """
+    onlooker = _Onlooker(begin.entries)
+    if begin.rollback is not None:
+        return ""  # It has failed; its handlers are looked for when they are called.
+    try:
+        activation = Activation(begin, workflow, read_params(workflow, begin.params), onlooker)
+        activation.proceed()
+        ahead = activation.unvisited()
+        activation.close()
+    except Exception as error:  # noqa: BLE001, whatever it is, the run would meet it
+        failure = failure_of(error)
+        return f"{failure.name}: {failure.message}"
+    if onlooker.new and ahead and not onlooker.failed:
+        return f'comes to "{onlooker.new}" before "{ahead[0]}", which is recorded'
+    return onlooker.failed
+
+
+def fitting(app: App, runs: list[Activate]) -> Fitting:
+    """Replays runs against an app, those of its workflows."""
+    found = [
+        Misfit(f"{each.workflow}/{each.instance_id}", why)
+        for each in runs
+        if (workflow := app.workflows.get(each.workflow)) and (why := misfit(each, workflow))
+    ]
+    return Fitting(app.declared, found)
+
+
+def main() -> None:
+    """Argument: an app."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # What the app prints is no answer.
+    runs = RUNS.decode(sys.stdin.buffer.read())
+    refuse_in_workflows()
+    try:
+        found = fitting(load_app(sys.argv[1]), runs)
+    except AppNotLoaded as error:
+        found = Fitting(Declarations(error=error.message))
+    with os.fdopen(out, "wb") as answer:
+        answer.write(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Whether open runs fit code that has changed, found out without beginning anything."""
+
+import pytest
+
+from headwater import Step, Workflow, WorkflowEvent, WorkflowTest, workflow
+from headwater.streams.code_host.apps import App
+from headwater.streams.code_host.fitting import Fitting, fitting
+from tests.workflows.running import run
+
+CALLED: list[str] = []
+
+
+def named(strict: bool, *steps: str, then: str = "go") -> Workflow:
+    """A workflow that does steps and waits."""
+
+    @workflow("order", strict=strict)
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        for each in steps:
+            await step.do(each, lambda each=each: CALLED.append(each))
+        await step.wait_for_event(then, type="go")
+
+    return order
+
+
+async def fails(event: WorkflowEvent, step: Step) -> None:
+    raise ValueError("no such price")
+
+
+def fitted(new: Workflow) -> Fitting:
+    """What is found of a run of the first code, and of one that has ended, with a new one."""
+    found: list[Fitting] = []
+
+    async def scenario(test: WorkflowTest) -> None:
+        await test.create("order", id="open")
+        ended = await test.create("order", id="ended")
+        await test.run_until_idle()
+        await ended.terminate()
+        instances = test._partition.owner.instances
+        runs = [engine.activate(state, 0) for engine, state in instances.open_runs()]
+        CALLED.clear()
+        found.append(fitting(App({"order": new}), runs))
+        assert not CALLED, "expected no step to be called"
+        assert [each.step_key for each in (await test.get("order", "open").history()).steps] == [
+            "quote",
+            "go",
+        ]
+
+    run(scenario, named(False, "quote"))
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "new", [named(False, "quote"), named(False), named(False, "quote", then="go")]
+)
+def test_code_that_goes_on_as_recorded_fits(new: Workflow):
+    assert fitted(new).misfits == []
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (named(False, "go"), "HistoryDivergedError"),
+        (workflow("order")(fails), "ValueError: no such price"),
+        (named(False, "qoute"), 'comes to "qoute" before "quote", which is recorded'),
+        (named(False, "quote", "new"), 'comes to "new" before "go", which is recorded'),
+        (named(True, "quote", then="other"), 'comes to "other" before "go", which is recorded'),
+    ],
+)
+def test_code_that_would_fail_is_named_with_its_instance_and_why(new: Workflow, why: str):
+    (misfit,) = fitted(new).misfits
+    assert misfit.instance == "order/open"
+    assert misfit.why.startswith(why)
