@@ -330,10 +330,12 @@ def test_a_paused_run_begins_nothing_until_it_goes_on():
     play(fan(), scenario, {"items": [SLOW, 1]}, calls=calls)
 
 
-def test_a_terminated_run_cancels_its_tokens_and_may_run_again():
+@pytest.mark.parametrize("verb", ["terminate", "cancel"])
+def test_a_terminated_run_cancels_its_tokens_and_may_run_again(verb: str):
     async def scenario(test: WorkflowTest, instance: Instance) -> None:
         await test.run_until_idle()
-        await instance.terminate()
+        await getattr(instance, verb)()
+        assert (await instance.status()).status == "terminated"
         assert await statuses(instance) == ["completed", "cancelled"]
         await instance.restart()
         await test.advance("1 minute")
