@@ -152,12 +152,7 @@ async def _work(
 
             await exits.enter_async_context(ticks_heard(settings.tick_url, worker.tick, new_id))
         starts = start_workflows(
-            settings,
-            rules,
-            worker.declared(),
-            name=name,
-            clock=clock,
-            new_id=new_id,
+            settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id
         )
         await together(worker.run(), starts)
 

@@ -13,6 +13,7 @@ from headwater.streams.workflows.host_supervisor import HostSupervisor
 
 #: Messages of hosts that may wait for a turn.
 _MESSAGES_MAX: Final = 50_000
+_NAMED_OUTPUT: Final = Program("headwater.streams.code_host.named_output")
 
 
 class Hosts:
@@ -28,8 +29,11 @@ class Hosts:
         driver: Driver,
         wake_up: Callable[[], None],
         house: Program | None = None,
-        program: Program | None = None,
+        *,
+        named: bool = False,
     ) -> None:
+        """Makes them; with named, lines that steps print say whose they are."""
+        program = _NAMED_OUTPUT if named else None
         self._driver = driver
         self._house = house
         self._wake_up = wake_up

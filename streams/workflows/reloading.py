@@ -19,14 +19,12 @@ from headwater.processors.replay.host_messages import Activate
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.code_host.fitting import Fitting
-from headwater.streams.workflows.host_process import START_S, Program, environment_of_apps
+from headwater.streams.workflows.host_process import START_S, environment_of_apps
 from headwater.streams.workflows.host_supervisor import HostSupervisor
 from headwater.streams.workflows.hosts import Hosts
 
 log = logging.getLogger(__name__)
 
-#: What hosts run: what steps print says whose it is.
-NAMED_OUTPUT: Final = Program("headwater.streams.code_host.named_output")
 #: Open runs that are replayed after a change: enough for a machine of one's own.
 _RUNS_MAX: Final = 1_000
 _SHOWN: Final = 10

@@ -53,7 +53,7 @@ from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.manual_ticks import Ticks
 from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import AHEAD_MAX_MS, Ownership
-from headwater.streams.workflows.reloading import NAMED_OUTPUT, Reloading
+from headwater.streams.workflows.reloading import Reloading
 from headwater.streams.workflows.replies import Replies
 from headwater.streams.workflows.step_sql import StepSql
 
@@ -124,17 +124,13 @@ class WorkflowWorker:
         bounds: Bounds | None = None,
         reload: bool = False,
     ) -> None:
-        self._stores = InstanceStores(cluster, engines, stores)
-        self._joined, self._graphs = joined, graphs
+        self._stores, self._joined = InstanceStores(cluster, engines, stores), joined
         self._engines, self._without_host = engines, dict(workflows or {})
         self._clock, self._draw_seed, self._name = clock, draw_seed, name
-        self._pace, self._bounds = pace or Pace(), bounds or Bounds()
-        self._something_came = asyncio.Event()
-        self._driver = Driver(partitions=1, hosts=1 + len(apps))
+        self._pace, self._bounds, self._graphs = pace or Pace(), bounds or Bounds(), graphs
+        self._driver, self._something_came = Driver(1, 1 + len(apps)), asyncio.Event()
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
-        program = NAMED_OUTPUT if reload else None
-        self._hosts = Hosts(apps, self._driver, self._something_came.set, house, program)
-        self._reloading = Reloading(self._hosts, self._open_runs) if reload else None
+        self._hosts = Hosts(apps, self._driver, self._something_came.set, house, named=reload)
         self._outbox = Outbox(
             cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
         )
@@ -161,6 +157,7 @@ class WorkflowWorker:
             records=self._pace.checkpoint_records,
             seconds=self._pace.checkpoint_s,
         )
+        self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
         self._ticks = Ticks(self._something_came.set, self._owners) if ticked else None
         self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
         self._without_code: set[str] = set()
@@ -188,8 +185,7 @@ class WorkflowWorker:
             tasks = [asyncio.create_task(part.run()) for part in parts]
             tasks += [asyncio.create_task(self._turns()), asyncio.create_task(self._keep_house())]
             tasks.append(self._fault)
-            if self._reloading is not None:
-                tasks.append(asyncio.create_task(self._reloading.run()))
+            tasks += [asyncio.create_task(each.run()) for each in self._reloading]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
