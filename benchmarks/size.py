@@ -9,8 +9,8 @@ which has to keep what it was. Then the worker has some work, is killed (SIGKILL
 over its store: the warm takeover. Resident memory is that of the process tree, looked at ten times
 a second.
 
-For workflow instances that ended it is `benchmarks.ended`: what the owner of a partition grows by
-after the first tenth of them.
+For workflow instances that ended it is `benchmarks.ended`: what the owner of a partition grows by,
+beside what its store may take.
 """
 
 import asyncio
