@@ -89,14 +89,6 @@ class InstancesCreated(Answer, frozen=True, kw_only=True):
     instances: list[InstanceListed]
 
 
-class InstancePage(Answer, frozen=True, kw_only=True):
-    """Instances, the newest first; the next page begins at `cursor`."""
-
-    instances: list[InstanceListed]
-    has_next_page: bool
-    cursor: str | None = None
-
-
 class Parent(Answer, frozen=True, kw_only=True):
     """The step of another instance that started this one."""
 
@@ -131,6 +123,24 @@ class TokensAt(Answer, frozen=True, kw_only=True):
     tokens: Annotated[int, _means("How many.")]
     next_retry_at: Annotated[datetime | None, _means("When the first is tried again.")]
     wake_at: Annotated[datetime | None, _means("When the first has waited too long.")]
+
+
+class InstanceFound(InstanceListed, frozen=True, kw_only=True):
+    """An instance on a page of them, and what it stands at."""
+
+    workflow_name: str
+    created_at: datetime
+    updated_at: datetime
+    current_step: CurrentStep | None = None
+    current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
+
+
+class InstancePage(Answer, frozen=True, kw_only=True):
+    """Instances, the newest first; the next page begins at `cursor`."""
+
+    instances: list[InstanceFound]
+    has_next_page: bool
+    cursor: str | None = None
 
 
 class InstanceMeta(Answer, frozen=True, kw_only=True):

@@ -2,20 +2,21 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from secrets import SystemRandom
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, overload
 from urllib.parse import urlsplit
 
 from headwater.gateway.client.graphs import Deployable, Graphs
 from headwater.gateway.client.handles import WorkflowHandle
 from headwater.gateway.client.jobs import LEASE, JobHandle, TakenJob, activate, open_jobs
+from headwater.gateway.client.listing import Listing, Wanted
 from headwater.gateway.client.retries import Policy
 from headwater.gateway.request_ids import ulid_source
 from headwater.processors.runs.durations import Duration, milliseconds
-from headwater.schemas.answers import WorkflowList, WorkflowListed
+from headwater.schemas.answers import InstanceFound, InstancePage, WorkflowList, WorkflowListed
 from headwater.schemas.graph_answers import GraphDefinition, GraphVersion
 from headwater.streams.authoring.workflow_values import Named, P_contra, R_co, WorkflowOf, name_of
 from headwater.streams.clock import now_ms
@@ -115,6 +116,18 @@ class Client:
         found = await self._entered.read("/workflows", WorkflowList)
         return found.workflows
 
+    def instances(
+        self, status: str | None = None, **wanted: Unpack[Wanted]
+    ) -> AsyncGenerator[InstanceFound]:
+        """Every instance of every workflow, the newest first, as `WorkflowHandle.instances`."""
+        return self._listing.instances(status, **wanted)
+
+    async def page(
+        self, status: str | None = None, *, cursor: str | None = None, **wanted: Unpack[Wanted]
+    ) -> InstancePage:
+        """A page of the instances of all workflows, as `WorkflowHandle.page`."""
+        return await self._listing.page(status, cursor=cursor, **wanted)
+
     @overload
     def workflow(self, workflow: WorkflowOf[P_contra, R_co]) -> WorkflowHandle[P_contra, R_co]: ...
 
@@ -186,6 +199,10 @@ class Client:
     def job(self, key: str) -> JobHandle:
         """The handle of a job, by the key that it was activated with; nothing is asked for yet."""
         return JobHandle(self._entered, key)
+
+    @property
+    def _listing(self) -> Listing:
+        return Listing(self._entered, "/instances")
 
     @property
     def _entered(self) -> "Session":

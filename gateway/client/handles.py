@@ -4,13 +4,13 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, read
+from headwater.gateway.client.listing import PAGE_SIZE, Listing
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -20,7 +20,6 @@ from headwater.schemas.answers import (
     HistoryPage,
     Instance,
     InstanceListed,
-    InstancePage,
     InstancesCreated,
     InstanceStatus,
     LogLine,
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from headwater.gateway.client.session import Session
 
 A = TypeVar("A")
-
-#: Rows that a request asks for: enough that most histories are one request.
-_PAGE_SIZE: Final = 100
 
 
 class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
@@ -234,7 +230,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         self, query: Query, *, logs_alone: bool = False
     ) -> AsyncGenerator[HistoryPage]:
         """Pages until all was read; what was read whole is left out of later ones."""
-        asked: Query = {"pageSize": _PAGE_SIZE, **query}
+        asked: Query = {"pageSize": PAGE_SIZE, **query}
         steps = tokens = events = not logs_alone
         logs = bool(query.get("includeLogs"))
         where = f"{self._path}/history"
@@ -263,15 +259,14 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             }
 
 
-class WorkflowHandle(Generic[P_contra, R_co]):
+class WorkflowHandle(Listing, Generic[P_contra, R_co]):
     """A workflow, by its name.
 
     Shape:  WorkflowHandle[P, R] is one that takes P and returns R.
     """
 
     def __init__(self, session: "Session", name: str) -> None:
-        self._session = session
-        self._path = path("workflows", name, "instances")
+        super().__init__(session, path("workflows", name, "instances"))
         self.name = name
 
     @override
@@ -359,55 +354,3 @@ class WorkflowHandle(Generic[P_contra, R_co]):
             if not page.has_next_page:
                 return
             asked["cursor"] = page.cursor
-
-    async def page(
-        self,
-        status: str | None = None,
-        *,
-        labels: Mapping[str, str] | None = None,
-        updated_since: datetime | str | None = None,
-        updated_before: datetime | str | None = None,
-        page_size: int = _PAGE_SIZE,
-        cursor: str | None = None,
-    ) -> InstancePage:
-        """A page of instances that have a status and these labels; `.cursor` goes on behind it.
-
-        Shape:  times are datetimes with a zone, or RFC 3339: something happened to an instance
-                since then, and nothing from then on.
-        """
-        wanted = [f"{name}={value}" for name, value in (labels or {}).items()]
-        query: Query = {"status": status, "label": wanted}
-        query |= {"updatedSince": _text(updated_since), "updatedBefore": _text(updated_before)}
-        query |= {"pageSize": page_size, "cursor": cursor}
-        return await self._session.read(self._path, InstancePage, query)
-
-    async def instances(
-        self,
-        status: str | None = None,
-        *,
-        labels: Mapping[str, str] | None = None,
-        updated_since: datetime | str | None = None,
-        updated_before: datetime | str | None = None,
-        page_size: int = _PAGE_SIZE,
-    ) -> AsyncGenerator[InstanceListed]:
-        """Every instance that has a status and these labels, the newest first, page by page."""
-        cursor = None
-        while True:
-            page = await self.page(
-                status,
-                labels=labels,
-                updated_since=updated_since,
-                updated_before=updated_before,
-                page_size=page_size,
-                cursor=cursor,
-            )
-            for listed in page.instances:
-                yield listed
-            if not page.has_next_page or page.cursor is None:
-                return
-            cursor = page.cursor
-
-
-def _text(moment: datetime | str | None) -> str | None:
-    """A time as queries have it."""
-    return moment.isoformat() if isinstance(moment, datetime) else moment

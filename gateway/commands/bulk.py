@@ -81,16 +81,21 @@ def _change(
 
     found = service.ask(ask)
     if dry_run:
-        print_rows([{"id": one.id, "status": one.status} for one in found], ("id", "status"))
+        rows = [_named(workflow, one) | {"status": one.status} for one in found]
+        print_rows(rows, ("instance", "status"))
         say(f"{action} would be done to {len(found)}; nothing was done.")
         return
     refused = [one for one in found if one.code]
-    rows = [{"id": one.id, "code": one.code, "why": one.detail} for one in refused]
+    rows = [_named(workflow, one) | {"code": one.code, "why": one.detail} for one in refused]
     if rows:
-        print_rows(rows, ("id", "code", "why"))
+        print_rows(rows, ("instance", "code", "why"), drops=("code",))
     say(f"{action}: {_count(found)}.")
     if refused:
         raise click.exceptions.Exit(1)
+
+
+def _named(workflow: str, one: "BulkChanged") -> dict[str, str | None]:
+    return {"instance": f"{workflow}/{one.id}"}
 
 
 def _count(found: "list[BulkChanged]") -> str:

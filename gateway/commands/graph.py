@@ -204,4 +204,4 @@ def _print(versions: "list[GraphVersion]", *, as_json: bool) -> None:
         }
         for each in versions
     ]
-    print_rows(rows, _COLUMNS, as_json=as_json)
+    print_rows(rows, _COLUMNS, as_json=as_json, drops=("app", "deployed"))

@@ -76,7 +76,7 @@ def tokens(
         print_json(_plain(found))
         return
     rows = [_token_row(each) for each in found.tokens]
-    print_rows(rows, _TOKEN_COLUMNS, title=_title(found))
+    print_rows(rows, _TOKEN_COLUMNS, title=_title(found), drops=("attempts", "branch"))
 
 
 @click.command(
@@ -284,7 +284,8 @@ def trace(  # noqa: PLR0913 (one parameter a flag; click names them)
         print_json([_plain(each) for each in found])
         return
     rows = [_trace_row(told, each) for each in found for told in each.trace]
-    print_rows(rows, _TRACE_COLUMNS, title=f"{workflow}/{instance_id}")
+    title = f"{workflow}/{instance_id}"
+    print_rows(rows, _TRACE_COLUMNS, title=title, drops=("at", "token"))
     for each in found:
         if not each.same:
             say(f"Another release decided otherwise at {each.sequence}: its events alone are told.")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         Event,
         Failure,
         Instance,
-        InstanceListed,
+        InstanceFound,
         InstanceStatus,
         LogLine,
         Step,
@@ -41,13 +41,22 @@ _STATES: Final = {
 STATE_STYLES: Final = dict(_STATES.values())
 
 
-def listed_rows(instances: "list[InstanceListed]", longest: int | None) -> Rows:
-    """Instances of a listing: id, status, and the error or output of those that have ended.
+def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | None) -> Rows:
+    """Instances of a listing: how old they are, and what they wait for or came to.
 
     Shape:  longest is how many characters of a value are shown; None for all.
     """
     return [
-        {"id": one.id, "status": one.details.status, "what": _outcome(one.details, longest)}
+        {
+            "instance": f"{one.workflow_name}/{one.id}",
+            "status": one.details.status,
+            "age": span(span_ms(one.created_at, now)),
+            "moved": relative(one.updated_at, now),
+            "what": _outcome(one.details, longest)
+            or standing(
+                one.details, one.current_step, now, tokens_at(one.current_tokens, now), name=True
+            ),
+        }
         for one in instances
     ]
 
@@ -56,8 +65,7 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
     """An instance, a field a row; all there is to know with `full`."""
     meta, details, step = found.meta, found.details, found.meta.current_step
     fields: dict[str, object] = {
-        "workflow": meta.workflow_name,
-        "instance": found.id,
+        "instance": f"{meta.workflow_name}/{found.id}",
         "status": details.status,
         "step": f"{step.step_key} ({step.type})" if step else None,
         "state": standing(details, step, now, tokens_at(meta.current_tokens, now)),
@@ -104,14 +112,21 @@ def standing(
     step: "CurrentStep | None",
     now: datetime,
     tokens: str | None = None,
+    *,
+    name: bool = False,
 ) -> str | None:
-    """Where an instance stands, in words; those of a graph's tokens are given."""
+    """Where an instance stands, in words; those of a graph's tokens are given.
+
+    Shape:  with `name`, also at which step.
+    """
     if details.ended:
         return tokens
     reason = waiting_for(step, now) if step else tokens
     if details.status is RunStatus.PAUSED:
         at = f"{step.step_key}: {reason}" if step else tokens
         return f"paused until it is resumed{f'; it stands at {at}' if at else ''}"
+    if name and step:
+        return f"{step.step_key}: {reason}"
     return reason or ("its code is running" if details.status is RunStatus.ACTIVE else None)
 
 

@@ -21,23 +21,29 @@ from headwater.gateway.commands.instance_words import (
 from headwater.gateway.commands.on_demand import OnDemand, OnDemandGroup
 from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import longest_shown, print_answer, print_rows, say
-from headwater.gateway.commands.token_words import TOKEN_COLUMNS, TOKEN_STYLES, token_rows
+from headwater.gateway.commands.token_words import (
+    TOKEN_COLUMNS,
+    TOKEN_DROPS,
+    TOKEN_STYLES,
+    token_rows,
+)
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
     instance_named,
     label_option,
     service_options,
-    workflow_option,
 )
 from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
     from headwater.gateway.client import Client
-    from headwater.schemas.answers import History, Instance, InstanceListed
+    from headwater.schemas.answers import History, Instance, InstanceFound
 
 _STATUSES: Final = [status.value for status in RunStatus]
+_LISTED: Final = ("instance", "status", "age", "moved", "what")
 _STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
+_STEP_DROPS: Final = ("attempts", "began", "type", "took")
 _EVENT_COLUMNS: Final = ("at", "type", "taken by", "payload")
 #: As many as the service gives at once.
 _PAGE_MAX: Final = 100
@@ -46,7 +52,7 @@ _PAGE_MAX: Final = 100
 @click.group(
     cls=OnDemandGroup,
     epilog=examples(
-        "headwater instances list -w order --status errored",
+        "headwater instances list --status errored         of all workflows",
         "headwater instances get order/order-1             where it stands",
         "headwater instances history order/order-1         what happened",
         "headwater instances logs order/order-1 --follow   what it says",
@@ -68,7 +74,8 @@ def instances() -> None:
 @instances.command(
     "list",
     epilog=examples(
-        "headwater instances list -w order",
+        "headwater instances list                              of all workflows",
+        "headwater instances list --status errored",
         "headwater instances list -w order --status waiting --limit 200",
         "headwater instances list -w order --label team=blue",
         "headwater instances list -w order --status errored --updated-since 2026-07-01T00:00:00Z",
@@ -76,7 +83,7 @@ def instances() -> None:
     )
     + ENVIRONMENT,
 )
-@workflow_option
+@click.option("-w", "--workflow", metavar="NAME", help="Only those of this workflow.")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those that stand so.")
 @label_option("Only those that have this label; several times for several.")
 @click.option("--updated-since", metavar="TIME",
@@ -93,7 +100,7 @@ def instances() -> None:
 def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    workflow: str,
+    workflow: str | None,
     status: str | None,
     labels: dict[str, str],
     updated_since: str | None,
@@ -103,17 +110,18 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     cursor: str | None,
     as_json: bool,
 ) -> None:
-    """List instances of a workflow, the newest first.
+    """List instances, of one workflow or of all, the newest first.
 
-    Of every instance: its id and status, and the error or output if it has ended.
+    Of every instance: its name, status and age, when something happened to it last, and what it
+    waits for, or its error or output if it has ended.
     """
 
-    async def ask(client: "Client") -> "tuple[list[InstanceListed], str | None]":
-        found: list[InstanceListed] = []
+    async def ask(client: "Client") -> "tuple[list[InstanceFound], str | None]":
+        found: list[InstanceFound] = []
         after = cursor
         while True:
             size = min(page_size, limit - len(found))
-            page = await client.workflow(workflow).page(
+            page = await (client.workflow(workflow) if workflow else client).page(
                 status,
                 labels=labels,
                 updated_since=updated_since,
@@ -130,10 +138,11 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
     if as_json:
         print_answer(found)
     else:
-        columns = ("id", "status", "what")
-        print_rows(listed_rows(found, longest_shown()), columns, styles={"status": STATUS_STYLES})
+        rows = listed_rows(found, service.now(), longest_shown())
+        print_rows(rows, _LISTED, styles={"status": STATUS_STYLES}, drops=("moved", "age"))
     if not found:
-        say(f"There are no instances of {workflow}{f' that are {status}' if status else ''}.")
+        of = f" of {workflow}" if workflow else ""
+        say(f"There are no instances{of}{f' that are {status}' if status else ''}.")
     if more:
         say(f"There are more: --cursor {more}")
 
@@ -223,15 +232,19 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     title = f"{workflow}/{instance_id}, run {history.run_number}"
     if history.tokens:
         rows = token_rows(history.tokens, service.now(), longest, frames=full)
-        print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES})
+        print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES},
+                   drops=TOKEN_DROPS)  # fmt: skip
     else:
         rows = step_rows(history.steps, service.now(), longest, frames=full)
-        print_rows(rows, _STEP_COLUMNS, title=title, styles={"state": STATE_STYLES})
+        print_rows(rows, _STEP_COLUMNS, title=title, styles={"state": STATE_STYLES},
+                   drops=_STEP_DROPS)  # fmt: skip
     if history.events:
-        print_rows(event_rows(history.events, longest), _EVENT_COLUMNS, title="events")
+        rows = event_rows(history.events, longest)
+        print_rows(rows, _EVENT_COLUMNS, title="events", drops=("taken by", "at"))
     if include_logs:
         rows = [log_row(line) for line in history.logs]
-        print_rows(rows, LOG_WIDTHS, title="logs", styles={"level": LEVEL_STYLES})
+        print_rows(rows, LOG_WIDTHS, title="logs", styles={"level": LEVEL_STYLES},
+                   drops=("category", "step", "data"))  # fmt: skip
 
 
 instances.add_command(show_logs)

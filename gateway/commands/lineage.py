@@ -81,6 +81,6 @@ def impact(raw_event_id: str, url: str | None, admin_key: str | None, as_json: b
         }
         for row in found["rows"]
     ]
-    print_rows(rows, _IMPACT, as_json=False)
+    print_rows(rows, _IMPACT, drops=("columns_set",))
     for each in found["instances"]:
         say(f"started {each['workflow']}/{each['id']}")

@@ -112,4 +112,4 @@ def _print(found: dict[str, Any], *, as_json: bool) -> None:
         for column, (before, after) in example["columns"].items()
     ]
     if rows:
-        print_rows(rows, _COLUMNS, as_json=False)
+        print_rows(rows, _COLUMNS, drops=("before", "column"))

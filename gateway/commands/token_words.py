@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from headwater.schemas.answers import Token, TokensAt
 
 TOKEN_COLUMNS: Final = ("began", "state", "token", "node", "branch", "attempts", "took", "what")
+#: The order in which columns are left out where the terminal is too narrow.
+TOKEN_DROPS: Final = ("attempts", "began", "branch", "token", "took")
 _STATES: Final = {
     "pending": ("● pending", "cyan"),
     "dispatched": ("● dispatched", "cyan"),

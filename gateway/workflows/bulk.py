@@ -10,7 +10,7 @@ from headwater.gateway.workflows.bodies import BULK, BulkChange
 from headwater.gateway.workflows.reading import Reading, answer
 from headwater.gateway.workflows.writing import Writing, answered
 from headwater.projections.workflows.queries import Page
-from headwater.schemas.answers import BulkChanged, BulkPage, InstanceListed
+from headwater.schemas.answers import BulkChanged, BulkPage, InstanceFound
 from headwater.schemas.failures import is_refused
 from headwater.schemas.history import ReplySent
 from headwater.schemas.statuses import RunStatus, newer_kept
@@ -48,12 +48,12 @@ class Bulk:
         return answered(_page(page, [_changed(row, reply) for row, reply in pairs]), told, prefer)
 
 
-def _page(page: Page[InstanceListed], found: list[BulkChanged]) -> BulkPage:
+def _page(page: Page[InstanceFound], found: list[BulkChanged]) -> BulkPage:
     more = page.cursor is not None
     return BulkPage(instances=found, has_next_page=more, cursor=page.cursor)
 
 
-def _changed(row: InstanceListed, reply: ReplySent) -> BulkChanged:
+def _changed(row: InstanceFound, reply: ReplySent) -> BulkChanged:
     with newer_kept():
         status = RunStatus(reply.status) if reply.status else row.details.status
     if not is_refused(reply.code):

@@ -9,9 +9,17 @@ COMPLETE: Final[dict[str, Any]] = {"status": "complete", "output": {"price": 125
 CREATED: Final[dict[str, Any]] = {"id": "order-1", "details": {"status": "active"}}
 BATCH: Final[dict[str, Any]] = {"instances": [CREATED]}
 LISTING: Final[dict[str, Any]] = {
-    "instances": [{"id": "order-1", "details": COMPLETE}],
+    "instances": [
+        {
+            "id": "order-1",
+            "details": COMPLETE,
+            "workflowName": "order",
+            "createdAt": "2026-07-01T08:00:00Z",
+            "updatedAt": "2026-07-01T08:00:09Z",
+        }
+    ],
     "hasNextPage": True,
-    "cursor": "WyIyMDI2LTA3LTAxVDA4OjAwOjAwWiIsIm9yZGVyLTEiXQ",
+    "cursor": "WyIyMDI2LTA3LTAxVDA4OjAwOjAwWiIsIm9yZGVyIiwib3JkZXItMSJd",
 }
 BULK: Final[dict[str, Any]] = {
     "instances": [{"id": "order-1", "status": "active"}],

@@ -160,6 +160,8 @@ Position: TypeAlias = NamedDependency[Positions]
 #: instance out has it among the handler's options.
 WORKFLOW: Final = "workflowName"
 INSTANCE: Final = "instanceId"
+#: Instances of all workflows.
+ALL_INSTANCES: Final = "/instances"
 OF_WORKFLOW: Final = f"/workflows/{{{WORKFLOW}:str}}/instances"
 #: Where many instances are changed at a time.
 BULK_PATH: Final = f"/workflows/{{{WORKFLOW}:str}}/bulk"

@@ -8,6 +8,7 @@ from headwater.gateway.http.streaming import Streamed
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.openapi import reads
 from headwater.gateway.workflows.parameters import (
+    ALL_INSTANCES,
     OF_WORKFLOW,
     HistoryAsked,
     LastEventHeader,
@@ -60,7 +61,21 @@ def listings(reading: Reading) -> list[HTTPRouteHandler]:
     ) -> Response[bytes]:
         return await reading.listing(workflow, asked, position)
 
-    return [list_workflows, list_instances]
+    @get(
+        ALL_INSTANCES,
+        operation_id="listAllInstances",
+        summary="Instances of all workflows, newest first",
+        description="Those of the workflows that come with Headwater are left out; each is listed "
+        "under its own name.",
+        dependencies={"asked": Provide(ListingAsked, sync_to_thread=False)},
+        **reads(answers.InstancePage, examples.LISTING, "invalid_cursor"),
+    )
+    async def list_all_instances(
+        asked: NamedDependency[ListingAsked], position: Position
+    ) -> Response[bytes]:
+        return await reading.listing(None, asked, position)
+
+    return [list_workflows, list_instances, list_all_instances]
 
 
 def reads_of_instance(reading: Reading) -> list[HTTPRouteHandler]:

@@ -33,7 +33,7 @@ from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas.answers import (
     Answer,
     HistoryPage,
-    InstanceListed,
+    InstanceFound,
     InstancePage,
     JobPage,
     WorkflowList,
@@ -96,11 +96,11 @@ class Reading:
 
     async def listing(
         self,
-        workflow: str,
+        workflow: str | None,
         asked: ListingAsked,
         wanted: Positions,
     ) -> Response[bytes]:
-        """A page of a workflow's instances."""
+        """A page of instances, of a workflow or of all."""
         labels = read_labels(asked.label or ())
         updated = read_within(asked.updated_since, asked.updated_before)
         applied = await self.fresh(wanted)
@@ -120,7 +120,7 @@ class Reading:
 
     async def page(  # noqa: PLR0913 (one parameter a filter)
         self,
-        workflow: str,
+        workflow: str | None,
         applied: Positions,
         *,
         status: RunStatus | None,
@@ -128,8 +128,8 @@ class Reading:
         updated: Within = ALWAYS,
         page_size: int,
         cursor: str | None,
-    ) -> Page[InstanceListed]:
-        """Instances of a workflow that have a status and labels, and were updated within a time.
+    ) -> Page[InstanceFound]:
+        """Instances, of all workflows without one, that have a status and labels.
 
         Errors: Problem, also for a workflow that nobody knows.
         """
@@ -142,7 +142,7 @@ class Reading:
                 limit=page_size,
                 after=cursor,
             )
-        if not page.rows and not await self._is_known(workflow):
+        if workflow and not page.rows and not await self._is_known(workflow):
             raise Problem(
                 WORKFLOW_NOT_FOUND,
                 "expected a workflow that a worker runs or has run, or a graph that is deployed, "

@@ -27,6 +27,7 @@ __all__ = [
     "names_user",
     "read_columns",
     "statement",
+    "template",
     "upsert_of",
     "value_columns",
     "wiped_rows",
@@ -97,7 +98,12 @@ def statement(name: str) -> bytes:
 
 def filled(name: str, **parts: sql.Composable) -> bytes:
     """The text of `queries/<name>.sql` with identifiers in the place of its `{names}`."""
-    return _template(statement(name).decode()).format(**parts).as_bytes(None)
+    return template(name).format(**parts).as_bytes(None)
+
+
+def template(name: str) -> sql.SQL:
+    """`queries/<name>.sql`, to be filled in, or to be a part of another."""
+    return _template(statement(name).decode())
 
 
 def listed(parts: list[sql.Composable]) -> sql.Composed:

@@ -1,9 +1,23 @@
-select workflow_name, instance_id, run_number, status, output::text as output,
-       error_name, error_message, labels,
-       created_at, updated_at, started_at, completed_at, partition, "offset"
-from workflow_instance
-where workflow_name = %(workflow_name)s {filter}
-  and (created_at, instance_id)
-    {beyond} (%(created_at)s::timestamptz, %(instance_id)s::text collate "C")
-order by created_at {order}, instance_id {order}
-limit %(limit)s
+-- Each workflow has an index in the order of the page: of all together, each gives a page at most.
+select i.workflow_name, i.instance_id, i.run_number, i.status, i.output::text as output,
+       i.error_name, i.error_message, i.labels, i.created_at, i.updated_at,
+       to_jsonb(s) as current_step, t.current_tokens
+from (
+    select one.*
+    from ({workflows}) as known (name)
+    cross join lateral (
+        select *
+        from workflow_instance
+        where workflow_name = known.name {filter}
+          and (created_at, workflow_name, instance_id) {beyond} (
+              %(created_at)s::timestamptz,
+              %(after_workflow)s::text collate "C",
+              %(instance_id)s::text collate "C"
+          )
+        order by created_at {order}, instance_id {order}
+        limit %(limit)s
+    ) one
+    order by one.created_at {order}, one.workflow_name {order}, one.instance_id {order}
+    limit %(limit)s
+) i
+{standing}order by i.created_at {order}, i.workflow_name {order}, i.instance_id {order}

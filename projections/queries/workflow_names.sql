@@ -6,6 +6,5 @@ from (
     union
     select distinct name from graph_definition
 ) as known
-where not starts_with(name, 'headwater-')
-  and name not in ('terra-backfill', 'terra-import', 'terra-lab', 'terra-reconcile')
+where {of_authors}
 order by name

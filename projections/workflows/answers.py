@@ -13,6 +13,7 @@ from headwater.schemas.answers import (
     Event,
     Failure,
     Instance,
+    InstanceFound,
     InstanceListed,
     InstanceMeta,
     InstanceStatus,
@@ -36,6 +37,7 @@ __all__ = [
     "Row",
     "RunKey",
     "event_of",
+    "found_of",
     "instance_of",
     "job_of",
     "line_of",
@@ -134,23 +136,42 @@ def listed_of(row: Row) -> InstanceListed:
     )
 
 
+def found_of(row: Row) -> InstanceFound:
+    """An instance on a page, with what it stands at."""
+    step, tokens = _stands_at(row)
+    return _made(
+        InstanceFound,
+        row,
+        id=row["instance_id"],
+        details=_stands(InstanceStatus, row),
+        current_step=step,
+        current_tokens=tokens,
+    )
+
+
 def instance_of(row: Row) -> Placed:
     """An instance, whole."""
-    step = row["current_step"]
-    current = None if step is None else _standing(CurrentStep, step)
-    tokens = [_made(TokensAt, each) for each in row["current_tokens"] or ()]
+    step, tokens = _stands_at(row)
     parent = {name: row[f"parent_{name}"] for name in Parent.__struct_fields__}
     meta = _made(
         InstanceMeta,
         row,
         params=_raw(row["params"]),
-        current_step=current,
+        current_step=step,
         current_tokens=tokens,
         parent=Parent(**parent) if parent["workflow_name"] else None,
     )
     listed = listed_of(row)
     instance = Instance(id=listed.id, details=listed.details, labels=listed.labels, meta=meta)
     return Placed(instance=instance, partition=row["partition"], offset=row["offset"])
+
+
+def _stands_at(row: Row) -> tuple[CurrentStep | None, list[TokensAt]]:
+    step, tokens = row["current_step"], row["current_tokens"] or ()
+    return (
+        None if step is None else _standing(CurrentStep, step),
+        [_made(TokensAt, each) for each in tokens],
+    )
 
 
 def step_of(row: Row) -> Step:

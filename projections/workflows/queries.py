@@ -16,7 +16,7 @@ from psycopg import sql
 from headwater.projections.errors import InvalidCursor, RecordRefused
 from headwater.projections.postgres.cursors import pack, unpack
 from headwater.projections.postgres.reader import PooledReader, Row, bounded
-from headwater.projections.postgres.statements import filled, statement
+from headwater.projections.postgres.statements import filled, statement, template
 from headwater.projections.workflows.answers import (
     BY_RANK,
     Changed,
@@ -26,16 +26,16 @@ from headwater.projections.workflows.answers import (
     Placed,
     RunKey,
     event_of,
+    found_of,
     instance_of,
     job_of,
     line_of,
-    listed_of,
     step_of,
     token_of,
 )
 from headwater.projections.workflows.history import PROJECTION
 from headwater.projections.workflows.untrimmed import Forgotten
-from headwater.schemas.answers import Event, InstanceListed, JobListed, LogLine, Step, Token
+from headwater.schemas.answers import Event, InstanceFound, JobListed, LogLine, Step, Token
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
@@ -99,6 +99,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
 class _OfInstance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     created_at: datetime
+    workflow_name: str
     instance_id: str
 
 
@@ -127,11 +128,26 @@ class _OfLine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     id: str
 
 
+#: Workflows of authors, without those that come with Headwater.
+_OF_AUTHORS: Final = sql.SQL(
+    "not starts_with(name, 'headwater-') "
+    "and name not in ('terra-backfill', 'terra-import', 'terra-lab', 'terra-reconcile')"
+)
+_STANDING: Final = template("workflow_standing")
+_NAMES: Final = filled("workflow_names", of_authors=_OF_AUTHORS)
+#: An instance, by its key.
+INSTANCE: Final = filled("workflow_instance", standing=_STANDING)
+#: Which workflows a listing is of.
+_WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
+    "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow_name")),
+    "instances_of_all": template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS),
+}
+
 #: Where pages begin, by order: what no row comes before.
 _BEGIN: Final[dict[type[msgspec.Struct], dict[Order, dict[str, object]]]] = {
     _OfInstance: {
-        "asc": {"created_at": "-infinity", "instance_id": ""},
-        "desc": {"created_at": "infinity", "instance_id": ""},
+        "asc": {"created_at": "-infinity", "workflow_name": "", "instance_id": ""},
+        "desc": {"created_at": "infinity", "workflow_name": "", "instance_id": ""},
     },
     _OfStep: {
         "asc": {"ordinal": -1, "sequence": _NUMBER_MIN},
@@ -164,12 +180,12 @@ class Workflows:
 
     async def names(self) -> tuple[str, ...]:
         """The names of the workflows that the owners of partitions have the code of."""
-        rows = await self._reader.answers(statement("workflow_names"))
+        rows = await self._reader.answers(_NAMES)
         return tuple(row["name"] for row in rows)
 
     async def instances(  # noqa: PLR0913 (one parameter a filter)
         self,
-        workflow_name: str,
+        workflow_name: str | None,
         *,
         status: RunStatus | None = None,
         labels: Mapping[str, str] | None = None,
@@ -177,34 +193,29 @@ class Workflows:
         order: Order = "desc",
         limit: int,
         after: str | None = None,
-    ) -> Page[InstanceListed]:
-        """Instances of a workflow, by the time of their creation, the newest first.
+    ) -> Page[InstanceFound]:
+        """Instances by the time of their creation, the newest first.
 
-        Shape:  those alone that have a status, all of these labels, and were updated within a time.
+        Shape:  of a workflow, or with None of all that authors have written; those alone that have
+                a status, all of these labels, and were updated within a time.
         """
         wanted = msgspec.json.encode(labels).decode() if labels else None
-        query = _query(
-            "workflow_instances",
-            order,
-            status=status,
-            labels=wanted,
-            updated_since=updated.since,
-            updated_before=updated.before,
-        )
-        bound: dict[str, object] = {
-            "workflow_name": workflow_name,
+        filters: dict[str, object] = {
             "status": status,
             "labels": wanted,
             "updated_since": updated.since,
             "updated_before": updated.before,
         }
+        name = "workflow_instances" if workflow_name else "instances_of_all"
         place = _place(_OfInstance, order, after)
-        return await self._page(query, bound | place, listed_of, _OfInstance, limit)
+        bound = filters | place | {"workflow_name": workflow_name}
+        bound["after_workflow"] = place["workflow_name"]
+        return await self._page(_query(name, order, **filters), bound, found_of, _OfInstance, limit)
 
     async def instance(self, workflow_name: str, instance_id: str) -> Placed | None:
         """An instance; None when there is none (yet)."""
         rows = await self._reader.answers(
-            statement("workflow_instance"), workflow_name=workflow_name, instance_id=instance_id
+            INSTANCE, workflow_name=workflow_name, instance_id=instance_id
         )
         return instance_of(rows[0]) if rows else None
 
@@ -403,8 +414,10 @@ def _filled(name: str, order: Order, filters: tuple[str, ...]) -> bytes:
         )
         for each in filters
     ]
+    listing = {"workflows": _WORKFLOWS[name], "standing": _STANDING} if name in _WORKFLOWS else {}
     return filled(
-        name,
+        "workflow_instances" if listing else name,
+        **listing,
         filter=sql.SQL(" ").join(conditions),
         order=sql.SQL("asc") if order == "asc" else sql.SQL("desc"),
         beyond=sql.SQL(">") if order == "asc" else sql.SQL("<"),

@@ -75,6 +75,7 @@ STATUSES: Final = {"telling": "complete", "flaky": "errored", "choosy": "waiting
 #: Which of them a route is asked about, one after the other, so that all they have to tell shows.
 ASKED: Final = {
     "listInstances": ("choosy", "telling"),
+    "listAllInstances": ("choosy",),
     "getInstance": ("choosy", "flaky", "telling"),
     "getHistory": ("telling", "flaky", "choosy"),
     "sendEvent": ("waiting", "telling"),

@@ -1,6 +1,7 @@
 """What can be asked of projected workflows: in the right order, in pages, from indexes."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,9 @@ from headwater.projections.errors import InvalidCursor
 from headwater.projections.postgres.cursors import pack
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.postgres.statements import statement
+from headwater.projections.workflows.queries import (
+    INSTANCE as INSTANCE_QUERY,
+)
 from headwater.projections.workflows.queries import Order, Page, RunKey, Within, Workflows, _query
 from headwater.projections.workflows.untrimmed import Forgotten
 from headwater.schemas import answers
@@ -261,7 +265,37 @@ def test_instances_are_listed_page_by_page_while_they_move(migrated: str, order:
         outputs = {text(each.details.output) for each in complete}
         assert outputs == {f'{{"n":  {n}}}' for n in range(1, 25, 2)}
         assert (await workflows.instances("other", limit=5)).rows == ()
+        assert {each.workflow_name for each in complete} == {"order"}
         assert (await workflows.instances("order", status=RunStatus.PAUSED, limit=5)).cursor is None
+
+    asking(migrated, log, scenario)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_instances_of_all_workflows_are_listed_but_for_those_of_the_house(
+    migrated: str, order: Order
+):
+    log = Log()
+    log.claim()
+    for n, workflow in enumerate(["order", "ship", "headwater-replay", "order", "terra-lab", "a"]):
+        log.seconds = n // 2  # two at a time have the same moment
+        log.write(f"i{n}", RunStarted("{}", "s"), workflow=workflow)
+    wait = EntryOpened("ok?", "ok?", EntryKind.WAIT, 0, START_MS + 60_000, ("paid",))
+    log.write("i5", wait, RunSuspended(), workflow="a")
+
+    async def scenario(workflows: Workflows) -> None:
+        async def ask(cursor: str | None) -> Page[Any]:
+            return await workflows.instances(None, order=order, limit=1, after=cursor)
+
+        found = [f"{each.workflow_name}/{each.id}" for each in await pages(ask)]
+        expected = ["order/i0", "ship/i1", "order/i3", "a/i5"]
+        assert found == (expected if order == "asc" else expected[::-1])
+        (waiting,) = (await workflows.instances(None, status=RunStatus.WAITING, limit=9)).rows
+        assert waiting.id == "i5"
+        assert waiting.current_step is not None
+        assert waiting.current_step.wait_event_type == "paid"
+        # Each is found under its own name.
+        assert len((await workflows.instances("terra-lab", limit=9)).rows) == 1
 
     asking(migrated, log, scenario)
 
@@ -442,13 +476,6 @@ INSTANCE = {"workflow_name": "order", "instance_id": "i1", "run_number": 0, "lim
 @pytest.mark.parametrize(
     ("name", "filters", "more", "index"),
     [
-        ("workflow_instances", {}, {"created_at": "2000-01-01"}, "workflow_instance_newest"),
-        (
-            "workflow_instances",
-            {"status": "errored"},
-            {"created_at": "1970-01-01 04:00"},
-            "workflow_instance_status",
-        ),
         ("workflow_steps", {}, {"ordinal": 200, "sequence": 200}, "workflow_step_history"),
         ("workflow_tokens", {}, {"id": 200}, "workflow_token_pkey"),
         ("workflow_events", {}, {"sequence": 200}, "workflow_event_history"),
@@ -484,6 +511,31 @@ def test_pages_are_read_from_an_index_in_its_order(
     assert "Seq Scan" not in plan, plan
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("name", ["workflow_instances", "instances_of_all"])
+@pytest.mark.parametrize(
+    ("filters", "after", "index"),
+    [
+        ({}, "2000-01-01", "workflow_instance_newest"),
+        ({"status": "errored"}, "1970-01-01 04:00", "workflow_instance_status"),
+    ],
+)
+def test_a_page_of_instances_reads_no_more_of_them_than_it_has(
+    crowded: str, order: Order, name: str, filters: dict[str, str], after: str, index: str
+):
+    query = b"explain (analyze, timing off, summary off) " + _query(name, order, **filters)
+    place = {"created_at": after, "after_workflow": "", "instance_id": ""}
+    with psycopg.connect(crowded) as connection:
+        found = connection.execute(query, {**INSTANCE, **filters, **place}).fetchall()
+    plan = "\n".join(line for (line,) in found)
+    scans = re.findall(r"(\w+) on workflow_instance.*rows=(\d+)\S* loops=(\d+)", plan)
+    assert index in {name for name, _, _ in scans}, plan
+    names = 2  # What is read to find the workflows, and that there are no more of them.
+    read = sum(int(rows) * int(loops) for _, rows, loops in scans)
+    assert read <= INSTANCE["limit"] + names, plan
+    assert "Seq Scan" not in plan, plan
+
+
 @pytest.mark.parametrize("after", [0, MANY - 100])
 def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, after: int):
     query = b"explain (costs off) " + statement("workflow_changes")
@@ -498,7 +550,7 @@ def test_what_changed_is_found_without_looking_at_what_did_not(crowded: str, aft
 
 
 def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
-    query = b"explain (costs off) " + statement("workflow_instance")
+    query = b"explain (costs off) " + INSTANCE_QUERY
     with psycopg.connect(crowded) as connection:
         found = connection.execute(query, INSTANCE).fetchall()
     plan = "\n".join(line for (line,) in found)

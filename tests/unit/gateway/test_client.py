@@ -32,6 +32,7 @@ from tests.unit.gateway.workflow_network import (
     described,
     event,
     line,
+    listed_as,
     message,
     problem,
     queries,
@@ -210,7 +211,7 @@ def test_how_an_instance_stands_and_all_that_is_known():
 
 
 def test_instances_have_labels_and_are_found_by_them():
-    listed = {**CREATED, "labels": {"team": "blue"}}
+    listed = listed_as("order-1", labels={"team": "blue"})
     page = {"instances": [listed], "hasNextPage": False}
     network = Network(answer(CREATED), answer({"instances": []}), answer(page))
 
@@ -230,8 +231,7 @@ def test_instances_have_labels_and_are_found_by_them():
 
 def test_a_listing_is_read_page_by_page():
     def page(*ids: str, **more: object) -> httpx.Response:
-        listed = [{"id": each, "details": {"status": "active"}} for each in ids]
-        return answer({"instances": listed, **more})
+        return answer({"instances": [listed_as(each) for each in ids], **more})
 
     network = Network(
         page("c", "b", hasNextPage=True, cursor="n1"), page("a", hasNextPage=False)

@@ -23,7 +23,7 @@ from headwater.schemas.answers import (
     Event,
     Failure,
     Instance,
-    InstanceListed,
+    InstanceFound,
     InstanceMeta,
     InstanceStatus,
     LogLine,
@@ -160,8 +160,7 @@ def test_a_summary_is_short_unless_it_is_to_be_full():
         parent=Parent(workflow_name="cart", instance_id="c-1", run_number=0, step_key="bill"),
     )
     short = [
-        ("workflow", "order"),
-        ("instance", "order-1"),
+        ("instance", "order/order-1"),
         ("status", "waiting"),
         ("step", "key (do)"),
         ("state", "waiting to be tried again in 8 s, attempt 1 of 6 failed: CardError: declined"),
@@ -206,15 +205,31 @@ def test_a_summary_of_what_has_ended():
 
 def test_a_listing_says_why_an_instance_has_ended():
     listed = [
-        InstanceListed(id="a", details=stands("active")),
-        InstanceListed(id="b", details=stands("errored", error=ERROR)),
-        InstanceListed(id="c", details=stands("complete", output=["x" * 99])),
-        InstanceListed(id="d", details=stands("terminated")),
+        listed_as("a", stands("active")),
+        listed_as("b", stands("errored", error=ERROR)),
+        listed_as("c", stands("complete", output=["x" * 99])),
+        listed_as("d", stands("terminated")),
     ]
-    rows = listed_rows(listed, 60)
-    assert [row["what"] for row in rows[:2]] == [None, "CardError: declined"]
+    rows = listed_rows(listed, NOW, 60)
+    assert [row["what"] for row in rows[:2]] == ["its code is running", "CardError: declined"]
     assert rows[2]["what"] == '["' + "x" * 57 + "…"
-    assert rows[3] == {"id": "d", "status": "terminated", "what": None}
+    assert rows[3] == {
+        "instance": "order/d",
+        "status": "terminated",
+        "age": "2 h",
+        "moved": "5 s ago",
+        "what": None,
+    }
+
+
+def listed_as(name: str, details: InstanceStatus) -> InstanceFound:
+    return InstanceFound(
+        id=name,
+        details=details,
+        workflow_name="order",
+        created_at=ago(hours=2),
+        updated_at=ago(seconds=5),
+    )
 
 
 def step(key: str, type_: str, status: str, since_s: float, until_s: float, **more: object) -> Step:

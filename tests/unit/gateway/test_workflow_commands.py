@@ -23,6 +23,7 @@ from tests.unit.gateway.workflow_network import (
     described,
     event,
     line,
+    listed_as,
     message,
     problem,
     queries,
@@ -66,7 +67,10 @@ def test_workflows_are_listed():
 
 def test_instances_are_listed_up_to_a_limit_over_pages():
     def page(*ids: str, cursor: str) -> httpx.Response:
-        listed = [{"id": each, "details": {"status": "waiting"}} for each in ids]
+        listed = [
+            listed_as(each, "waiting", currentStep=current("ok?", "sleep", status="waiting"))
+            for each in ids
+        ]
         return answer({"instances": listed, "hasNextPage": True, "cursor": cursor})
 
     network = Network(page("c", "b", cursor="n1"), page("a", cursor="n2"))
@@ -74,7 +78,10 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
         network, *("instances", "list", "-w", "order", "--status", "waiting"),
         *("--limit", "3", "--page-size", "2", "--cursor", "n0"),
     )  # fmt: skip
-    assert found.stdout == "id\tstatus\twhat\nc\twaiting\t\nb\twaiting\t\na\twaiting\t\n"
+    assert found.stdout.splitlines() == [
+        "instance\tstatus\tage\tmoved\twhat",
+        *[f"order/{each}\twaiting\t0 ms\tnow\tok?: sleeping" for each in "cba"],
+    ]
     assert found.stderr == "There are more: --cursor n2\n"
     assert queries(network.asked) == [
         {"status": "waiting", "pageSize": "2", "cursor": "n0"},
@@ -87,10 +94,18 @@ def test_instances_are_listed_up_to_a_limit_over_pages():
     assert nothing.stderr == "There are no instances of order that are errored.\n"
 
 
+def test_instances_of_all_workflows_are_listed_without_one():
+    page = {"instances": [listed_as("a", workflowName="ship")], "hasNextPage": False}
+    network = Network(answer(page))
+    found = headwater(network, "instances", "list", "--status", "active")
+    assert found.stdout.splitlines()[1].startswith("ship/a\tactive\t")
+    assert network.asked[0].url.path == "/api/workflows/instances"
+
+
 def test_json_is_what_the_service_has_answered():
-    page = {"instances": [{"id": "a", "details": {"status": "waiting"}}], "hasNextPage": False}
+    page = {"instances": [listed_as("a", "waiting")], "hasNextPage": False}
     listed = headwater(Network(answer(page)), "instances", "list", "-w", "order", "--json")
-    assert json.loads(listed.stdout) == [{"id": "a", "details": {"status": "waiting"}}]
+    assert json.loads(listed.stdout) == page["instances"]
     whole = described("waiting", {"sku": "x" * 100})
     one = headwater(Network(answer(whole)), "instances", "get", *ON, "--json")
     found = json.loads(one.stdout)
@@ -282,7 +297,7 @@ def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
         network, *("instances", "retry", "-w", "order", "--status", "errored"),
         *("--label", "team=blue"),
     )  # fmt: skip
-    assert found.stdout == "id\tcode\twhy\nb\tRECORD_TOO_LARGE\ttoo much\n"
+    assert found.stdout == "instance\tcode\twhy\norder/b\tRECORD_TOO_LARGE\ttoo much\n"
     assert found.stderr == "retry: 1 done so far\nretry: 2 done, 1 refused.\n"
     assert found.exit_code == 1
     assert network.lines == ["POST /workflows/order/bulk"] * 2
@@ -296,7 +311,7 @@ def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
     found = headwater(
         network, *("instances", "terminate", "-w", "order", "--label", "a=b=c", "--dry-run")
     )
-    assert found.stdout == "id\tstatus\na\twaiting\n"
+    assert found.stdout == "instance\tstatus\norder/a\twaiting\n"
     assert found.stderr == "terminate would be done to 1; nothing was done.\n"
     assert network.body()["labels"] == {"a": "b=c"}
     assert network.body()["dryRun"] is True
@@ -401,7 +416,6 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
         (["get", "order"], "such as order/order-1, found 'order'"),
         (["get", "/o-1"], "such as order/order-1, found '/o-1'"),
         (["get", "order/o-1", "-w", "order"], "--workflow and --id, found both"),
-        (["list"], "Missing option '-w' / '--workflow'"),
         (["list", "-w", "order", "--label", "blue"], "expected NAME=VALUE, found 'blue'"),
         (["retry", "--status", "errored"], "expected -w WORKFLOW with --status or --label"),
         (["retry", *ON, "--status", "errored"], "nothing that names one instance or step"),
@@ -486,6 +500,26 @@ def test_a_person_sees_a_table_in_colours_and_no_tricks(monkeypatch: pytest.Monk
     assert "\x1b[1;31merrored" in shown
     assert "E: \\x1b[2J\\x07gone" in shown
     assert "\x1b[2J" not in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(120, []), (100, ["moved"]), (80, ["moved", "age"])]
+)
+def test_a_narrow_terminal_has_fewer_columns_and_whole_ids(
+    monkeypatch: pytest.MonkeyPatch, width: int, left_out: list[str]
+):
+    terminal = at_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", str(width))
+    name = "order/0197c1f2-7f0a-7c1e-9d5b-8a2b3c4d5e6f"
+    rows = [
+        {"instance": name, "status": "waiting", "age": "3 min 5 s", "moved": "12 min ago",
+         "what": "ok?: waiting for event approval, until tomorrow"},
+    ]  # fmt: skip
+    columns = ("instance", "status", "age", "moved", "what")
+    output.print_rows(rows, columns, drops=("moved", "age"))
+    shown = terminal.getvalue()
+    assert name in shown
+    assert [each for each in ("moved", "age") if each not in shown] == left_out
 
 
 def test_lines_are_aligned_as_they_come(monkeypatch: pytest.MonkeyPatch):

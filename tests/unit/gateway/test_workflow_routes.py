@@ -49,6 +49,7 @@ Client = TestClient[Any]
 ROUTES: list[tuple[str, str, bytes]] = [
     ("GET", f"{BASE}/workflows", b""),
     ("GET", ORDERS, b""),
+    ("GET", f"{BASE}/instances", b""),
     ("GET", ORDER, b""),
     ("GET", f"{ORDER}/history", b""),
     ("GET", f"{ORDER}/events-stream", b""),
@@ -639,6 +640,7 @@ def test_the_description_names_every_route_and_has_examples(client: Client) -> N
     assert len(operations) == len(ROUTES)
     assert {operation["operationId"] for operation in operations} == {
         "listWorkflows",
+        "listAllInstances",
         "listInstances",
         "getInstance",
         "getHistory",

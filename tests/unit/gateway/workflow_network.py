@@ -44,6 +44,12 @@ def described(status: str = "active", params: object = None, **more: object) -> 
     return {"id": "order-1", "details": {"status": status, **more}, "meta": meta}
 
 
+def listed_as(instance_id: str, status: str = "active", **more: object) -> dict[str, Any]:
+    """An instance on a page."""
+    listed = {"id": instance_id, "details": {"status": status}, "workflowName": "order"}
+    return {**listed, "createdAt": AT, "updatedAt": AT, **more}
+
+
 OF_RUN = {"workflowName": "order", "instanceId": "order-1", "runNumber": 0}
 STANDING = {
     "status": "completed",

@@ -76,6 +76,7 @@ class Log:
         self,
         instance_id: str,
         *events: LogEvent,
+        workflow: str = WORKFLOW,
         run_number: int = 0,
         partition: int = 0,
         epoch: int | None = None,
@@ -91,7 +92,7 @@ class Log:
             )
             self.sequences[instance_id, run_number] = sequence + taken
         record = HistoryAppended(
-            workflow=WORKFLOW,
+            workflow=workflow,
             instance_id=instance_id,
             run_number=run_number,
             sequence=sequence,

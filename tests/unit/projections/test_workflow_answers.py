@@ -9,13 +9,14 @@ import pytest
 
 from headwater.projections.workflows.answers import (
     event_of,
+    found_of,
     instance_of,
     line_of,
     listed_of,
     status_of,
     step_of,
 )
-from headwater.schemas.answers import Answer, InstanceListed, InstancePage
+from headwater.schemas.answers import Answer, InstancePage
 from tests.unit.gateway.workflow_fakes import AT, row
 
 TEXT = '{"b": 1.0, "a" : [1, "\\u0000"]}'
@@ -227,10 +228,28 @@ def test_events_and_lines_have_all_their_columns() -> None:
 
 @pytest.mark.parametrize("cursor", ["next", None])
 def test_a_page_has_a_cursor_if_there_is_more(cursor: str | None) -> None:
-    listed: list[InstanceListed] = [listed_of(row())]
-    page = InstancePage(instances=listed, has_next_page=cursor is not None, cursor=cursor)
+    step = {
+        "step_key": "ok?", "name": "ok?", "type": "wait_for_event", "status": "waiting",
+        "attempts": 0, "max_attempts": None, "timeout_ms": None, "next_retry_at": None,
+        "wake_at": None, "wait_event_type": "yes", "last_attempt_at": None,
+        "error_name": None, "error_message": None, "error_detail": None,
+    }  # fmt: skip
+    found = found_of(row(current_step=step))
+    assert found.current_step is not None
+    assert found.current_step.wait_event_type == "yes"
+    page = InstancePage(
+        instances=[found_of(row())], has_next_page=cursor is not None, cursor=cursor
+    )
     assert shown(page) == {
-        "instances": [{"id": "a", "details": {"status": "active"}}],
+        "instances": [
+            {
+                "id": "a",
+                "details": {"status": "active"},
+                "workflowName": "order",
+                "createdAt": "2026-07-01T08:00:00Z",
+                "updatedAt": "2026-07-01T08:00:00Z",
+            }
+        ],
         "hasNextPage": cursor is not None,
         **({"cursor": cursor} if cursor else {}),
     }

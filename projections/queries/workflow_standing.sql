@@ -1,0 +1,30 @@
+-- The current step is the open one that was reached last; of an errored instance, the errored one.
+-- Errors that the code has caught are behind it, and what is complete stands at nothing. A graph stands
+-- at tokens: those that have not ended, and those that its run has failed with.
+left join lateral (
+    select step_key, name, type, status, attempts, max_attempts, timeout_ms, next_retry_at,
+           wake_at, wait_event_type, last_attempt_at, error_name, error_message,
+           error_detail::text as error_detail
+    from workflow_step
+    where workflow_name = i.workflow_name
+      and instance_id = i.instance_id
+      and run_number = i.run_number
+      and status in ('pending', 'waiting', 'errored')
+      and (status = 'errored') = (i.status = 'errored')
+      and i.status <> 'complete'
+    order by ordinal desc, sequence desc
+    limit 1
+) s on true
+left join lateral (
+    select jsonb_agg(to_jsonb(n) order by n.first) as current_tokens
+    from (
+        select node_ref, status, count(*) as tokens, min(next_retry_at) as next_retry_at,
+               min(wake_at) as wake_at, min(id) as first
+        from workflow_token
+        where workflow_name = i.workflow_name
+          and instance_id = i.instance_id
+          and run_number = i.run_number
+          and (completed_at is null or status in ('failed', 'timed_out'))
+        group by node_ref, status
+    ) n
+) t on true
