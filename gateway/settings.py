@@ -60,7 +60,7 @@ _FILE: Final = "_FILE"
 
 #: Variables with our prefix that are not settings of a part.
 _OF_OTHERS: Final = frozenset(
-    PREFIX + name for name in ("BASE_URL", "DEBUG", "HEADERS", "JARS", "POSTGRES_PASSWORD")
+    PREFIX + name for name in ("URL", "DEBUG", "HEADERS", "JARS", "POSTGRES_PASSWORD")
 )
 
 #: What pydantic expected, in words that fit `expected …, found …`.

@@ -16,6 +16,7 @@ from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.schemas.answers import (
     BulkPage,
+    EventSent,
     History,
     HistoryPage,
     Instance,
@@ -105,12 +106,12 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         *,
         start_if_missing: bool | Mapping[str, Any] = False,
         idempotency_key: str | None = None,
-    ) -> None:
+    ) -> InstanceStatus:
         """Sends an event, once; it is kept until the instance waits for it.
 
-        Shape:  start_if_missing creates the instance if there is none: True, or {"params": …};
-                what is sent under an idempotency key that was used for it within a day does
-                nothing; without one, each call has a key of its own.
+        Shape:  gives how the instance stands then; start_if_missing creates the instance if there
+                is none: True, or {"params": …}; what is sent under an idempotency key that was used
+                for it within a day does nothing; without one, each call has a key of its own.
         """
         start = None
         if start_if_missing is not False:
@@ -125,7 +126,8 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             startIfMissing=start,
         )
         key = idempotency_key or self._session.new_id()
-        await self._command("events", Repeat.SAFE, body, key)
+        answer = await self._command("events", Repeat.SAFE, body, key)
+        return read(answer.body, EventSent, self._session.transport.url).status
 
     async def history(
         self,

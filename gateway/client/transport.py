@@ -189,7 +189,7 @@ def unreached(url: str, why: str) -> ClientError:
     """The error when nobody answers."""
     return ConnectionFailedError(
         f"expected the workflows API at {url}, found no answer ({why}); start it with "
-        "`headwater up`, or say where it is: --base-url, HEADWATER_BASE_URL"
+        "`headwater up`, or say where it is: --url, HEADWATER_URL"
     )
 
 

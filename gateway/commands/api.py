@@ -51,7 +51,7 @@ class Api:
             raise click.ClickException(
                 f"expected Headwater at {self.client.base_url}, found no answer "
                 f"({str(error) or type(error).__name__}); start it with `headwater up`, or say "
-                "where it is with --url"
+                "where it is: --url, HEADWATER_URL"
             ) from error
         except httpx.InvalidURL as error:
             raise click.UsageError(f"--url: {error}") from error

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headwater.gateway.commands.output import print_rows, say
+from headwater.gateway.commands.output import print_answer, print_rows, say
 from headwater.gateway.commands.workflow_service import Service, instance_named, label_option
 from headwater.schemas.statuses import RunStatus
 
@@ -45,19 +45,20 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 return
             workflow = given.pop("workflow")
             service = given.pop("service")
+            as_json = given.pop("as_json")
             if workflow is None or any(given.values()):
                 raise click.UsageError(
                     "expected -w WORKFLOW with --status or --label, and nothing that names one "
                     "instance or step"
                 )
-            _change(service, action, workflow, status, labels, dry_run=dry_run)
+            _change(service, action, workflow, status, labels, dry_run=dry_run, as_json=as_json)
 
         return chosen
 
     return decorate
 
 
-def _change(
+def _change(  # noqa: PLR0913 (one parameter a flag)
     service: Service,
     action: str,
     workflow: str,
@@ -65,6 +66,7 @@ def _change(
     labels: dict[str, str],
     *,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Does it, says how far it is page by page, and shows those that refused."""
 
@@ -80,14 +82,17 @@ def _change(
         return found
 
     found = service.ask(ask)
+    if as_json:
+        print_answer(found)
     if dry_run:
         rows = [_named(workflow, one) | {"status": one.status} for one in found]
-        print_rows(rows, ("instance", "status"))
+        if not as_json:
+            print_rows(rows, ("instance", "status"))
         say(f"{action} would be done to {len(found)}; nothing was done.")
         return
     refused = [one for one in found if one.code]
     rows = [_named(workflow, one) | {"code": one.code, "why": one.detail} for one in refused]
-    if rows:
+    if rows and not as_json:
         print_rows(rows, ("instance", "code", "why"), drops=("code",))
     say(f"{action}: {_count(found)}.")
     if refused:

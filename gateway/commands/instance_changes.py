@@ -7,8 +7,8 @@ import click
 
 from headwater.gateway.commands.bulk import one_or_all
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
-from headwater.gateway.commands.options import examples
-from headwater.gateway.commands.output import say
+from headwater.gateway.commands.options import examples, json_option
+from headwater.gateway.commands.output import print_answer, print_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
@@ -46,13 +46,16 @@ _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
 )
 @click.option("--params", type=JsonArgument(), help=f"What it starts with: {_JSON_HELP}.")
 @label_option("A label by which it is found; several times for several.")
+@json_option
 @service_options
 def create(
     service: Service,
+    *,
     workflow: str,
     instance_id: str | None,
     params: Given | None,
     labels: dict[str, str],
+    as_json: bool,
 ) -> None:
     """Create an instance, and print its id.
 
@@ -64,7 +67,10 @@ def create(
         return (await client.workflow(workflow).create(instance_id, given, labels=labels)).id
 
     made = service.ask(ask)
-    sys.stdout.write(f"{made}\n")
+    if as_json:
+        print_json({"workflowName": workflow, "id": made})
+    else:
+        sys.stdout.write(f"{made}\n")
     say(f"Created; `headwater instances get {workflow}/{made}` shows where it stands.")
 
 
@@ -78,11 +84,15 @@ def _steering(verb: Verb) -> click.Command:
     )
     @service_options
     @(one_or_all(verb.name) if verb.repeatable else instance_named)
-    def steer(service: Service, workflow: str, instance_id: str) -> None:
+    @json_option
+    def steer(service: Service, *, workflow: str, instance_id: str, as_json: bool) -> None:
         async def ask(client: "Client") -> "InstanceStatus":
             return await client.workflow(workflow).get(instance_id).steer(verb)
 
-        say(f"{workflow}/{instance_id} {_stands(verb, service.ask(ask))}.")
+        found = service.ask(ask)
+        if as_json:
+            print_answer(found)
+        say(f"{workflow}/{instance_id} {_stands(verb, found)}.")
 
     return steer
 
@@ -124,7 +134,10 @@ def _stands(verb: Verb, found: "InstanceStatus") -> str:
     metavar="KEY",
     help="The first step that is done again. Default: the one that failed.",
 )
-def retry(service: Service, workflow: str, instance_id: str, from_step: str | None) -> None:
+@json_option
+def retry(
+    service: Service, *, workflow: str, instance_id: str, from_step: str | None, as_json: bool
+) -> None:
     """Let an errored instance go on in a new run.
 
     The run keeps the steps that are done, and the events that came.
@@ -132,10 +145,12 @@ def retry(service: Service, workflow: str, instance_id: str, from_step: str | No
     `headwater instances history` shows the keys of steps. To do everything again: `restart`.
     """
 
-    async def ask(client: "Client") -> None:
-        await client.workflow(workflow).get(instance_id).retry(from_step)
+    async def ask(client: "Client") -> "InstanceStatus":
+        return await client.workflow(workflow).get(instance_id).retry(from_step)
 
-    service.ask(ask)
+    found = service.ask(ask)
+    if as_json:
+        print_answer(found)
     where = f"from {from_step}" if from_step else "from where it failed"
     say(f"{workflow}/{instance_id} goes on in a new run, {where}.")
 
@@ -160,6 +175,7 @@ def retry(service: Service, workflow: str, instance_id: str, from_step: str | No
     type=JsonArgument(),
     help=f"With --start-if-missing: what the instance starts with: {_JSON_HELP}.",
 )
+@json_option
 @service_options
 def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
@@ -170,6 +186,7 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     payload: Given | None,
     start_if_missing: bool,
     params: Given | None,
+    as_json: bool,
 ) -> None:
     """Send an event to an instance, which keeps it until a step waits for that type.
 
@@ -179,12 +196,14 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
         raise click.UsageError("--params takes --start-if-missing")
     start: bool | Mapping[str, Any] = {"params": params.value} if params else start_if_missing
 
-    async def ask(client: "Client") -> None:
-        await client.workflow(workflow).get(instance_id).send_event(
+    async def ask(client: "Client") -> "InstanceStatus":
+        return await client.workflow(workflow).get(instance_id).send_event(
             event_type, payload.value if payload else None, start_if_missing=start
         )  # fmt: skip
 
-    service.ask(ask)
+    found = service.ask(ask)
+    if as_json:
+        print_answer(found)
     say(f"{workflow}/{instance_id} has the event {event_type}.")
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import click
 
 from headwater.gateway.commands.instance_words import LEVEL_STYLES, LOG_WIDTHS, log_row
-from headwater.gateway.commands.options import examples
-from headwater.gateway.commands.output import at_terminal, print_line, say
+from headwater.gateway.commands.options import examples, json_option
+from headwater.gateway.commands.output import at_terminal, print_line, print_lines_of_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
     Service,
@@ -51,6 +51,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @log_options
 @click.option("--limit", type=click.IntRange(1, 100_000), help="Only the last so many.")
 @click.option("--follow", is_flag=True, help="Stay and show new lines until the instance ends.")
+@json_option
 @service_options
 def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
@@ -62,14 +63,15 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     log_category: str | None,
     limit: int | None,
     follow: bool,
+    as_json: bool,
 ) -> None:
     """Show what a run has logged.
 
     Its own lines, and those of the engine (category system), in the order of the log. Lines that
-    a replay has written again are marked.
+    a replay has written again are marked. As JSON each is an object, on a line of its own.
     """
     asked = _Asked(run, log_level, log_category)
-    shown = _Shown()
+    shown = _Shown(as_json=as_json)
 
     async def ask(client: "Client") -> None:
         instance = client.workflow(workflow).get(instance_id)
@@ -85,7 +87,7 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
                 # What it logged last may have come while the next run began.
                 await _show_all(instance, shown, asked)
 
-    if not at_terminal():
+    if not (as_json or at_terminal()):
         print_line({name: name for name in LOG_WIDTHS}, LOG_WIDTHS, {})
     service.ask(ask)
     if not shown.any:
@@ -95,7 +97,8 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
 class _Shown:
     """Prints lines, each once: the stream begins before the lines that were read already."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
         self._last_id = ""
         self.any = False
 
@@ -104,7 +107,10 @@ class _Shown:
         if line.id and line.id <= self._last_id:
             return
         self._last_id, self.any = line.id, True
-        print_line(log_row(line), LOG_WIDTHS, {"level": LEVEL_STYLES})
+        if self._as_json:
+            print_lines_of_json(line)
+        else:
+            print_line(log_row(line), LOG_WIDTHS, {"level": LEVEL_STYLES})
 
 
 class _Asked(NamedTuple):

@@ -9,7 +9,6 @@ from headwater.gateway.commands.instance_logs import log_options, show_logs
 from headwater.gateway.commands.instance_looks import LOOKS
 from headwater.gateway.commands.instance_words import (
     LEVEL_STYLES,
-    LOG_WIDTHS,
     STATE_STYLES,
     STATUS_STYLES,
     event_rows,
@@ -44,6 +43,8 @@ _STATUSES: Final = [status.value for status in RunStatus]
 _LISTED: Final = ("instance", "status", "age", "moved", "what")
 _STEP_COLUMNS: Final = ("began", "state", "step", "type", "attempts", "took", "what")
 _STEP_DROPS: Final = ("attempts", "began", "type", "took")
+#: What is said comes last, where it may take several lines.
+_LOG_COLUMNS: Final = ("at", "level", "category", "step", "data", "message")
 _EVENT_COLUMNS: Final = ("at", "type", "taken by", "payload")
 #: As many as the service gives at once.
 _PAGE_MAX: Final = 100
@@ -243,8 +244,8 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
         print_rows(rows, _EVENT_COLUMNS, title="events", drops=("taken by", "at"))
     if include_logs:
         rows = [log_row(line) for line in history.logs]
-        print_rows(rows, LOG_WIDTHS, title="logs", styles={"level": LEVEL_STYLES},
-                   drops=("category", "step", "data"))  # fmt: skip
+        print_rows(rows, _LOG_COLUMNS, title="logs", styles={"level": LEVEL_STYLES},
+                   drops=("data", "category", "step"))  # fmt: skip
 
 
 instances.add_command(show_logs)

@@ -20,6 +20,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The addresses of the embedded parts, unless others are given.
 LOOPBACK: Final = "127.0.0.1"
+#: Where the gateway is, for all commands that ask one.
+URL_VARIABLE: Final = "HEADWATER_URL"
+#: Where a gateway has its workflow service.
+WORKFLOWS_PATH: Final = "/api/workflows"
 
 
 class SettingsWrong(click.ClickException):
@@ -123,10 +127,19 @@ def data_dir_option(command: F) -> F:
 
 
 def url_option(command: F) -> F:
-    """`--url`."""
+    """`--url`; the URL of the gateway's workflow service is one of the gateway, too."""
     return click.option(
-        "--url", help="Where the gateway is. Default: from HEADWATER_HOST and HEADWATER_PORT."
+        "--url",
+        metavar="URL",
+        envvar=URL_VARIABLE,
+        callback=lambda _context, _option, url: url and _gateway_of(url),
+        help="Where the gateway is. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
+        "HEADWATER_PORT.",
     )(command)
+
+
+def _gateway_of(url: str) -> str:
+    return url.rstrip("/").removesuffix(WORKFLOWS_PATH)
 
 
 def admin_options(command: F) -> F:

@@ -124,6 +124,14 @@ def print_answer(answer: object) -> None:
     print_json(to_builtins(answer))
 
 
+def print_lines_of_json(*answers: object) -> None:
+    """Prints what the service has answered, an object a line, at once."""
+    from msgspec.json import encode  # noqa: PLC0415 (see above)
+
+    sys.stdout.write("".join(f"{encode(each).decode()}\n" for each in answers))
+    sys.stdout.flush()
+
+
 def _show(
     rows: Sequence[Mapping[str, Any]],
     names: list[str],

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 from typing_extensions import override
 
-from headwater.gateway.commands.options import settings_from, url_of
+from headwater.gateway.commands.options import URL_VARIABLE, WORKFLOWS_PATH, settings_from, url_of
 from headwater.gateway.commands.times import at
 from headwater.gateway.loopback import DEVELOPMENT_SECRETS, is_loopback
 from headwater.schemas.failures import (
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PATH: Final = "/api/workflows"
 _HEADERS: Final = "HEADWATER_HEADERS"
 _BROKEN_PIPE: Final = 141
 ENVIRONMENT: Final = (
     "\n\n\b\nEnvironment:\n"
-    "  HEADWATER_BASE_URL      whole base URL, as for --base-url\n"
+    "  HEADWATER_URL           where the service is, as for --url\n"
     "  HEADWATER_WORKFLOW_KEY  key of the workflow service, as for --key\n"
     "  HEADWATER_HEADERS       headers of every request, one `Name: value` a line\n"
     "  NO_COLOR                set to anything: no colours"
@@ -157,19 +156,19 @@ def header_of(line: str) -> tuple[str, str]:
 
 
 def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--base-url`, `-H`, `--key`, `--timeout` and `--retries`, given to a command as `service`."""
+    """`--url`, `-H`, `--key`, `--timeout` and `--retries`, given to a command as `service`."""
 
     @functools.wraps(command)
     def with_service(
         *,
-        base_url: str | None,
+        url: str | None,
         header: tuple[tuple[str, str], ...],
         key: str | None,
         timeout: float,
         retries: int,
         **rest: Any,  # noqa: ANN401 (what the command takes)
     ) -> Any:  # noqa: ANN401
-        url = base_url or f"{url_of(settings_from())}{_PATH}"
+        url = _whole(url or url_of(settings_from()))
         service = Service(
             base_url=url,
             headers={**_headers_of_environment(), **dict(header)},
@@ -187,12 +186,12 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPTIONS: Final = (
     click.option(
-        "--base-url",
+        "--url",
         metavar="URL",
-        envvar="HEADWATER_BASE_URL",
-        help="Where the service is, whole, as in https://host/api/workflows. "
-        "Default: HEADWATER_BASE_URL, else that of HEADWATER_HOST and HEADWATER_PORT: "
-        "http://127.0.0.1:8080/api/workflows.",
+        envvar=URL_VARIABLE,
+        help="Where the gateway is, or the service, if that is elsewhere: https://host, or whole, "
+        "https://host/api/workflows. Default: HEADWATER_URL, else that of HEADWATER_HOST and "
+        "HEADWATER_PORT.",
     ),
     click.option(
         "-H",
@@ -280,6 +279,11 @@ def _found(workflow: str | None, instance_id: str | None) -> str:
     if workflow is None and instance_id is None:
         return "none"
     return "--id alone" if workflow is None else "--workflow alone"
+
+
+def _whole(url: str) -> str:
+    """Where the service is: at its own path of a gateway, unless the URL has a path already."""
+    return url if urlsplit(url).path.strip("/") else url.rstrip("/") + WORKFLOWS_PATH
 
 
 def _development_key(url: str) -> str | None:

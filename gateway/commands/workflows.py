@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.group(
     epilog=examples(
         "headwater workflows list",
-        "headwater workflows list --base-url https://host/api/workflows",
+        "headwater workflows list --url https://host/api/workflows",
         "headwater instances list -w order      the instances of one of them",
     )
     + ENVIRONMENT
@@ -29,7 +29,7 @@ def workflows() -> None:
     "list",
     epilog=examples(
         "headwater workflows list",
-        'headwater workflows list --base-url https://host/api/workflows -H "X-Tenant: a"',
+        'headwater workflows list --url https://host/api/workflows -H "X-Tenant: a"',
     )
     + ENVIRONMENT,
 )

@@ -116,7 +116,7 @@ def base_url(
         "HEADWATER_LOG_LEVEL": "warning",
     }
     migrate(fresh_database, print)
-    for name in ("HEADWATER_BASE_URL", "HEADWATER_HEADERS", "HEADWATER_HOST"):
+    for name in ("HEADWATER_URL", "HEADWATER_HEADERS", "HEADWATER_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HEADWATER_WORKFLOW_KEY", KEY)
     monkeypatch.setenv("HEADWATER_PORT", str(port))
@@ -234,7 +234,7 @@ def life_of_an_order(url: str) -> None:
     shown = headwater("instances", "logs", *on, "--log-level", "warn", "--limit", "1").stdout
     assert columns(shown, 4, 5)[1:] == [("approved",)]
     complete = headwater("instances", "list", "-w", "shop", "--status", "complete").stdout
-    assert columns(complete, 0, 2)[1:] == [("s-1", "complete")]
+    assert columns(complete, 0, 2)[1:] == [("shop/s-1", "complete")]
 
 
 def a_till_that_is_tried_again(url: str) -> None:

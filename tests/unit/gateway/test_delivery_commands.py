@@ -57,6 +57,13 @@ def test_a_listing_asks_for_what_is_named_and_is_whole_in_a_pipe() -> None:
     assert "--after next" in result.stderr
 
 
+def test_the_url_of_the_workflow_service_names_the_gateway_too() -> None:
+    with answering(lambda _: {"rows": [], "cursor": None}) as (url, asked):
+        named = {"HEADWATER_URL": f"{url}/api/workflows/"}
+        assert CliRunner().invoke(deliveries, ["list"], env=named).exit_code == 0
+    assert asked[0].path.startswith("/admin/deliveries")
+
+
 def test_a_delivery_is_shown_with_all_that_came_of_it() -> None:
     result, asked = run({"delivery": WHOLE}, "show", "webhooks/3@17")
     assert asked == "/admin/deliveries/3@17"

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from headwater.gateway.cli import cli
 from headwater.gateway.commands import output
+from headwater.gateway.commands.on_demand import OnDemand
 from headwater.gateway.commands.times import at
 from headwater.gateway.commands.workflow_service import Surroundings, explained, header_of
 from tests.unit.gateway.workflow_network import (
@@ -34,7 +36,7 @@ from tests.unit.gateway.workflow_network import (
 
 NOW_MS = 1_795_269_600_000
 ON = ("-w", "order", "-i", "order-1")
-OURS = [f"HEADWATER_{name}" for name in ("BASE_URL", "HEADERS", "WORKFLOW_KEY", "HOST", "PORT")]
+OURS = [f"HEADWATER_{name}" for name in ("URL", "HEADERS", "WORKFLOW_KEY", "HOST", "PORT")]
 OK = {"ok": True, "status": {"status": "active"}}
 
 
@@ -117,6 +119,58 @@ def test_json_is_what_the_service_has_answered():
         Network(answer({"workflows": [{"name": "b"}]})), "workflows", "list", "--json"
     )
     assert json.loads(names.stdout) == ["b"]
+
+
+def test_what_changes_an_instance_tells_in_json_what_became_of_it():
+    stands = {"status": "waiting"}
+    changed = ({"ok": True, "status": stands}, ["pause", "resume", "terminate", "restart", "retry"])
+    sent = ({"status": stands}, ["send-event"])
+    for body, names in (changed, sent):
+        for name in names:
+            more = ("--type", "go") if name == "send-event" else ()
+            found = headwater(Network(answer(body)), "instances", name, *ON, *more, "--json")
+            assert (found.exit_code, json.loads(found.stdout)) == (0, stands)
+    made = {"id": "x", "details": {"status": "active"}}
+    create = ("create", "-w", "order", "-i", "x", "--json")
+    found = headwater(Network(answer(made)), "instances", *create)
+    assert json.loads(found.stdout) == {"workflowName": "order", "id": "x"}
+    every = headwater(
+        Network(bulk({"id": "a", "status": "active"})),
+        *("instances", "resume", "-w", "order", "--status", "paused", "--json"),
+    )
+    assert json.loads(every.stdout) == [{"id": "a", "status": "active"}]
+
+
+def test_log_lines_are_objects_a_line_in_json():
+    network = Network(answer(history(line(1), line(2))))
+    found = headwater(network, "instances", "logs", *ON, "--json")
+    lines = [json.loads(each) for each in found.stdout.splitlines()]
+    assert [each["message"] for each in lines] == [line(1)["message"], line(2)["message"]]
+
+
+#: Commands that run until they are ended, or whose output is text as such: a token, a file.
+_WITHOUT_JSON = {
+    "export", "graph show", "instances draw", "migrate", "project", "serve", "terra-stand-in",
+    "token", "topics create", "topics skip", "up", "webhook sign", "worker",
+}  # fmt: skip
+
+
+def commands_of(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    command = command.load() if isinstance(command, OnDemand) else command
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    for name, beneath in command.commands.items():
+        yield from commands_of(beneath, *path, name)
+
+
+def test_every_command_that_shows_something_has_json_examples_and_one_name_for_the_gateway():
+    for name, command in commands_of(cli):
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        assert command.epilog, name
+        assert "Examples:" in command.epilog, name
+        assert ("--json" in flags) != (name in _WITHOUT_JSON), name
+        assert not {flag for flag in flags if "url" in flag} - {"--url"}, name
 
 
 def test_a_pipe_gets_values_whole():
@@ -349,7 +403,7 @@ def test_where_the_service_is_and_which_headers_it_gets():
     network = Network(answer({"workflows": []}))
     headwater(
         network, *("workflows", "list", "-H", "X-Tenant: b", "-H", "X-More:c"),
-        HEADWATER_BASE_URL="https://host/api/workflows/",
+        HEADWATER_URL="https://host/api/workflows/",
         HEADWATER_HEADERS="X-Tenant: a\nX-Other: a: b\n",
         HEADWATER_WORKFLOW_KEY="mine",
     )  # fmt: skip
@@ -367,10 +421,13 @@ def test_where_the_service_is_and_which_headers_it_gets():
             [], {"HEADWATER_PORT": "9000"},
             "http://127.0.0.1:9000/api/workflows/workflows", "Bearer dev-workflow-key",
         ),
-        (["--base-url", "http://localhost/x"], {}, "http://localhost/x/workflows",
+        (["--url", "https://host"], {}, "https://host/api/workflows/workflows", None),
+        ([], {"HEADWATER_URL": "http://[::1]:90/"}, "http://[::1]:90/api/workflows/workflows",
          "Bearer dev-workflow-key"),
-        (["--base-url", "https://host/x"], {}, "https://host/x/workflows", None),
-        (["--base-url", "https://host/x", "--key", "k"], {}, "https://host/x/workflows",
+        (["--url", "http://localhost/x"], {}, "http://localhost/x/workflows",
+         "Bearer dev-workflow-key"),
+        (["--url", "https://host/x"], {}, "https://host/x/workflows", None),
+        (["--url", "https://host/x", "--key", "k"], {}, "https://host/x/workflows",
          "Bearer k"),
     ],
 )  # fmt: skip
@@ -423,7 +480,7 @@ def test_an_instance_is_named_as_output_names_it_or_by_options(named: tuple[str,
         (["list", "-w", "order", "--status", "done"], "'done' is not one of 'active', 'waiting'"),
         (["history", *ON, "--log-level", "info"], "take --include-logs"),
         (["list", "-w", "order", "-H", "geheim"], "expected 'Name: value'"),
-        (["list", "-w", "order", "--base-url", "host:80"], "expected a whole base URL"),
+        (["list", "-w", "order", "--url", "host:80"], "expected a whole base URL"),
     ],
 )
 def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: str):
@@ -449,7 +506,7 @@ def test_misuse_is_said_before_anything_is_asked(arguments: list[str], words: st
         (
             httpx.ConnectError("refused"),
             f"expected the workflows API at {BASE_URL}, found no answer (refused); start it with "
-            "`headwater up`, or say where it is: --base-url, HEADWATER_BASE_URL",
+            "`headwater up`, or say where it is: --url, HEADWATER_URL",
         ),
     ],
 )  # fmt: skip
