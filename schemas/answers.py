@@ -192,6 +192,21 @@ class BulkPage(Answer, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
+class CommandAccepted(Answer, frozen=True, kw_only=True):
+    """A command that nobody has decided yet."""
+
+    workflow_name: str
+    id: Annotated[str, _means("Of the instance.")]
+    command_id: str
+
+
+class CommandsAccepted(Answer, frozen=True, kw_only=True):
+    """Commands that are kept until a worker comes; whether they are refused shows then."""
+
+    accepted: list[CommandAccepted]
+    detail: str
+
+
 class EventSent(Answer, frozen=True, kw_only=True):
     """The instance has the event; how it stands."""
 

@@ -6,6 +6,7 @@ twice, because what is done so is refused or done already.
 
 from litestar import Response
 
+from headwater.gateway.workflows.accepting import accepting
 from headwater.gateway.workflows.bodies import BULK, BulkChange
 from headwater.gateway.workflows.reading import Reading, answer
 from headwater.gateway.workflows.writing import Writing, answered
@@ -24,6 +25,7 @@ class Bulk:
         self._reading = reading
         self._writing = writing
 
+    @accepting
     async def change(self, workflow: str, asked: BulkChange, prefer: str) -> Response[bytes]:
         """Changes a page of instances; what one is refused with stops no other.
 

@@ -8,6 +8,7 @@ from litestar.openapi.spec import Example, SecurityScheme
 
 from headwater.gateway.http.openapi import problem_responses
 from headwater.gateway.workflows.authorization import Policy
+from headwater.schemas.answers import CommandsAccepted
 
 SECURITY: Final = {
     "workflowKey": SecurityScheme(
@@ -28,7 +29,8 @@ _OF_READS: Final = ("store_unavailable", "position_not_reached")
 _OF_WRITES: Final = ("broker_unavailable", "outcome_unknown", "overloaded", "not_yet_readable")
 
 _LAGS: Final = (
-    "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait."
+    "Done, and not yet to be read: Postgres lags or is away, or you preferred not to wait. Then, "
+    "too: accepted, while no worker runs."
 )
 _JSON: Final = "application/json"
 
@@ -62,7 +64,7 @@ def writes(
     """Describes a route that sends commands, with the codes of its own problems."""
     answers = {
         200: _answer(answer, example, "As asked."),
-        202: _answer(answer, example, _LAGS),
+        202: _answer(answer | CommandsAccepted, example, _LAGS),
     }
     return _described(policy, answers, (*OF_BODIES, *_OF_WRITES, *problems))
 
@@ -102,7 +104,7 @@ def _described(
 
 
 def _answer(
-    answer: type,
+    answer: Any,  # noqa: ANN401 (a type, or a union of types)
     example: Any,  # noqa: ANN401 (JSON)
     description: str,
     media_type: str = _JSON,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows.accepting import accepting, undecided
 from headwater.gateway.workflows.bodies import NewEvent, NewInstance, NewInstances, text
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.idempotency import once
@@ -49,7 +50,7 @@ from headwater.schemas.history import (
     StartRun,
 )
 from headwater.schemas.statuses import RunStatus, newer_kept
-from headwater.streams.workflows.client import Addressed, Commands
+from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
 _APPLIED_WITHIN_S: Final = 5.0
@@ -72,6 +73,7 @@ class Writing:
         self._workflows = workflows
         self._freshness = freshness
 
+    @accepting
     async def create(
         self, workflow: str, instance_id: str, new: NewInstance, key: str, prefer: str
     ) -> Response[bytes]:
@@ -88,6 +90,7 @@ class Writing:
         made = InstanceListed(id=instance_id, details=_status(reply), labels=new.labels)
         return answered(made, told, prefer)
 
+    @accepting
     async def create_batch(
         self, workflow: str, batch: NewInstances, key: str, prefer: str
     ) -> Response[bytes]:
@@ -105,6 +108,7 @@ class Writing:
                 raise refusal(reply, created=[one.id for one in created])
         return answered(InstancesCreated(instances=created), told, prefer)
 
+    @accepting
     async def manage(
         self, workflow: str, instance_id: str, command: Command, prefer: str
     ) -> Response[bytes]:
@@ -115,6 +119,7 @@ class Writing:
         number = told.replies[0].run_number if begins else None
         return answered(Managed(ok=True, status=status, run_number=number), told, prefer)
 
+    @accepting
     async def send_event(
         self,
         workflow: str,
@@ -142,7 +147,7 @@ class Writing:
     async def send(self, commands: Sequence[Addressed], prefer: str) -> Told:
         """Sends commands; when it returns, their outcomes can be read, or take too long for that.
 
-        Errors: Problem.
+        Errors: Problem; Undecided for who prefers not to wait for a worker.
         """
         if not self._commands.ready:
             raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
@@ -150,6 +155,10 @@ class Writing:
             replies = await self._commands.send_many(commands)
         except (Overloaded, NotYetReadable) as error:
             raise Problem(error.code, error.message) from error
+        except OutcomeUnknown as error:
+            if not prefers_async(prefer):
+                raise
+            raise undecided(commands, error) from error
         except BrokerUnavailable as error:
             raise Problem(
                 "broker_unavailable",

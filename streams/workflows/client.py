@@ -29,6 +29,8 @@ from headwater.streams.workflows.presence import Presence
 log = logging.getLogger(__name__)
 
 _POLL_MS: Final = 1_000
+#: When one who waits looks first, while workers are missed already.
+_LOOK_AT_ONCE_S: Final = 0.1
 #: How often one who waits looks whether there is a worker to wait for.
 _LOOK_EVERY_S: Final = 1.0
 #: How long listening may take to end.
@@ -39,6 +41,7 @@ class OutcomeUnknown(HeadwaterError):
     """Commands are in the log, or on their way there, and their outcomes did not arrive in time.
 
     `command_ids` are those without a reply; `known` has the replies to others sent with them.
+    `worked` is False where it is known that no worker runs.
     """
 
     disposition = Disposition.RETRY
@@ -49,8 +52,11 @@ class OutcomeUnknown(HeadwaterError):
         message: str,
         command_ids: Iterable[str] = (),
         known: Mapping[str, ReplySent] | None = None,
+        *,
+        worked: bool = True,
     ) -> None:
         super().__init__(message)
+        self.worked = worked
         self.command_ids = tuple(command_ids)
         self.known = dict(known or {})
 
@@ -193,8 +199,10 @@ class WorkflowClient:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
         missing = {one.outcome for _, one in awaited}
+        look_in_s = _LOOK_AT_ONCE_S if self._presence.missed else _LOOK_EVERY_S
         while (left_s := deadline_s - loop.time()) > 0:
-            _, missing = await asyncio.wait(missing, timeout=min(_LOOK_EVERY_S, left_s))
+            _, missing = await asyncio.wait(missing, timeout=min(look_in_s, left_s))
+            look_in_s = _LOOK_EVERY_S
             if not missing:
                 break
             if not await self._presence.anybody(max(deadline_s - loop.time(), 0)):
@@ -257,11 +265,11 @@ class WorkflowClient:
             )
         else:
             why = (
-                f"expected a worker to carry out {unknown[0]}, found none; start one with "
-                "`headwater worker --app MODULE`"
+                f"expected a worker that carries out {unknown[0]}, found that none runs; start one "
+                "with `headwater worker --app MODULE`"
             )
         stays = "The command stays in the log and may still be carried out"
-        return OutcomeUnknown(f"{why}. {stays}", unknown, known)
+        return OutcomeUnknown(f"{why}. {stays}", unknown, known, worked=worked)
 
     async def _listen(self) -> None:
         retrying = Retrying(log, "waiting for Kafka to listen to replies")

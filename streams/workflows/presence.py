@@ -2,6 +2,7 @@
 
 All who ask at a time share one question, and its answer is good for a second. A worker that is
 restarted is gone for a moment, so nobody is said to be there only after some seconds of asking.
+While that lasts it is asked on, every second, so that who comes later need not wait for as long.
 """
 
 import asyncio
@@ -27,6 +28,12 @@ class Presence:
         self._asked_at_s = 0.0
         #: Since when all answers were that nobody is there, as long as somebody asks.
         self._absent_since_s: float | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def missed(self) -> bool:
+        """Whether nobody was there when it was last asked."""
+        return self._absent_since_s is not None
 
     async def anybody(self, within_s: float) -> bool:
         """Whether there may be a worker; True as well where Kafka does not answer in time."""
@@ -42,12 +49,23 @@ class Presence:
             return True
         if self._absent_since_s is None:
             self._absent_since_s = now_s
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name="watch for workers")
         return now_s - self._absent_since_s < _RESTARTED_WITHIN_S
 
     async def stop(self) -> None:
         """Waits until nothing is asked any more: within seconds."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         if self._asking is not None:
             await asyncio.wait([self._asking])
+
+    async def _watch(self) -> None:
+        """Asks on for as long as nobody is there."""
+        while self.missed:
+            await asyncio.sleep(_GOOD_FOR_S)
+            await self.anybody(_ANSWER_MS / 1_000)
 
     async def _ask(self) -> bool:
         admin = AIOKafkaAdminClient(**self._cluster.options(), request_timeout_ms=_ANSWER_MS)

@@ -229,7 +229,7 @@ def life_of_an_order(url: str) -> None:
     ]
     assert columns(events, 1, 4)[1:] == [("approval", "approval", '"me"')]
     # A worker that takes over may write a line again.
-    messages = [row[-1] for row in columns(logs_shown, 1, 5)[1:]]
+    messages = [row[-1] for row in columns(logs_shown, 5, 6)[1:]]
     assert list(dict.fromkeys(messages)) == ["fetched", "approved"]
     shown = headwater("instances", "logs", *on, "--log-level", "warn", "--limit", "1").stdout
     assert columns(shown, 4, 5)[1:] == [("approved",)]

@@ -981,11 +981,17 @@ def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
 
     house.wait(missed, "the missing worker to be named")
     assert problem(api.get(of("echo", name))) == (404, "INSTANCE_NOT_FOUND")
+    began = time.monotonic()
+    later = api.post(of("echo"), json={"id": f"{name}-later"}, headers=ASYNC)
+    assert later.status_code == 202
+    assert later.json()["accepted"][0]["id"] == f"{name}-later"
+    assert time.monotonic() - began < 2  # Who comes later need not wait for what is known.
     house.start("worker")
     again = api.post(of("echo"), json={"id": name})
     assert problem(again) in ((409, "INSTANCE_ID_ALREADY_EXISTS"), (503, "outcome_unknown"))
     house.wait(lambda: api.get(of("echo", name)).is_success, "the command to be carried out")
     assert until(api, "echo", name, "complete")["output"] == 1
+    house.wait(lambda: api.get(of("echo", f"{name}-later")).is_success, "what was accepted")
 
 
 # -- looking into graphs

@@ -216,8 +216,8 @@ def test_a_history_is_printed_with_its_events_and_logs():
         "at\ttype\ttaken by\tpayload",
         "2026-11-21 13:59:59.000 UTC\tgo\tnobody yet\tnull",
         "# logs",
-        "at\tlevel\tcategory\tstep\tmessage\tdata",
-        "2026-11-21 13:59:59.000 UTC\tinfo\tx\t-\tline 1\t",
+        "at\tlevel\tcategory\tstep\tdata\tmessage",
+        "2026-11-21 13:59:59.000 UTC\tinfo\tx\t-\t\tline 1",
     ]
     assert queries(network.asked) == [
         {"pageSize": "100", "runNumber": "0", "includeLogs": "true", "logLevel": "info",

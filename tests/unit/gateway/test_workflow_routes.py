@@ -574,6 +574,28 @@ def test_a_refusal_is_a_problem_that_says_where_it_is_recorded(
 
 
 @pytest.mark.parametrize("route", WRITES, ids=named)
+def test_without_a_worker_what_need_not_be_waited_for_is_accepted(
+    client: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
+) -> None:
+    def nobody(_: Addressed) -> ReplySent:
+        raise OutcomeUnknown("expected a worker", ["c-1"], worked=False)
+
+    commands.answer = nobody
+    answer = ask(client, route, **ASYNC)
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["preference-applied"] == "respond-async"
+    (accepted,) = answer.json()["accepted"]
+    sent = commands.sent[0]
+    assert accepted == {
+        "workflowName": sent.workflow,
+        "id": sent.instance_id,
+        "commandId": "c-1",
+    }
+    assert "headwater worker --app" in answer.json()["detail"]
+    assert_problem(ask(client, route, **KEY), 503, "outcome_unknown")
+
+
+@pytest.mark.parametrize("route", WRITES, ids=named)
 def test_without_kafka_or_a_worker_writes_say_what_may_still_happen(
     client: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
 ) -> None:
