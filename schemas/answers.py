@@ -40,10 +40,13 @@ class WorkflowListed(Answer, frozen=True, kw_only=True):
     """A workflow."""
 
     name: str
+    params_schema: Annotated[
+        Any, _means("The JSON Schema of its params; none where it declares no type for them.")
+    ] = None
 
 
 class WorkflowList(Answer, frozen=True, kw_only=True):
-    """The workflows whose code a worker has."""
+    """The workflows of authors: in code that a worker has or had, and graphs."""
 
     workflows: list[WorkflowListed]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.output import print_answer, print_rows, say
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 
 if TYPE_CHECKING:
@@ -36,14 +36,17 @@ def workflows() -> None:
 @json_option
 @service_options
 def list_workflows(service: Service, *, as_json: bool) -> None:
-    """List the workflows whose code a worker has, and the graphs that are deployed."""
+    """List the workflows whose code a worker has or had, and the graphs that are deployed.
+
+    As JSON each has the JSON Schema of its params, if it declares one.
+    """
 
     async def ask(client: "Client") -> "list[WorkflowListed]":
         return await client.workflows()
 
     found = service.ask(ask)
     if as_json:
-        print_json([one.name for one in found])
+        print_answer(found)
         return
     print_rows([{"workflow": one.name} for one in found], ("workflow",))
     if not found:

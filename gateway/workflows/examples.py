@@ -25,7 +25,12 @@ BULK: Final[dict[str, Any]] = {
     "instances": [{"id": "order-1", "status": "active"}],
     "hasNextPage": False,
 }
-NAMES: Final[dict[str, Any]] = {"workflows": [{"name": "order"}]}
+NAMES: Final[dict[str, Any]] = {
+    "workflows": [
+        {"name": "order", "paramsSchema": {"type": "object", "required": ["sku"]}},
+        {"name": "report"},
+    ]
+}
 DONE: Final[dict[str, Any]] = {"ok": True, "status": {"status": "paused"}}
 BEGUN: Final[dict[str, Any]] = {"ok": True, "status": {"status": "active"}, "runNumber": 1}
 EVENT_TAKEN: Final[dict[str, Any]] = {"status": STATUS}

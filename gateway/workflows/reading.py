@@ -37,7 +37,6 @@ from headwater.schemas.answers import (
     InstancePage,
     JobPage,
     WorkflowList,
-    WorkflowListed,
 )
 from headwater.schemas.failures import INSTANCE_NOT_FOUND, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import instance_key
@@ -89,10 +88,7 @@ class Reading:
     async def names(self, wanted: Positions) -> Response[bytes]:
         """The workflows that there are."""
         applied = await self.fresh(wanted)
-        names = await self._workflows.names()
-        return answer(
-            WorkflowList(workflows=[WorkflowListed(name=name) for name in names]), applied
-        )
+        return answer(WorkflowList(workflows=await self._workflows.registered()), applied)
 
     async def listing(
         self,
@@ -164,7 +160,7 @@ class Reading:
         return answer(found, applied)
 
     async def _is_known(self, workflow: str) -> bool:
-        if workflow in await self._workflows.names():
+        if any(each.name == workflow for each in await self._workflows.registered()):
             return True
         if (await self._workflows.instances(workflow, limit=1)).rows:
             return True

@@ -11,6 +11,8 @@ not seen. The argument in full is ADR 0006.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -21,6 +23,8 @@ from headwater.schemas.history import (
 
 #: The epoch of a partition that nobody has claimed yet.
 UNCLAIMED = -1
+#: Of workflows that declare no types for their params.
+NO_PARAMS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -51,12 +55,21 @@ class Claims:
         return True
 
 
-def claim_of(owner: str, workflows: Mapping[str, str], at_ms: int) -> HistoryAppended:
+def claim_of(
+    owner: str,
+    workflows: Mapping[str, str],
+    at_ms: int,
+    params: Mapping[str, str] = NO_PARAMS,
+) -> HistoryAppended:
     """The record by which an owner claims a partition.
 
-    Shape:  workflows are the kinds of those that it can run, by name.
+    Shape:  workflows are the kinds of those that it can run, by name; params the JSON Schemas of
+            their params, of those that declare a type for them.
     """
-    claimed = tuple(ClaimedWorkflow(name, kind) for name, kind in sorted(workflows.items()))
+    claimed = tuple(
+        ClaimedWorkflow(name, kind, params=params.get(name))
+        for name, kind in sorted(workflows.items())
+    )
     return HistoryAppended(
         workflow="",
         instance_id="",

@@ -1,10 +1,12 @@
-insert into workflow_owner (partition, epoch, owner, workflows, claimed_at)
-select r.partition, r.epoch, r.owner, r.workflows, to_timestamp(r.claimed_at_ms / 1000)
+insert into workflow_owner (partition, epoch, owner, workflows, params_schemas, claimed_at)
+select r.partition, r.epoch, r.owner, r.workflows, r.params_schemas, to_timestamp(r.claimed_at_ms / 1000)
 from json_to_recordset(%(rows)s::json) as r (
-    partition integer, epoch bigint, owner text, workflows text[], claimed_at_ms double precision
+    partition integer, epoch bigint, owner text, workflows text[], params_schemas json,
+    claimed_at_ms double precision
 )
 on conflict (partition) do update set
     epoch = excluded.epoch,
     owner = excluded.owner,
     workflows = excluded.workflows,
+    params_schemas = excluded.params_schemas,
     claimed_at = excluded.claimed_at

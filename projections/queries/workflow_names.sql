@@ -1,10 +1,15 @@
--- Those of apps, without the workflows that come with Headwater, and graphs that are deployed.
-select name
+-- Workflows of authors: those of which an owner has the code, those of which there are instances,
+-- whoever has the code now, and graphs that are deployed. The newest claim says what params are.
+select distinct on (name) name, params_schema
 from (
-    select distinct name collate "C" as name
-    from workflow_owner cross join lateral unnest(workflows) as named (name)
-    union
-    select distinct name from graph_definition
+    select
+        name collate "C" as name, o.params_schemas ->> name as params_schema,
+        o.claimed_at as since
+    from workflow_owner o cross join lateral unnest(o.workflows) as named (name)
+    union all
+    select name, null, '-infinity' from ({of_instances}) as found
+    union all
+    select name, document ->> 'inputSchema', deployed_at from graph_definition
 ) as known
 where {of_authors}
-order by name
+order by name, since desc, params_schema is null

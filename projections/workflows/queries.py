@@ -35,7 +35,15 @@ from headwater.projections.workflows.answers import (
 )
 from headwater.projections.workflows.history import PROJECTION
 from headwater.projections.workflows.untrimmed import Forgotten
-from headwater.schemas.answers import Event, InstanceFound, JobListed, LogLine, Step, Token
+from headwater.schemas.answers import (
+    Event,
+    InstanceFound,
+    JobListed,
+    LogLine,
+    Step,
+    Token,
+    WorkflowListed,
+)
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
 
@@ -134,13 +142,14 @@ _OF_AUTHORS: Final = sql.SQL(
     "and name not in ('terra-backfill', 'terra-import', 'terra-lab', 'terra-reconcile')"
 )
 _STANDING: Final = template("workflow_standing")
-_NAMES: Final = filled("workflow_names", of_authors=_OF_AUTHORS)
 #: An instance, by its key.
 INSTANCE: Final = filled("workflow_instance", standing=_STANDING)
+_OF_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS)
+_REGISTERED: Final = filled("workflow_names", of_authors=_OF_AUTHORS, of_instances=_OF_INSTANCES)
 #: Which workflows a listing is of.
 _WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
     "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow_name")),
-    "instances_of_all": template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS),
+    "instances_of_all": _OF_INSTANCES,
 }
 
 #: Where pages begin, by order: what no row comes before.
@@ -178,10 +187,16 @@ class Workflows:
     def __init__(self, reader: PooledReader) -> None:
         self._reader = reader
 
-    async def names(self) -> tuple[str, ...]:
-        """The names of the workflows that the owners of partitions have the code of."""
-        rows = await self._reader.answers(_NAMES)
-        return tuple(row["name"] for row in rows)
+    async def registered(self) -> list[WorkflowListed]:
+        """The workflows of authors: in code that owners have or had, and graphs that are deployed.
+
+        Shape:  by name, each with the JSON Schema of its params, if it declares one.
+        """
+        rows = await self._reader.answers(_REGISTERED)
+        return [
+            WorkflowListed(name=row["name"], params_schema=_raw(row["params_schema"]))
+            for row in rows
+        ]
 
     async def instances(  # noqa: PLR0913 (one parameter a filter)
         self,
@@ -385,6 +400,10 @@ def _cut(found: Sequence[Row], answer: Callable[[Row], R], place: type[P], limit
     more = len(found) > limit
     last = [shown[-1][name] for name in place.__struct_fields__] if more else None
     return Page(rows=tuple(map(answer, shown)), cursor=None if last is None else pack(last))
+
+
+def _raw(text: str | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())
 
 
 def _changed(row: Row) -> Changed:

@@ -316,4 +316,5 @@ class OwnerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: int
     owner: str
     workflows: tuple[str, ...]
+    params_schemas: dict[str, Json]
     claimed_at_ms: int

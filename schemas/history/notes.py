@@ -14,6 +14,8 @@ class ClaimedWorkflow(Part, frozen=True):
     definition: Artifact | None = None
     #: Its deployment.
     deployment: Artifact | None = None
+    #: The JSON Schema of its params, as text; None where it declares no type for them.
+    params: str | None = None
 
 
 class PartitionClaimed(Tagged, frozen=True):

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from headwater.processors.runs.claims import claim_of
+from headwater.processors.runs.claims import NO_PARAMS, claim_of
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -146,17 +146,21 @@ class WorkflowLog:
         return await self._producers.current.partitions(WORKFLOW_HISTORY)
 
     async def claim(
-        self, partition: int, owner: str, workflows: Mapping[str, str] | None = None
+        self,
+        partition: int,
+        owner: str,
+        workflows: Mapping[str, str] | None = None,
+        params: Mapping[str, str] = NO_PARAMS,
     ) -> int:
         """Claims a partition; returns the epoch, which is the offset of the claim.
 
         The caller reads the partition up to and including its claim before it appends anything.
 
-        Shape:  workflows are the kinds of those that the owner can run, by name.
+        Shape:  workflows and params are those of `claim_of`.
         Errors: BrokerUnavailable; the claim may then be in the log, or come there later, and is
                 then one more claim that is not ours.
         """
-        record = claim_of(owner, workflows or {}, self._clock())
+        record = claim_of(owner, workflows or {}, self._clock(), params)
         self.release(partition)
         producer, began = self._producers.of(partition), self.broker_clock.now()
         try:

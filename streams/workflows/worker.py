@@ -334,8 +334,8 @@ class WorkflowWorker:
             raise
 
     async def _restore(self, number: int, replied: int, store: InstanceStore) -> Partition:
-        workflows = self._workflows()
-        epoch = await self._log.claim(number, self._name, dict(workflows))
+        workflows, params = self._workflows(), self._hosts.params()
+        epoch = await self._log.claim(number, self._name, dict(workflows), params)
         instances = LiveInstances(self._engines, store)
         restored = await take_over(self._log, instances, number, epoch, replied)
         owner = Owner(
@@ -344,7 +344,7 @@ class WorkflowWorker:
             restored.instances,
             restored.wakes,
             workflows=workflows,
-            params=self._hosts.params(),
+            params=params,
             hosts=self._host_numbers(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,

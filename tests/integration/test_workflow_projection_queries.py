@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
+from headwater.processors.runs.claims import claim_of
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.errors import InvalidCursor
 from headwater.projections.postgres.cursors import pack
@@ -130,18 +131,24 @@ def test_an_instance_is_shown_with_what_it_stands_at(migrated: str):
     asking(migrated, log, scenario)
 
 
-def test_the_workflows_are_those_that_owners_have_the_code_of(migrated: str):
+def test_the_workflows_are_those_that_owners_have_or_had_the_code_of(migrated: str):
     log = Log([[], [], []])
-    for number, names in enumerate([("order", "old"), ("order", "Invoice"), ()]):
+    schemas = {"Invoice": '{"type":  "object"}'}
+    log.partitions[1].append(claim_of("me", {"Invoice": "replay"}, START_MS, schemas))
+    for number, names in ((0, ("order", "old")), (2, ("headwater-replay",))):
         log.claim(number, workflows=names)
+    log.write("x", RunStarted("{}", "s"), workflow="gone")
+    log.write("x", RunStarted("{}", "s"), workflow="terra-lab")
     log.claim(owner="newer", workflows=("order", "ä"))
 
     async def scenario(workflows: Workflows) -> None:
-        assert await workflows.names() == ("Invoice", "order", "ä")
-        assert await workflows.next_offsets() == {0: 2, 1: 1, 2: 1}
+        found = await workflows.registered()
+        assert [each.name for each in found] == ["Invoice", "gone", "order", "ä"]
+        assert text(found[0].params_schema) == '{"type":  "object"}'
+        assert await workflows.next_offsets() == {0: 4, 1: 1, 2: 1}
 
     async def nobody(workflows: Workflows) -> None:
-        assert await workflows.names() == ()
+        assert await workflows.registered() == []
         assert await workflows.next_offsets() == {}
 
     asking(migrated, Log([]), nobody)

@@ -155,7 +155,7 @@ def at_once(
 
 def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
     names = [each["name"] for each in api.get("/workflows").json()["workflows"]]
-    workflows = {"choosy", "echo", "flaky", "forgiving", "slow", "telling", "waiting"}
+    workflows = {"choosy", "echo", "flaky", "forgiving", "slow", "telling", "tidy", "waiting"}
     assert names == sorted({*workflows, "judged", "paying", "refunding", "voting"})
 
 

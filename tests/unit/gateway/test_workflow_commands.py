@@ -118,7 +118,7 @@ def test_json_is_what_the_service_has_answered():
     names = headwater(
         Network(answer({"workflows": [{"name": "b"}]})), "workflows", "list", "--json"
     )
-    assert json.loads(names.stdout) == ["b"]
+    assert json.loads(names.stdout) == [{"name": "b"}]
 
 
 def test_what_changes_an_instance_tells_in_json_what_became_of_it():

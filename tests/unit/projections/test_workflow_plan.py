@@ -214,6 +214,7 @@ def test_the_latest_claim_of_a_partition_names_its_owner():
             "epoch": 1,
             "owner": "la\ufffdst",
             "workflows": ["order", "invoice"],
+            "params_schemas": {},
             "claimed_at_ms": START_MS + 3_000,
         },
         {
@@ -221,6 +222,7 @@ def test_the_latest_claim_of_a_partition_names_its_owner():
             "epoch": 0,
             "owner": "other",
             "workflows": [],
+            "params_schemas": {},
             "claimed_at_ms": START_MS + 2_000,
         },
     ]

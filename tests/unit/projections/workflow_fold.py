@@ -87,6 +87,7 @@ class Fold:
                 "epoch": offset,
                 "owner": claim.owner,
                 "workflows": [each.name for each in claim.workflows],
+                "params_schemas": "{}",
                 "claimed_at": record.at_ms,
             }
         if not counts:
