@@ -90,6 +90,9 @@ def run_up(
             threading.Thread(target=show.run, name="demo day", daemon=True).start()
         else:
             say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
+            say(f"Logs are in {settings.data_dir / 'logs'}")
+            if not given_postgres:  # somebody else's may have a password in it
+                say(f"The rows are in SQL: psql {settings.postgres}")
         house.watch()
     return result.failure
 

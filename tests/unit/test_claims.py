@@ -36,6 +36,13 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     ),
     "docs/workflows/authoring.md": (),
     "docs/workflows/concepts.md": (),
+    "docs/workflows/routes.md": (
+        "Reading what you wrote",
+        "Sending again",
+        "Tick",
+        "Authorization",
+    ),
+    "docs/workflows/triggers.md": (),
 }
 
 
