@@ -89,10 +89,10 @@ def run_up(
             show = _Show(settings, clock, result, then_stop=then_stop)
             threading.Thread(target=show.run, name="demo day", daemon=True).start()
         else:
-            say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
             say(f"Logs are in {settings.data_dir / 'logs'}")
             if not given_postgres:  # somebody else's may have a password in it
-                say(f"The rows are in SQL: psql {settings.postgres}")
+                say(f"The rows, in SQL: psql {settings.postgres}")
+            say(f"Headwater is up at {url_of(settings)}; Ctrl-C stops it.")
         house.watch()
     return result.failure
 
