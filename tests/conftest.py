@@ -1,8 +1,6 @@
 """The real parts, started once per session, in a directory that goes with the session."""
 
 import asyncio
-import contextlib
-import itertools
 import os
 import shutil
 import signal
@@ -13,18 +11,17 @@ from pathlib import Path
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
-from psycopg import conninfo, sql
 
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics
+from tests.databases import new_database
 from tests.throwaway_kafka import ThrowawayKafka
 
 #: Partitions of each topic on the broker that tests share.
 PARTITIONS = 4
 #: For a search, HEADWATER_TEST_SEEDS="1 2 3 …" plays every scene with each.
 SEEDS = [int(seed) for seed in os.environ.get("HEADWATER_TEST_SEEDS", "").split()] or [1]
-_DATABASES = itertools.count(1)
 
 
 def pytest_configure() -> None:
@@ -90,27 +87,15 @@ def postgres(scratch: Path) -> Iterator[str]:
         server.stop()
 
 
-@contextlib.contextmanager
-def _new_database(postgres: str) -> Iterator[str]:
-    name = f"test_{next(_DATABASES)}"
-    database = sql.Identifier(name)
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
-    where = conninfo.conninfo_to_dict(postgres)
-    yield f"postgresql://{where['user']}@{where['host']}:{where['port']}/{name}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
-
-
 @pytest.fixture
 def fresh_database(postgres: str) -> Iterator[str]:
     """The DSN of a new, empty database that only this test sees."""
-    with _new_database(postgres) as dsn:
+    with new_database(postgres) as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="module")
 def module_database(postgres: str) -> Iterator[str]:
     """The DSN of a new, empty database that the tests of a module share."""
-    with _new_database(postgres) as dsn:
+    with new_database(postgres) as dsn:
         yield dsn

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "graphs" / "jobs.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "graphs" / "jobs.md"
 NODE = shutil.which("node")
 #: What the worker of the tests does; the page's own would always do the same.
 TASKS = """

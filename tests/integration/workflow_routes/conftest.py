@@ -1,0 +1,71 @@
+"""One house for all of them: two gateways, a worker, a projector, Kafka and Postgres."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.databases import new_database
+from tests.e2e.house import House, opened
+from tests.integration.workflow_routes.asking import KEY, MISSING, base, create, of, until
+from tests.ticked import Ticked, serving
+
+
+@pytest.fixture(scope="package")
+def ticked() -> Iterator[Ticked]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def database(postgres: str) -> Iterator[str]:
+    with new_database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="package")
+def house(scratch: Path, database: str, ticked: Ticked) -> Iterator[House]:
+    directory = scratch / "workflow-routes"
+    directory.mkdir()
+    house = House(
+        directory,
+        database,
+        HEADWATER_APP="tests.apps.service",
+        HEADWATER_MAX_STEPS="20",
+        HEADWATER_TICK_URL=ticked.url,
+        HEADWATER_TICK_KEY="the-tick-key",
+    )
+    with opened(house, ("worker", "project", "gateway", "gateway2")):
+        house.wait(lambda: knows_all(house), "the workflows to be known")
+        yield house
+
+
+def knows_all(house: House) -> bool:
+    answer = httpx.get(f"{base(house)}/workflows", headers=KEY)
+    positions = answer.headers.get("headwater-position", "").count("@")
+    return answer.is_success and bool(answer.json()["workflows"]) and positions == 4
+
+
+@pytest.fixture(scope="package")
+def api(house: House) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=base(house), headers=KEY, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="package", autouse=True)
+def never(house: House) -> Iterator["Future[httpx.Response]"]:
+    """The answer to a read of what never comes, which takes as long as a reader waits."""
+    with ThreadPoolExecutor(1) as pool:
+        url = f"{base(house)}/workflows?min_position={MISSING}"
+        yield pool.submit(httpx.get, url, headers=KEY, timeout=30)
+
+
+@pytest.fixture(scope="package")
+def told(api: httpx.Client) -> str:
+    """An instance with seven steps and three lines, that has ended."""
+    name = create(api, "telling", 7)
+    assert api.post(of("telling", name, "events"), json={"type": "end"}).status_code == 200
+    until(api, "telling", name, "complete")
+    return name

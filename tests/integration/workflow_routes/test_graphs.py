@@ -1,0 +1,189 @@
+"""Graphs are looked at and into, and retried."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from headwater import Client
+from tests.e2e.house import House
+from tests.integration.workflow_routes.asking import (
+    KEY,
+    base,
+    create,
+    follow,
+    of,
+    problem,
+    until,
+)
+
+
+def tokens_of(api: httpx.Client, name: str, **asked: object) -> list[dict[str, Any]]:
+    """The tokens of a graph's run, page by page."""
+    found, cursor = [], ""
+    while True:
+        params = asked | ({"tokensCursor": cursor} if cursor else {})
+        page = api.get(of("judged", name, "history"), params=params).json()  # type: ignore[arg-type]
+        assert page["steps"] == []
+        found += page["tokens"]
+        if not page["tokensHasNextPage"]:
+            return found
+        cursor = page["tokensCursor"]
+
+
+def test_a_graph_is_looked_at_by_its_tokens(api: httpx.Client) -> None:
+    name = create(api, "judged", {"file": ""})
+    until(api, "judged", name, "waiting")
+    meta = api.get(of("judged", name)).json()["meta"]
+    assert "currentStep" not in meta
+    waits = {"nodeRef": "ask", "status": "waiting_for_subworkflow", "tokens": 1}
+    assert meta["currentTokens"] == [{**waits, "nextRetryAt": None, "wakeAt": None}]
+    tokens = tokens_of(api, name)
+    assert tokens == tokens_of(api, name, pageSize=2)
+    assert tokens[::-1] == tokens_of(api, name, pageSize=3, order="desc")
+    nodes = [each["nodeRef"] for each in tokens]
+    assert sorted(nodes) == ["ask", "judge", "judge", "start", "tally", "tally", "tally"]
+    [ask] = [each for each in tokens if each["nodeRef"] == "ask"]
+    assert (ask["status"], ask["subworkflow"]) == ("waiting_for_subworkflow", "waiting")
+    api.post(of("waiting", ask["childInstanceId"], "events"), json={"type": "go"})
+    messages = follow(api, of("judged", name, "events-stream"))
+    assert messages[-1][2]["output"] == {"votes": [0, 1]}
+    told = {data["id"]: data for event, _, data in messages if event == "token"}
+    assert [told[each["id"]] for each in tokens] == tokens_of(api, name)
+    assert "currentTokens" not in api.get(of("judged", name)).json()["meta"]
+    code = create(api, "echo")
+    assert api.get(of("echo", code, "history")).json()["tokens"] == []
+
+
+def test_a_retry_of_a_graph_goes_on_with_its_tokens(api: httpx.Client, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    name = create(api, "judged", {"file": str(mended)})
+    error = until(api, "judged", name, "errored")["error"]
+    assert (error["name"], error["message"]) == ("NonRetryableError", "out of order")
+    failed = [each["error"] for each in tokens_of(api, name) if each["status"] == "failed"]
+    assert 'raise NonRetryableError("out of order")' in failed[0]["traceback"]
+    [stands] = api.get(of("judged", name)).json()["meta"]["currentTokens"]
+    assert (stands["nodeRef"], stands["status"]) == ("judge", "failed")
+    named = api.post(of("judged", name, "retry"), json={"fromStep": "judge"})
+    assert problem(named) == (404, "STEP_NOT_FOUND")
+    assert "cannot take back what others did" in named.json()["detail"]
+    picture = api.get(of("judged", name, "graph/svg"))
+    assert picture.headers["content-type"].startswith("image/svg+xml")
+    assert [picture.text.count(f'<g class="{drawn}">') for drawn in ("failed", "done")] == [1, 1]
+    began = api.get(of("judged", name, "graph/mermaid"), params={"at": 2})
+    assert began.headers["content-type"].startswith("text/vnd.mermaid")
+    assert 'n0["start<br/>noop<br/>1 pending"]' in began.text
+    undefined = api.get(of("judged", name, "graph/svg"), params={"at": 0})
+    assert problem(undefined) == (404, "SEQUENCE_NOT_FOUND")
+    mended.touch()
+    assert api.post(of("judged", name, "retry")).json()["runNumber"] == 1
+    until(api, "judged", name, "waiting")
+    failed, kept = (tokens_of(api, name, runNumber=number) for number in (0, 1))
+    assert {each["status"] for each in failed} == {"completed", "failed", "cancelled"}
+    assert [each["id"] for each in failed] == [each["id"] for each in kept[: len(failed)]]
+    assert {each["status"] for each in kept} == {"completed", "waiting_for_subworkflow"}
+
+
+def looked(api: httpx.Client, name: str, wanted: dict[str, int]) -> dict[str, Any]:
+    """The explanation of a graph, once its tokens wait for this."""
+    deadline = time.monotonic() + 15
+    while True:
+        found: dict[str, Any] = api.get(of("voting", name, "graph/explain")).json()
+        if found["waitingFor"] == wanted:
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Client) -> None:
+    name = create(api, "voting", {"voters": ["ada", "late", "nobody"], "file": ""})
+    found = looked(api, name, {"retry": 1, "siblings": 1})
+    (join,) = found["joins"]
+    assert [(each["branchIndex"], each["why"]) for each in join["missing"]] == [
+        (1, "retry"),
+        (2, "elsewhere"),
+    ]
+    assert "attempt 1 failed with RuntimeError: not at home" in join["missing"][0]["says"]
+    last = found["sequence"]
+    live = [
+        api.get(of("voting", name, "graph/tokens"), params={"at": at}).json()
+        for at in range(last + 1)
+    ]
+    assert [each["sequence"] for each in live] == list(range(last + 1))
+    assert sorted(each["status"] for each in live[-1]["tokens"]) == [
+        "pending",
+        "waiting_for_siblings",
+    ]
+    page = api.get(of("voting", name, "graph/tokens"), params={"pageSize": 1}).json()
+    rest = api.get(of("voting", name, "graph/tokens"), params={"after": page["cursor"]}).json()
+    assert (page["total"], page["tokens"] + rest["tokens"]) == (2, live[-1]["tokens"])
+    beyond = api.get(of("voting", name, "graph/tokens"), params={"at": last + 1})
+    assert problem(beyond) == (404, "SEQUENCE_NOT_FOUND")
+    assert f"expected 0 to {last}" in beyond.json()["detail"]
+    told = api.get(of("voting", name, "graph/trace"), params={"from": 2}).json()
+    assert all(each["same"] for each in told["decided"])
+    late = next(each["id"] for each in live[-1]["tokens"] if each["status"] == "pending")
+    asked = {"token": late, "output": {"vote": "late"}}
+    routed = api.post(of("voting", name, "graph/simulate-routing"), json=asked).json()
+    assert [each["transitionRef"] for each in routed["fires"]] == ["meet"]
+    assert "ACTIVATE_FAN_IN" in [each["type"] for each in routed["decisions"]]
+    asked = {"token": late, "transition": "meet"}
+    joined = api.post(of("voting", name, "graph/simulate-synchronization"), json=asked).json()
+    assert (joined["decision"], joined["counts"]["completed"]) == ("ACTIVATE_FAN_IN", 2)
+    assert looked(api, name, {"retry": 1, "siblings": 1}) == found
+
+
+def test_what_cannot_be_looked_into_is_a_problem(api: httpx.Client) -> None:
+    code, name = create(api, "waiting"), create(api, "voting", {"voters": ["late"], "file": ""})
+    looked(api, name, {"retry": 1})
+    assert problem(api.get(of("waiting", code, "graph/explain"))) == (409, "NOT_A_GRAPH")
+    assert problem(api.get(of("voting", "none", "graph/tokens"))) == (404, "INSTANCE_NOT_FOUND")
+    for body, found in (
+        ({"token": "9"}, (404, "TOKEN_NOT_FOUND")),
+        ({"node": "x"}, (404, "NODE_NOT_FOUND")),
+        ({}, (400, "invalid_body")),
+        ({"token": "1", "node": "vote"}, (400, "invalid_body")),
+    ):
+        asked = api.post(of("voting", name, "graph/simulate-routing"), json=body)
+        assert problem(asked) == found
+    where = of("voting", name, "graph/simulate-synchronization")
+    asked = api.post(where, json={"token": "1", "transition": "ask"})
+    assert problem(asked) == (404, "TRANSITION_NOT_FOUND")
+    api.post(of("voting", name, "terminate"))
+    asked = api.post(of("voting", name, "graph/simulate-routing"), json={"node": "vote"})
+    assert problem(asked) == (409, "INSTANCE_TERMINAL")
+
+
+def test_retried_and_restarted_graphs_are_looked_into_in_each_of_their_runs(
+    api: httpx.Client, house: House, tmp_path: Path
+) -> None:
+    file = tmp_path / "voter"
+    name = create(api, "voting", {"voters": ["ada", "bad", "late"], "file": str(file)})
+    until(api, "voting", name, "errored")
+    file.touch()
+    assert api.post(of("voting", name, "retry")).status_code == 200
+
+    async def told() -> None:
+        async with Client(base(house), headers=KEY) as client:
+            instance = client.workflow("voting").get(name)
+            begun = await instance.introspect_tokens(0)
+            assert begun.run_number == 1
+            assert {each.node_ref for each in begun.tokens} <= {"vote", "count"}
+            assert all([each.same async for each in instance.trace()])
+            node = await instance.simulate_routing(node="vote", output={"vote": None})
+            assert [each.to_node_ref for each in node.fires] == ["count"]
+
+    looked(api, name, {"retry": 1, "siblings": 2})
+    asyncio.run(told())
+    assert api.post(of("voting", name, "restart")).status_code == 200
+    again = looked(api, name, {"retry": 1, "siblings": 2})
+    assert (again["runNumber"], again["joins"][0]["arrivedCount"]) == (2, 2)
+    where = of("voting", name, "graph/tokens")
+    before = [api.get(where, params={"runNumber": number}).json() for number in (0, 1)]
+    assert [(each["runNumber"], each["status"] == "errored") for each in before] == [
+        (0, True),
+        (1, False),
+    ]
+    assert problem(api.get(where, params={"runNumber": 3})) == (404, "RUN_NOT_FOUND")
