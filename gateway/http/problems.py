@@ -219,6 +219,10 @@ HANDLERS: Final[ExceptionHandlersMap] = {
 }
 
 
+#: What Litestar calls a body; where there is none, it says no more than that.
+_BODY: Final = "data"
+
+
 def _fields(request: Request[Any, Any, Any], extra: object) -> dict[str, Any] | None:
     """Names the parameters that Litestar found fault with, as the caller writes them."""
     if not isinstance(extra, list) or not extra:
@@ -229,6 +233,8 @@ def _fields(request: Request[Any, Any, Any], extra: object) -> dict[str, Any] | 
 
 def _fault(request: Request[Any, Any, Any], key: str, message: str) -> dict[str, str]:
     """Names a parameter as callers write it, where Litestar names it as its handler does."""
+    if key == _BODY and message == repr(_BODY):
+        return {"field": "body", "detail": "expected a JSON object, found nothing"}
     found = _parameter(request, key)
     if found is None or not isinstance(found.kwarg_definition, ParameterKwarg):
         return {"field": key, "detail": message}

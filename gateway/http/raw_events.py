@@ -72,6 +72,10 @@ class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: Annotated[str, msgspec.Meta(min_length=1, max_length=_USER_CHARS)] | None = None
 
 
+#: What is asked for without a body.
+_DRAIN: Final = DrainRequest()
+
+
 class Drained(msgspec.Struct, frozen=True):
     """How many deliveries are looked at again."""
 
@@ -123,7 +127,7 @@ def raw_event_routes(
         "belong to goes on waiting, from when its wait began.",
         responses=problem_responses("broker_unavailable", "store_unavailable"),
     )
-    async def drain(data: JSONBody[DrainRequest]) -> Drained:
+    async def drain(data: JSONBody[DrainRequest] = _DRAIN) -> Drained:
         subjects = None if data.user_id is None else await subjects_of(reader, data.user_id)
         waiting = await oldest_waiting(reader, subjects=subjects, limit=data.limit)
         again = await replays.again([_last_read(one) for one in waiting])

@@ -20,20 +20,20 @@ Scenario: TypeAlias = Callable[[DeliveryLog], Awaitable[None]]
 class MemoryLog:
     """Keeps deliveries in a list; `away` makes it a log whose broker does not answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, away: bool = False) -> None:
         self.deliveries: list[WebhookReceived] = []
         self.ready = False
-        self.away = False
+        self.away = away
 
     async def start(self) -> None:
-        self.ready = True
+        self.ready = not self.away
 
     async def stop(self) -> None:
         self.ready = False
 
     async def append(self, delivery: WebhookReceived) -> Appended:
         if self.away:
-            raise BrokerUnavailable("expected an acknowledgement of memory within 5 s, found none")
+            raise _nothing_heard()
         if any(known.event_id == delivery.event_id for known in self.deliveries):
             return Appended(duplicate=True)
         self.deliveries.append(delivery)
@@ -43,6 +43,8 @@ class MemoryLog:
         return await self.append(delivery_of(fact, request_id=request_id, now_ms=fact.at_ms))
 
     async def read(self, partition: int, offset: int) -> Stored | None:
+        if self.away:
+            raise _nothing_heard()
         del partition
         if offset >= len(self.deliveries):
             return None
@@ -71,9 +73,10 @@ class MemoryAnswers:
 
 
 class MemoryReplays:
-    """Says that it replayed what it was asked to, and remembers that."""
+    """Says that it replayed what it was asked to, and remembers that; `away` as above."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, away: bool = False) -> None:
+        self._away = away
         self.replayed: list[tuple[int, int]] = []
         self.appended_again: list[tuple[int, int]] = []
 
@@ -82,12 +85,37 @@ class MemoryReplays:
     async def stop(self) -> None: ...
 
     async def replay(self, positions: Sequence[tuple[int, int]]) -> Sequence[Replayed]:
+        if self._away:
+            raise _nothing_heard()
         self.replayed += positions
         return [Replayed(p, o, "webhooks", ok=True, detail="") for p, o in positions]
 
     async def again(self, places: Sequence[tuple[int, int]]) -> Sequence[Again]:
+        if self._away:
+            raise _nothing_heard()
         self.appended_again += places
         return [Again(p, o, 1_000 + o) for p, o in places]
+
+
+class MemoryWipes:
+    """Wipes that are done at once, but for users whose names have an odd number of letters."""
+
+    def __init__(self, *, away: bool = False) -> None:
+        self._away = away
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def order(self, user_id: str, wipe_id: str) -> int:
+        del wipe_id
+        if self._away:
+            raise _nothing_heard()
+        return len(user_id) % 2
+
+
+def _nothing_heard() -> BrokerUnavailable:
+    return BrokerUnavailable("expected an acknowledgement of memory within 5 s, found none")
 
 
 def a_delivery(event_id: str) -> WebhookReceived:

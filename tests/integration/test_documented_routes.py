@@ -3,10 +3,11 @@
 Goal: whatever is asked, no answer is a 5xx, none has a status or a content type that is not
 described, and each is as its schema says. Method: cases at the edges of every parameter and body,
 valid and not, then random ones, the same in each run. Terra's stand-in and Postgres are real, the
-log and the workflows in memory. The routes of workflows are asked on real parts
-(`tests/e2e/test_workflow_schema.py`); that of wipes needs a log of its own, and is not among them.
+log and the workflows in memory; then all of it is asked again where Kafka and Terra do not answer.
+The routes of workflows are asked on real parts (`tests/e2e/test_workflow_schema.py`).
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -14,8 +15,9 @@ import requests
 from litestar.testing import TestClient
 from schemathesis import Case, openapi
 from schemathesis import pytest as parametrized
-from schemathesis.checks import not_a_server_error
+from schemathesis.checks import CheckContext, not_a_server_error
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core.transport import Response
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -24,19 +26,31 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.e2e.house import free_port
 from tests.integration.test_user_routes import BEARER, House, dsn, running, stand_in
+from tests.terra import StandIn
 
 __all__ = ["dsn", "running", "stand_in"]
 
 KEYS: Final = BEARER | {"x-admin-key": "dev-admin-key", "x-api-key": "dev-workflow-key"}
 OF_REQUESTS: Final = ("method", "url", "headers", "params", "data", "json", "files")
-CHECKS: Final = [
-    not_a_server_error,
+DESCRIBED: Final = [
     status_code_conformance,
     content_type_conformance,
     response_headers_conformance,
     response_schema_conformance,
 ]
+CHECKS: Final = [not_a_server_error, *DESCRIBED]
+#: What a gateway says of others who do not answer; whether it is ready is no problem document.
+OTHERS_AWAY: Final = {(503, "broker_unavailable"), (502, "terra_failed"), (503, "not ready")}
+
+
+def only_others_fail(ctx: CheckContext, response: Response, case: Case[Any]) -> None:
+    """A check: whatever is a 5xx names who does not answer."""
+    del ctx, case
+    if response.status_code >= 500:
+        code = response.json().get("code", "not ready")
+        assert (response.status_code, code) in OTHERS_AWAY, response.text
 
 
 def described(client: TestClient[Any], examples: int) -> BaseSchema:
@@ -63,6 +77,17 @@ def few(running: tuple[House, TestClient[Any]]) -> BaseSchema:
 
 
 @pytest.fixture(scope="module")
+def cut_off(
+    dsn: str, stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestClient[Any]]:
+    """A gateway without Kafka, and without Terra."""
+    terra = stand_in.client(api=f"http://127.0.0.1:{free_port()}/v2")
+    house = House(dsn, tmp_path_factory.mktemp("cut-off"), terra, away=True)
+    with TestClient(house.app, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def many(running: tuple[House, TestClient[Any]]) -> BaseSchema:
     return described(running[1], 100)
 
@@ -73,20 +98,20 @@ def named(request: pytest.FixtureRequest) -> None:
     request.node._nodeid = request.node.nodeid
 
 
-def ask(client: TestClient[Any], case: Case[Any]) -> None:
+def ask(client: TestClient[Any], case: Case[Any], checks: list[Any] = CHECKS) -> None:
     if "source" in case.path_parameters:
-        _ask(client, case)
+        _ask(client, case, checks)
         case.path_parameters.update(source="terra")
-    _ask(client, case)
+    _ask(client, case, checks)
 
 
-def _ask(client: TestClient[Any], case: Case[Any]) -> None:
+def _ask(client: TestClient[Any], case: Case[Any], checks: list[Any]) -> None:
     wanted = case.as_transport_kwargs(base_url="http://127.0.0.1:8080", headers=KEYS)
     sent = requests.Request(**{name: wanted.get(name) for name in OF_REQUESTS}).prepare()
     answer = client.request(
         str(sent.method), str(sent.url), headers=dict(sent.headers), content=sent.body
     )
-    case.validate_response(answer, checks=CHECKS)
+    case.validate_response(answer, checks=checks)
 
 
 _OF_OTHERS: Final = "^/api/(workflows|jobs)(/|$)"
@@ -97,6 +122,21 @@ def test_whatever_is_asked_is_answered_as_described(
     running: tuple[House, TestClient[Any]], case: Case[Any]
 ) -> None:
     ask(running[1], case)
+
+
+@parametrized.from_fixture("few").exclude(path_regex=_OF_OTHERS).parametrize()
+def test_what_needs_kafka_or_terra_says_so_while_they_are_away(
+    cut_off: TestClient[Any], case: Case[Any]
+) -> None:
+    ask(cut_off, case, [only_others_fail, *DESCRIBED])
+
+
+def test_each_of_them_is_away_for_somebody(cut_off: TestClient[Any]) -> None:
+    """What is asked above does meet those who are away."""
+    wiped = cut_off.post("/admin/user/user_1/wipe", headers=KEYS)
+    assert (wiped.status_code, wiped.json()["code"]) == (503, "broker_unavailable")
+    connected = cut_off.post("/v1/connect", headers=KEYS)
+    assert (connected.status_code, connected.json()["code"]) == (502, "terra_failed")
 
 
 @pytest.mark.soak

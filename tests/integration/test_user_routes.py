@@ -14,6 +14,7 @@ from litestar.testing import TestClient
 from headwater.gateway.app import create_app
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import verifier_of
+from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra.client import Terra
@@ -24,8 +25,11 @@ from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.answers import Placed
+from headwater.schemas.errors import BrokerUnavailable
+from headwater.schemas.history import ReplySent
+from headwater.streams.workflows.client import Addressed
 from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
 from tests.terra import StandIn, Taken
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, USER, key_set, token
 from tests.unit.gateway.problem_contract import assert_problem
@@ -63,30 +67,37 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
         yield running
 
 
-class House:
-    """A gateway and what is behind it."""
+def _no_answer(asked: Addressed) -> ReplySent:
+    raise BrokerUnavailable(f"expected Kafka to take a command for {asked.workflow}, found none")
 
-    def __init__(self, dsn: str, folder: Path, terra: Terra) -> None:
-        self.log = MemoryLog()
+
+class House:
+    """A gateway and what is behind it; without Kafka if that is `away`."""
+
+    def __init__(self, dsn: str, folder: Path, terra: Terra, *, away: bool = False) -> None:
+        self.log = MemoryLog(away=away)
         self.commands = MemoryCommands()
+        if away:
+            self.commands.answer = _no_answer
         self.instances = Instances()
         self.blobs = folder / "blobs"
         jwks = folder / "jwks.json"
         jwks.write_bytes(key_set())
         self.settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
         numbers = count(1)
+        blobs = FolderBlobs(self.blobs)
         self.app = create_app(
             self.settings,
             sources=sources_with_secrets(self.settings, {}),
             log=self.log,
             reader=Reader(dsn),
             answers=MemoryAnswers(),
-            replays=MemoryReplays(),
+            replays=MemoryReplays(away=away),
             clock=lambda: NOW_S * 1000,
             new_request_id=lambda: f"id-{next(numbers)}",
             workflows=WorkflowPorts(
                 commands=self.commands,
-                definitions=MemoryDefinitions(),
+                definitions=MemoryDefinitions(away=away),
                 clock=lambda: 0,
                 workflows=self.instances,  # type: ignore[arg-type]
                 runs=MemoryRuns(),
@@ -96,8 +107,9 @@ class House:
             users=ForUsers(
                 tokens=verifier_of(self.settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
                 terra=terra,
-                blobs=FolderBlobs(self.blobs),
+                blobs=blobs,
             ),
+            wiping=Wiping(log=MemoryWipes(away=away), blobs=blobs, new_id=lambda: "wipe", looks=0),
         )
 
     def forget(self) -> None:

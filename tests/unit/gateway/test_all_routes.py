@@ -27,9 +27,8 @@ from headwater.gateway.users.ports import ForUsers
 from headwater.gateway.workflows.authorization import WorkflowHooks
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.workflows.queries import Workflows
-from headwater.schemas.errors import BrokerUnavailable
 from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
 from tests.unit.gateway.conftest import without_postgres
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
 from tests.unit.gateway.problem_contract import assert_problem
@@ -46,17 +45,6 @@ KEYS = {
 TICK = "/api/workflows/_runner/tick"
 #: Monitors, viewers of Kafka and browsers ask these, some with parameters of their own.
 ASKED_BY_TOOLS = re.compile(r"/(health|metrics|registry|schema|webhooks/\{)")
-
-
-class NoWipes:
-    """Wipes while Kafka is away."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def order(self, user_id: str, wipe_id: str) -> int:
-        raise BrokerUnavailable(f"no {user_id}, no {wipe_id}")
 
 
 class Asked(NamedTuple):
@@ -108,7 +96,7 @@ def application(folder: Path) -> Litestar:
             terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),
             blobs=blobs,
         ),
-        wiping=Wiping(log=NoWipes(), blobs=blobs, new_id=lambda: "wipe", looks=1),
+        wiping=Wiping(log=MemoryWipes(away=True), blobs=blobs, new_id=lambda: "wipe", looks=1),
     )
 
 
@@ -182,6 +170,19 @@ def test_each_route_that_has_a_key_asks_for_it(
             for key in ("", "Bearer another"):
                 problem = assert_problem(ask(client, route, key=key), 401, "unauthorized")
                 assert problem["detail"], route
+
+
+def test_what_operators_may_leave_out_is_left_out_whole(client: TestClient[Any]) -> None:
+    answer = client.post("/admin/drain", headers={"x-admin-key": KEYS["/admin"]})
+    assert_problem(answer, 503, "store_unavailable")  # So it was taken, and looked for.
+
+
+@pytest.mark.parametrize("path", ["dlq/replay", "replays", "rebuilds", "prunes"])
+def test_a_body_that_is_missing_is_named(client: TestClient[Any], path: str) -> None:
+    answer = client.post(f"/admin/{path}", headers={"x-admin-key": KEYS["/admin"]})
+    problem = assert_problem(answer, 400, "invalid_parameter")
+    assert problem["field"] == "body"
+    assert problem["detail"] == "body: expected a JSON object, found nothing"
 
 
 def test_each_path_names_the_methods_that_it_takes(
