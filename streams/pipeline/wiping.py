@@ -137,6 +137,8 @@ class Search:
         self._others: set[str] = set()
         #: Keys by topic whose last record is the user's; whether they are counted.
         self._keys: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
+        #: Deliveries that are removed already, and counted all the same.
+        self._gone: set[bytes] = set()
         self._wanted = {
             OUTCOMES: self._is_outcome,
             WEBHOOKS: self._is_delivery,
@@ -152,7 +154,7 @@ class Search:
         for record in records:
             key = record.key or b""
             if record.value is None:
-                keys.pop(key, None)
+                self._gone_by_now(topic, record, counted=keys.pop(key, False))
                 continue
             # What cannot be read is somebody else's; what became of it is a dead letter.
             with contextlib.suppress(*_UNREADABLE):
@@ -160,6 +162,12 @@ class Search:
                     keys[key] = True
                 elif topic == WEBHOOKS and self._is_order(record):
                     keys[key] = False
+
+    def _gone_by_now(self, topic: str, record: Incoming, *, counted: bool) -> None:
+        """A delivery that has gone since the wipe was ordered went for it: a copy of it came."""
+        is_since = not is_before(self.wipe.fence, self._partition, record.offset)
+        if counted and topic == WEBHOOKS and is_since:
+            self._gone.add(record.key or b"")
 
     def removals(self, topic: str, headers: Headers) -> list[Outgoing]:
         """The tombstones of what was found in a topic."""
@@ -169,6 +177,7 @@ class Search:
     def counted(self) -> UserForgotten:
         """The wipe with what was found: durable before any of it goes, so that it is told."""
         counts = {name: sum(self._keys[topic].values()) for topic, name in _COUNTED.items()}
+        counts[_COUNTED[WEBHOOKS]] += len(self._gone - self._keys[WEBHOOKS].keys())
         counts = _at_least(dict(zip(self.wipe.found, self.wipe.counts, strict=True)), counts)
         return msgspec.structs.replace(self.wipe, found=list(counts), counts=list(counts.values()))
 

@@ -117,6 +117,9 @@ def test_nothing_is_left_of_the_user_and_all_of_others(block: int):
                 assert values(theirs(found)) == values(theirs(expected.rows)), told
         for one in ended.covered:
             assert world.left(one.event_id.encode()) == [], told
+        if WEBHOOKS not in world.compacted:
+            # Of a delivery of which a copy came amid the wipe, compaction may leave neither.
+            assert world.counted("raw_events") >= len({one.event_id for one in ended.covered}), told
         if not ended.comes_back:
             for found in (rows, world.rebuilt(), ended.amid):
                 assert not values(theirs(found)), told

@@ -124,6 +124,18 @@ class WipingWorld(World):
         self._durable(self.worker, partition, found)
         return True
 
+    def counted(self, name: str) -> int:
+        """How many of something all partitions say that they have removed."""
+        total = 0
+        for partition in range(PARTITIONS):
+            said = [
+                decode(record.value, UserForgotten)
+                for record in self.log.records[WIPES, partition]
+                if record and record.value and record.key != CLAIM_KEY
+            ]
+            total += dict(zip(said[-1].found, said[-1].counts, strict=True)).get(name, 0)
+        return total
+
     def left(self, text: bytes) -> list[str]:
         """Where records have a text once all topics are compacted."""
         found = []

@@ -207,6 +207,18 @@ def test_a_search_that_was_cut_off_amid_its_removals_still_tells_all_that_it_fou
     assert (found["raw_events"], found["traces"], found["dead_letters"]) == (4, 1, 1)
 
 
+def test_a_delivery_that_a_copy_took_with_it_is_counted_and_what_went_before_the_order_is_not():
+    wipe = forgotten(step(at_work(), ordered(4, fence=4)))
+    search = Search(wipe, 0)
+    deliveries = [raw(received(event_id=f"e{at}", reference="user_1"), at) for at in range(3)]
+    earlier = dataclasses.replace(raw(received(event_id="e1"), 3), value=None)
+    since = dataclasses.replace(raw(received(event_id="e0"), 9), value=None)
+    search.look(WEBHOOKS, [*deliveries, earlier, since])
+    done = search.done(NOW)
+    assert dict(zip(done.found, done.counts, strict=True))["raw_events"] == 2
+    assert [record.key for record in search.removals(WEBHOOKS, [])] == [b"e2"]
+
+
 def test_an_order_that_is_read_again_amid_its_tombstones_tells_all_rows():
     intake = at_work()
     step(
