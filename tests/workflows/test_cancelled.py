@@ -17,6 +17,11 @@ from headwater import (
     WorkflowTest,
     workflow,
 )
+from headwater.processors.replay.host_messages import activate
+from headwater.processors.replay.state import Cancelling
+from headwater.schemas.statuses import EntryStatus
+from headwater.streams.code_host.host import Host
+from tests.unit.processors.replay.states import NOW_MS, a_run, an_entry
 from tests.workflows.running import (
     Instance,
     begin,
@@ -442,3 +447,31 @@ def test_a_restart_begins_a_run_that_is_not_cancelled():
         assert await state_of(instance) == "waiting"
 
     run(scenario, sleeper)
+
+
+@pytest.mark.parametrize(("cancelled_at", "where"), [(4, "charge"), (6, "ship")])
+def test_a_replay_tells_the_code_after_the_results_before_and_before_those_after(
+    cancelled_at: int, where: str
+):
+    """The step returned at 5: before the run was cancelled, or in a message that crossed that."""
+    told: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        for name in ("charge", "ship"):
+            try:
+                await step.do(name, lambda: None)
+            except asyncio.CancelledError:
+                told.append(name)
+                raise
+
+    async def scenario() -> None:
+        host = Host({"order": order}, emit=lambda _: None, now_ms=lambda: 0)
+        charged = an_entry(status=EntryStatus.COMPLETED, name="charge", sequence=5, result="1")
+        cancelling = Cancelling(cancelled_at, "", NOW_MS)
+        begun = a_run(entries={"charge": charged}, cancelling=cancelling)
+        host.handle([activate(1, begun, 1_024)])
+        host.stop()
+
+    asyncio.run(scenario())
+    assert told == [where]
