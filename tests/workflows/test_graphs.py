@@ -457,13 +457,15 @@ def test_a_child_that_fails_fails_its_parent_and_a_parent_that_ends_ends_its_chi
             "errored",
             ("ChildWorkflowError", "Subworkflow failed: item 3 for good"),
         )
-        other = await test.create("g", id="other", params={"items": [SLOW]})
-        await test.run_until_idle()
-        token = (await other.history()).tokens[0]
-        await other.terminate()
-        await test.run_until_idle()
-        child = test.get("child", token.child_instance_id)
-        assert (await child.status()).status == "terminated"
+        for verb, why in (("terminate", None), ("cancel", "Cancelled")):
+            other = await test.create("g", id=verb, params={"items": [SLOW]})
+            await test.run_until_idle()
+            token = (await other.history()).tokens[0]
+            await getattr(other, verb)()
+            await test.run_until_idle()
+            for each in (other, test.get("child", token.child_instance_id)):
+                ended = await each.status()
+                assert (ended.status, ended.error and ended.error.name) == ("terminated", why)
 
     play(parent(), scenario, {"items": [{"n": 3, "final": True}]}, CHILD, tasks=[total])
 
