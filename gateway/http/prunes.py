@@ -11,8 +11,7 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.http.openapi import problem_responses
-from headwater.gateway.http.problems import Problem
-from headwater.gateway.http.replays import started
+from headwater.gateway.http.own_instances import looked_at, started
 from headwater.gateway.prune_instances import ERASE, PAGE, PRUNE, Pruned, PruneParams
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.projections.postgres.reader import PooledReader
@@ -95,15 +94,8 @@ def prune_routes(
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def look(prune_id: FromPath[str]) -> PruneState:
-        found = await workflows.instance(PRUNE, prune_id)
-        if found is None:
-            raise Problem("not_found", f"There is no prune {prune_id[:64]} (yet).")
-        try:
-            params = msgspec.json.decode(found.instance.meta.params, type=PruneParams)
-        except msgspec.DecodeError:
-            detail = f"{prune_id[:64]} is an instance of {PRUNE} that was not begun as a prune."
-            raise Problem("not_found", detail) from None
-        return await _state(workflows, found.instance, params.matched)
+        instance, params = await looked_at(workflows, PRUNE, prune_id, PruneParams)
+        return await _state(workflows, instance, params.matched)
 
     return [prune, look]
 

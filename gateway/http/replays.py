@@ -1,6 +1,5 @@
 """What operators do with deliveries that were processed: replay them, and see how far that is."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Final
@@ -11,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.http.openapi import problem_responses
+from headwater.gateway.http.own_instances import looked_at, started
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
 from headwater.processors.dates import read_date
@@ -18,10 +18,8 @@ from headwater.projections.deliveries.replaying import Selection, matched
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance
-from headwater.schemas.errors import BrokerUnavailable
-from headwater.schemas.history import StartRun
 from headwater.schemas.statuses import RunStatus
-from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
+from headwater.streams.workflows.client import Commands
 
 _IDS_MAX: Final = 10_000
 _TEXT_CHARS: Final = 512
@@ -29,9 +27,6 @@ _RATE_MAX: Final = 100_000
 _OFFSET_MAX: Final = 2**63 - 1
 #: Pages of a replay that are looked through for the last that ended.
 _LOOKED_AT: Final = 10
-#: A new instance can be read after some tens of milliseconds.
-_LOOK_EVERY_S: Final = 0.05
-_LOOKS: Final = 60
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=_TEXT_CHARS)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
@@ -123,51 +118,11 @@ def replay_routes(
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def look(replay_id: FromPath[str]) -> ReplayState:
-        found = await workflows.instance(REPLAY, replay_id)
-        if found is None:
-            raise Problem("not_found", f"There is no replay {replay_id[:64]} (yet).")
-        instance = found.instance
-        try:
-            params = msgspec.json.decode(instance.meta.params, type=ReplayParams)
-        except msgspec.DecodeError:
-            detail = f"{replay_id[:64]} is an instance of {REPLAY} that was not begun as a replay."
-            raise Problem("not_found", detail) from None
+        instance, params = await looked_at(workflows, REPLAY, replay_id, ReplayParams)
         far = await _progress(workflows, instance)
         return _state(replay_id, _state_of(instance), params, far)
 
     return [replay, look]
-
-
-async def started(
-    commands: Commands,
-    workflows: Workflows,
-    workflow: str,
-    instance_id: str,
-    params: msgspec.Struct,
-) -> None:
-    """Starts one of the house's own workflows, and waits, not for long, until it can be looked at.
-
-    Errors: Problem.
-    """
-    await _start(commands, workflow, instance_id, params)
-    for _ in range(_LOOKS):
-        if await workflows.instance(workflow, instance_id) is not None:
-            return
-        await asyncio.sleep(_LOOK_EVERY_S)
-
-
-async def _start(
-    commands: Commands, workflow: str, instance_id: str, params: msgspec.Struct
-) -> None:
-    if not commands.ready:
-        raise Problem("broker_unavailable", "expected Kafka, found no connection; nothing sent")
-    start = StartRun(msgspec.json.encode(params).decode())
-    try:
-        await commands.send_many([Addressed(workflow, instance_id, start)])
-    except OutcomeUnknown:
-        return  # It is in the log: a worker that serves the house's workflows begins it.
-    except BrokerUnavailable as error:
-        raise Problem("broker_unavailable", error.message) from error
 
 
 def _selection(order: ReplayOrder, now_ms: int) -> Selection:
