@@ -229,6 +229,21 @@ def test_instances_have_labels_and_are_found_by_them():
     assert asked.get_list("label") == ["team=blue", "region=eu"]
 
 
+def test_instances_of_all_workflows_are_read_as_those_of_one():
+    both = [listed_as("a"), listed_as("b", workflowName="ship")]
+    network = Network(
+        answer({"instances": both, "hasNextPage": True, "cursor": "n1"}),
+        answer({"instances": [], "hasNextPage": False}),
+    )
+    found = do(network, lambda client: taken(client.instances("waiting", page_size=2)))
+    assert [f"{one.workflow_name}/{one.id}" for one in found] == ["order/a", "ship/b"]
+    assert {request.url.path for request in network.asked} == {"/api/workflows/instances"}
+    assert queries(network.asked) == [
+        {"status": "waiting", "pageSize": "2"},
+        {"status": "waiting", "pageSize": "2", "cursor": "n1"},
+    ]
+
+
 def test_a_listing_is_read_page_by_page():
     def page(*ids: str, **more: object) -> httpx.Response:
         return answer({"instances": [listed_as(each) for each in ids], **more})
