@@ -20,7 +20,7 @@ class BoundInstance(Protocol[R_co]):
     def result(self) -> Awaitable[R_co]:
         """Its output, once it has ended."""
 
-    def send_event(self, type: str, payload: Any = None) -> Awaitable[None]:  # noqa: A002, ANN401
+    def send_event(self, type: str, payload: Any = None) -> Awaitable[object]:  # noqa: A002, ANN401
         """Sends an event."""
 
     def pause(self) -> Awaitable[object]:
