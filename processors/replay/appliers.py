@@ -307,6 +307,8 @@ def _seen(run: CodeRun) -> None:
 
 def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
     """Counts the lines of the code, because a replay writes them again; the run keeps none."""
+    if event.once is not None:
+        run.told[event.once] = None
     if event.step_key is None and not event.is_replay and event.category != SYSTEM:
         if run.logged_at != run.resolved:
             run.logged_at, run.lines = run.resolved, 0

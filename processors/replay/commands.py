@@ -96,7 +96,7 @@ class Advance(Request, frozen=True):
 
 
 class Log(Request, frozen=True):
-    """A line of `step.log`."""
+    """A line of `step.log`, or of the engine; `once` names what a run is told only once."""
 
     level: str
     category: str
@@ -105,6 +105,7 @@ class Log(Request, frozen=True):
     step_key: str | None
     attempt: int | None
     is_replay: bool
+    once: str | None = None
 
 
 class Suspend(Request, frozen=True):

@@ -44,7 +44,13 @@ from headwater.processors.replay.waits import (
 )
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Rejection
-from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, SYSTEM, too_many_entries
+from headwater.processors.runs.limits import (
+    CLEANUP_MS,
+    ENTRIES_MAX,
+    SYSTEM,
+    TOLD_MAX,
+    too_many_entries,
+)
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import (
     HostGone,
@@ -393,7 +399,9 @@ def _advance(run: CodeRun, asked: Advance, _: int) -> Decision:
     return [LoopAdvanced(asked.key, asked.iteration, asked.state, asked.trim_before)]
 
 
-def _log(_: CodeRun, asked: Log, __: int) -> Decision:
+def _log(run: CodeRun, asked: Log, __: int) -> Decision:
+    if asked.once is not None and (asked.once in run.told or len(run.told) >= TOLD_MAX):
+        return STALE
     return [
         LogWritten(
             asked.level,
@@ -403,6 +411,7 @@ def _log(_: CodeRun, asked: Log, __: int) -> Decision:
             asked.step_key,
             asked.attempt,
             asked.is_replay,
+            asked.once,
         )
     ]
 

@@ -32,7 +32,8 @@ class CodeRun(Run, kw_only=True):
             latest by which attempts began; rollback why the run is being rolled back; hosts_lost
             how often in a row its code took the host with it, and back_at_ms when it is tried
             again; cancelling that it is to end; logged_at what `resolved` was when its code logged
-            last, and lines how many it has logged since it was that.
+            last, and lines how many it has logged since it was that; told is what the engine has
+            told it, and tells it no more.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -45,3 +46,4 @@ class CodeRun(Run, kw_only=True):
     logged_at: int = 0
     lines: int = 0
     cancelling: Cancelling | None = None
+    told: dict[str, None] = msgspec.field(default_factory=dict)

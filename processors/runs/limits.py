@@ -34,6 +34,8 @@ DECISION_BYTES_MAX: Final = 10 * 1024 * 1024
 RUN_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Entries of a run, unless its worker says otherwise.
 ENTRIES_MAX: Final = 1_024
+#: What the engine tells a run once: a run remembers so much of it, and is told no more.
+TOLD_MAX: Final = 100
 #: Retries that a step may have, unless it has any number of them.
 RETRIES_MAX: Final = 1_000_000_000
 SLEEP_MAX_MS: Final = 365 * 86_400_000

@@ -150,6 +150,8 @@ class LogWritten(Tagged, frozen=True):
     attempt: int | None = None
     #: Whether it was written while the run was being replayed.
     is_replay: bool = False
+    #: What the engine says only once in a run; null for lines that may come again.
+    once: str | None = None
 
 
 class PostsQueued(Tagged, frozen=True):

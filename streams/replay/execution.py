@@ -43,6 +43,8 @@ class Execution:
     ) -> None:
         self.run = RunContext(begin, host, strict=workflow.strict, rolling_back=rolling_back)
         self.outcome: tuple[Any, BaseException | None] | None = None
+        #: Whether something was recorded before, which the code has to come to again.
+        self._replayed = bool(begin.entries)
         self._workflow = workflow
         self._root = Step(self.run)
         event = WorkflowEvent(
@@ -71,6 +73,7 @@ class Execution:
                 run.loop.run_ready()
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self.outcome = (None, error)
+        self._tell_of_changed_code()
         run.lines.rest()
         if self.outcome is None:
             run.calls.start_deferred()
@@ -91,19 +94,47 @@ class Execution:
             self._task.cancel()
         return recorded is not None or untold is not None
 
+    def _tell_of_changed_code(self) -> None:
+        """Warns where code has come to something new before what is recorded, and raises nothing.
+
+        When it rests, all recorded results were given: so it would have come to all that is
+        recorded, had it not been changed. Looked at once, when it has come to something new.
+        """
+        run, new = self.run, self.run.journal.first_new
+        if not self._replayed or new is None:
+            return
+        self._replayed = False
+        old = next(self._not_reached(), None)
+        if old is None:
+            return
+        text = (
+            f"the code has come to {new}, which is new, and not to {old}, which is recorded: it "
+            "does not fit the history of this run; usual cause: an entry was renamed, moved or "
+            "taken out while the run was under way. Bring it back, or say step.removed where it "
+            "was, and deploy"
+        )
+        line = bounded(text, LOG_MESSAGE_MAX)
+        run.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once="changed code"))
+
     def return_fault(self) -> Exception | None:
         """What is wrong with code that has returned, if anything."""
         return self._root.end(None) or self._unvisited()
 
     def _unvisited(self) -> HistoryDivergedError | None:
         """The error of strict code that has not come to an entry of its history."""
-        for key in self.run.journal.unvisited() if self.run.strict else ():
+        key = next(self._not_reached(), None) if self.run.strict else None
+        if key is None:
+            return None
+        return HistoryDivergedError(key, self.run.entries[key].kind.value, "nothing")
+
+    def _not_reached(self) -> Iterator[str]:
+        """Keys of what is recorded and the code has not come to, though it should have."""
+        for key in self.run.journal.unvisited():
             entry = self.run.entries[key]
             # What was cancelled might never have been reached: how far a loser gets is chance. The
             # time is no entry that an author could mark as removed.
             if entry.status is not EntryStatus.CANCELLED and entry.kind is not EntryKind.NOW:
-                return HistoryDivergedError(key, entry.kind.value, "nothing")
-        return None
+                yield key
 
     def failed_tasks(self) -> Iterator[Log]:
         """Lines about tasks that have failed and that nobody has awaited."""

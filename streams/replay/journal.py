@@ -30,11 +30,15 @@ class Journal:
         #: The place of the next new entry among all, in the order in which they are first reached.
         self.ordinal = 0
         self._passed_over: set[str] = set()
+        #: The first entry that the code has come to and of which nothing was recorded.
+        self.first_new: str | None = None
 
     def visit(self, key: str, entry: Entry | None) -> None:
         """Notes that the code has come to an entry."""
         self.visited.add(key)
-        if entry is not None:
+        if entry is None:
+            self.first_new = self.first_new or key
+        else:
             self.ordinal = max(self.ordinal, entry.ordinal + 1)
 
     def new_ordinal(self) -> int:

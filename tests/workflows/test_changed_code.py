@@ -296,3 +296,54 @@ def test_in_strict_mode_the_time_need_not_be_asked_for_any_more():
         assert await output_of(instance) == "rested"
 
     run(scenario, order)
+
+
+async def told(instance: object) -> list[str]:
+    history = await instance.history()
+    return [line.message for line in history.logs if line.category == "system"]
+
+
+def test_code_that_does_not_fit_its_history_and_raises_nothing_is_warned_of_once():
+    code = Deployed()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        await step.do("quote" if code.version == 1 else "price quote", lambda: 1)
+        await step.sleep("gap", "1 hour")
+        await step.sleep("another", "1 hour")
+        await step.do("end", lambda: 1)
+        return "done"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await change(test, code)
+        await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) == "done"
+        (line,) = await told(instance)
+        assert "has come to price quote, which is new, and not to quote, which is recorded" in line
+        assert "say step.removed where it was" in line
+
+    run(scenario, order)
+
+
+@pytest.mark.parametrize("where", ["behind", "in its place"])
+def test_code_that_fits_its_history_is_not_warned_of(where: str):
+    code = Deployed()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        if code.version == 1 or where == "behind":
+            await step.do("old", lambda: 1)
+        else:
+            await step.removed("old", kind="step")
+        await step.sleep("gap", "1 hour")
+        if code.version == 2:
+            await step.do("new", lambda: 1)
+        return "done"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await change(test, code)
+        assert await output_of(instance) == "done"
+        assert not await told(instance)
+
+    run(scenario, order)
