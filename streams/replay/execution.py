@@ -41,10 +41,17 @@ class Execution:
         *,
         rolling_back: bool,
     ) -> None:
-        self.run = RunContext(begin, host, strict=workflow.strict, rolling_back=rolling_back)
+        self.run = RunContext(
+            begin,
+            host,
+            strict=workflow.strict,
+            replayed_lines=workflow.replayed_lines,
+            rolling_back=rolling_back,
+        )
         self.outcome: tuple[Any, BaseException | None] | None = None
-        #: Whether something was recorded before, which the code has to come to again.
-        self._replayed = bool(begin.entries)
+        #: Whether something was recorded before, which the code has to come to again. What a retry
+        #: has kept lies behind what it does again, so only a first run is looked at.
+        self._replayed = bool(begin.entries) and begin.run_number == 1
         self._workflow = workflow
         self._root = Step(self.run)
         event = WorkflowEvent(
@@ -101,7 +108,7 @@ class Execution:
         recorded, had it not been changed. Looked at once, when it has come to something new.
         """
         run, new = self.run, self.run.journal.first_new
-        if not self._replayed or new is None:
+        if not self._replayed or new is None or run.rolling_back:
             return
         self._replayed = False
         old = next(self._not_reached(), None)

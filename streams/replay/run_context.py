@@ -28,11 +28,18 @@ class RunContext:
     """
 
     def __init__(
-        self, begin: Activate, host: HostPort, *, strict: bool, rolling_back: bool
+        self,
+        begin: Activate,
+        host: HostPort,
+        *,
+        strict: bool,
+        replayed_lines: bool,
+        rolling_back: bool,
     ) -> None:
         self.begin = begin
         self.host = host
         self.strict = strict
+        self.replayed_lines = replayed_lines
         self.rolling_back = rolling_back
         self.closed = False
         self.cancelled_at = begin.cancelled_at

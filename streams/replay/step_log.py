@@ -12,7 +12,10 @@ from headwater.streams.replay.scope import Scope
 
 
 class StepLog:
-    """Writes lines; those of the workflow's own code are written again, and marked, on replay."""
+    """Writes lines; those that the workflow's own code comes to again on replay are left out.
+
+    A workflow that asks for them has them written again, and marked.
+    """
 
     __slots__ = ("_scope",)
 
@@ -91,6 +94,8 @@ class StepLog:
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
         replayed = attempt is None and run.lines.next_is_logged()
+        if replayed and not run.replayed_lines:
+            return
         run.send(Log(level, sound(category), sound(message), text, key, number, replayed))
 
 

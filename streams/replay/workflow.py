@@ -22,7 +22,14 @@ class Workflow(Generic[P_contra, R_co]):
     Shape:  Workflow[P, R] takes a WorkflowEvent[P] and returns R.
     """
 
-    def __init__(self, name: str, function: Author[P_contra, R_co], *, strict: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Author[P_contra, R_co],
+        *,
+        strict: bool,
+        replayed_lines: bool = False,
+    ) -> None:
         fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
             raise ValueError(fault)
@@ -34,6 +41,7 @@ class Workflow(Generic[P_contra, R_co]):
         self.name = name
         self.function = function
         self.strict = strict
+        self.replayed_lines = replayed_lines
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
@@ -77,19 +85,20 @@ def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what 
 
 
 def workflow(
-    name: str, *, strict: bool = False
+    name: str, *, strict: bool = False, replayed_lines: bool = False
 ) -> Callable[[Author[P_contra, R_co]], Workflow[P_contra, R_co]]:
     """Declares an async function (event, step) as a workflow.
 
     Shape:  name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not beginning with -. With `strict`, a name
             that repeats in a scope, and an entry in history that the code no longer visits, raise
-            HistoryDivergedError.
+            HistoryDivergedError. With `replayed_lines`, what a replay logs again is kept, too,
+            marked as `is_replay`.
     Errors: ValueError for the name.
     """
     if callable(name):
         raise TypeError('expected a name: write @workflow("name") above the function')
 
     def declare(function: Author[P_contra, R_co]) -> Workflow[P_contra, R_co]:
-        return Workflow(name, function, strict=strict)
+        return Workflow(name, function, strict=strict, replayed_lines=replayed_lines)
 
     return declare

@@ -108,7 +108,7 @@ def test_a_line_of_a_callback_in_an_iteration_has_the_whole_key():
 
 
 def test_lines_that_a_replay_writes_again_can_be_told_apart():
-    @workflow("order")
+    @workflow("order", replayed_lines=True)
     async def order(event: WorkflowEvent, step: Step) -> None:
         await step.log.info("before")
         await step.sleep("cool off", "1 hour")
@@ -181,7 +181,7 @@ def test_lines_of_a_branch_that_is_over_can_be_told_apart_too():
         await step.do("load", lambda: 1)
         await step.log.info("after")
 
-    @workflow("order")
+    @workflow("order", replayed_lines=True)
     async def order(event: WorkflowEvent, step: Step) -> None:
         await step.join("fetch", user=branch)
         await step.sleep("cool off", "1 hour")
@@ -198,7 +198,7 @@ def test_lines_of_a_branch_that_is_over_can_be_told_apart_too():
 
 
 def test_a_line_between_a_result_and_a_wait_is_new_once():
-    @workflow("order")
+    @workflow("order", replayed_lines=True)
     async def order(event: WorkflowEvent, step: Step) -> None:
         await step.do("fetch", lambda: 1)
         await step.log.info("fetched")
@@ -231,7 +231,7 @@ def test_lines_between_results_that_came_meanwhile_are_new(how: str):
         await step.sleep(name, "1 minute")
         await step.log.info(name)
 
-    @workflow("order")
+    @workflow("order", replayed_lines=True)
     async def order(event: WorkflowEvent, step: Step) -> None:
         await step.log.info("begun")
         await asyncio.gather(nap(step, "one"), nap(step, "two"))
@@ -303,7 +303,7 @@ async def a_loop_that_commits(step: Step) -> None:
     ],
 )
 def test_every_line_is_new_once_whatever_a_replay_passes_over(code: object, lines: list[str]):
-    @workflow("order")
+    @workflow("order", replayed_lines=True)
     async def order(event: WorkflowEvent, step: Step) -> None:
         await code(step)
 
@@ -319,3 +319,22 @@ def test_every_line_is_new_once_whatever_a_replay_passes_over(code: object, line
         assert [message for message, replayed in found if not replayed] == lines
 
     run(scenario, order)
+
+
+def test_a_line_that_a_replay_comes_to_again_is_stored_once_unless_its_workflow_asks_for_more():
+    async def scene(event: WorkflowEvent, step: Step) -> None:
+        await step.log.info("begins")
+        await step.sleep("gap", "1 hour")
+        await step.log.info("ends")
+
+    async def scenario(test: WorkflowTest) -> None:
+        for name, lines in (
+            ("order", [("begins", False), ("ends", False)]),
+            ("kept", [("begins", False), ("begins", True), ("ends", False)]),
+        ):
+            instance = await begin(test, name)
+            await test.crash()
+            await test.advance("2 hours")
+            assert await lines_of(instance, "message", "is_replay") == lines
+
+    run(scenario, workflow("order")(scene), workflow("kept", replayed_lines=True)(scene))

@@ -520,7 +520,7 @@ def test_posts_of_steps_that_are_kept_are_not_sent_again():
 def test_log_lines_before_what_is_done_again_are_told_as_replayed():
     work = well("a")
 
-    @workflow("order")
+    @workflow("order", replayed_lines=True)
     async def order(event: WorkflowEvent, step: Step) -> None:
         await step.log.info("begins")
         await step.do("a", work.of("a"))
