@@ -51,7 +51,7 @@ class Execution:
         self.outcome: tuple[Any, BaseException | None] | None = None
         #: Whether something was recorded before, which the code has to come to again. What a retry
         #: has kept lies behind what it does again, so only a first run is looked at.
-        self._replayed = bool(begin.entries) and begin.run_number == 1
+        self._replayed = bool(begin.entries) and begin.run_number == 0
         self._workflow = workflow
         self._root = Step(self.run)
         event = WorkflowEvent(
