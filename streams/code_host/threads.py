@@ -6,9 +6,14 @@ thread until it returns; when such callbacks hold all threads, the process is of
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
+
+from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
+
+log = logging.getLogger(__name__)
 
 #: Callbacks at a time. They mostly wait for a network; more threads would only take turns at the
 #: interpreter. Small enough for a database's usual limit of 100 connections.
@@ -40,8 +45,19 @@ class Threads:
 
     def _give_up(self, work: Future[Any]) -> None:
         self._given_up = {each for each in (*self._given_up, work) if not each.done()}
+        attempt = ATTEMPT.get()
+        log.warning(
+            "%s of %s threads are held by callbacks that were given up and have not returned; the "
+            "latest is %s. Have it ask tx.cancelled(), or give what it waits for a time limit",
+            *(len(self._given_up), self._limit),
+            _named(attempt) if attempt else "of no step",
+        )
         if len(self._given_up) >= self._limit:
             self._exhausted()
+
+
+def _named(attempt: CurrentAttempt) -> str:
+    return f'attempt {attempt.number} of "{attempt.key}" of {attempt.instance or "an instance"}'
 
 
 def _outcome(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.code_host.threads import Threads
 
 PATIENCE_S = 60
@@ -108,3 +109,20 @@ async def _cancelled(task: asyncio.Task[object]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def test_a_thread_that_does_not_return_is_counted_and_named_with_its_step(
+    caplog: pytest.LogCaptureFixture,
+):
+    async def scenario(threads: Threads, _: list[str]) -> None:
+        ATTEMPT.set(CurrentAttempt("charge", 3, "order/o-1"))
+        hanging = Hanging()
+        call = asyncio.create_task(threads.call(hanging))
+        await hanging.began()
+        call.cancel()
+        await asyncio.wait([call])
+        hanging.let_go.set()
+
+    drive(scenario)
+    assert "1 of 2 threads are held" in caplog.text
+    assert 'attempt 3 of "charge" of order/o-1' in caplog.text
