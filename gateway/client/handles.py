@@ -67,10 +67,12 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         return await self._session.read(self._path, Instance, instance=self._key)
 
     @override
-    async def steer(self, verb: Verb) -> InstanceStatus:
+    async def steer(self, verb: Verb, reason: str = "") -> InstanceStatus:
         """Does one of the verbs, and gives how the instance stands then."""
+        body = members(reason=json.dumps(reason) if reason else None)
+        repeat = Repeat.SAFE if verb.repeatable else Repeat.UNSAFE
         try:
-            return await self._manage(verb.name, Repeat.SAFE if verb.repeatable else Repeat.UNSAFE)
+            return await self._manage(verb.name, repeat, body)
         except InstanceTerminalError as error:
             if verb not in (TERMINATE, CANCEL) or not error.repeated:
                 raise

@@ -48,8 +48,8 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
             as_json = given.pop("as_json")
             if workflow is None or any(given.values()):
                 raise click.UsageError(
-                    "expected -w WORKFLOW with --status or --label, and nothing that names one "
-                    "instance or step"
+                    "expected -w WORKFLOW with --status or --label, and nothing that is of one "
+                    "instance alone"
                 )
             _change(service, action, workflow, status, labels, dry_run=dry_run, as_json=as_json)
 

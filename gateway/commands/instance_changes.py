@@ -85,15 +85,20 @@ def _steering(verb: Verb) -> click.Command:
     @service_options
     @(one_or_all(verb.name) if verb.repeatable else instance_named)
     @json_option
-    def steer(service: Service, *, workflow: str, instance_id: str, as_json: bool) -> None:
+    def steer(
+        service: Service, *, workflow: str, instance_id: str, as_json: bool, reason: str = ""
+    ) -> None:
         async def ask(client: "Client") -> "InstanceStatus":
-            return await client.workflow(workflow).get(instance_id).steer(verb)
+            return await client.workflow(workflow).get(instance_id).steer(verb, reason)
 
         found = service.ask(ask)
         if as_json:
             print_answer(found)
         say(f"{workflow}/{instance_id} {_stands(verb, found)}.")
 
+    if verb.takes_reason:
+        why = "Why, for people: its error says it."
+        return click.option("--reason", default="", help=why)(steer)
     return steer
 
 

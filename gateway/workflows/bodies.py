@@ -39,6 +39,8 @@ from headwater.streams.authoring.steering import VERBS
 NESTING_MAX: Final = 128
 #: Characters of a step's key: names of 256 in a path of a few loops and branches.
 STEP_KEY_MAX: Final = 4_096
+#: Characters of why an instance is ended.
+REASON_MAX: Final = 1_000
 #: Characters of a cursor; ours have some sixty.
 CURSOR_MAX: Final = 1_024
 #: What can be done to many instances at a time, as may be repeated: all but to begin them anew.
@@ -96,6 +98,14 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
 class NoFields(Body, frozen=True, kw_only=True):
     """Nothing."""
+
+
+class Ending(Body, frozen=True, kw_only=True):
+    """Why an instance is ended."""
+
+    reason: Annotated[
+        str, msgspec.Meta(max_length=REASON_MAX, description="For people; its error says it.")
+    ] = ""
 
 
 class NewInstance(Body, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from headwater.gateway.workflows.authorization import (
 )
 from headwater.gateway.workflows.bodies import (
     BulkChange,
+    Ending,
     NewEvent,
     NewInstance,
     NewInstances,
@@ -152,8 +153,7 @@ async def _allow_event(entrance: Entrance, context: RequestContext, event: NewEv
 
 def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
     """What is done to an instance by its name alone."""
-
-    @post(
+    described = post(
         f"/{verb.name}",
         operation_id=f"{verb.name}Instance",
         summary=verb.summary,
@@ -165,12 +165,19 @@ def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
             *(INSTANCE_NOT_FOUND, *verb.refusals),
         ),
     )
+
     async def steer(
         workflow: Named, instance_id: Named, data: JSONBody[NoFields], prefer: Prefer = ""
     ) -> Response[bytes]:
         return await writing.manage(workflow, instance_id, verb.command, prefer)
 
-    return steer
+    async def end(
+        workflow: Named, instance_id: Named, data: JSONBody[Ending], prefer: Prefer = ""
+    ) -> Response[bytes]:
+        command = verb.because(data.reason)
+        return await writing.manage(workflow, instance_id, command, prefer)
+
+    return described(end if verb.takes_reason else steer)
 
 
 def retry(writing: Writing) -> HTTPRouteHandler:

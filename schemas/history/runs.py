@@ -97,11 +97,11 @@ class RunTerminated(Tagged, frozen=True):
 
     @property
     def failure(self) -> Failure | None:
-        """What is told of it as an error: that it was cancelled."""
+        """What is told of it as an error: that it was cancelled, or why it was terminated."""
         reason = f": {self.reason}" if self.reason else ""
-        return (
-            Failure("Cancelled", f"the instance was cancelled{reason}") if self.cancelled else None
-        )
+        if self.cancelled:
+            return Failure("Cancelled", f"the instance was cancelled{reason}")
+        return Failure("Terminated", f"the instance was terminated{reason}") if reason else None
 
 
 class RunCompleted(Tagged, frozen=True):

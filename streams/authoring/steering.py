@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
 from headwater.schemas.failures import INSTANCE_TERMINAL, RECORD_TOO_LARGE
 from headwater.schemas.history import (
     CancelRun,
@@ -37,6 +39,15 @@ class Verb:
     refusals: tuple[str, ...] = ()
     repeatable: bool = True
     begins_run: bool = False
+
+    @property
+    def takes_reason(self) -> bool:
+        """Whether it may be said why, for people."""
+        return isinstance(self.command, TerminateRun | CancelRun)
+
+    def because(self, reason: str) -> Command:
+        """Its command, with a reason."""
+        return msgspec.structs.replace(self.command, reason=reason) if reason else self.command
 
 
 PAUSE: Final = Verb(
@@ -89,8 +100,8 @@ class Steered(ABC, Generic[T]):
     """An instance that can be steered; T is what its holder is told of it."""
 
     @abstractmethod
-    async def steer(self, verb: Verb) -> T:
-        """Does one of `VERBS`."""
+    async def steer(self, verb: Verb, reason: str = "") -> T:
+        """Does one of `VERBS`; with a reason, which its error says, if the verb takes one."""
 
     async def pause(self) -> T:
         """Pauses it at its next step boundary; one that is paused stays so."""
@@ -100,13 +111,13 @@ class Steered(ABC, Generic[T]):
         """Lets it go on if it is paused; any other is left as it is."""
         return await self.steer(RESUME)
 
-    async def terminate(self) -> T:
-        """Ends it for good, at once."""
-        return await self.steer(TERMINATE)
+    async def terminate(self, reason: str = "") -> T:
+        """Ends it for good, at once; its error says the reason, if there is one."""
+        return await self.steer(TERMINATE, reason)
 
-    async def cancel(self) -> T:
+    async def cancel(self, reason: str = "") -> T:
         """Ends it for good, once its code has cleaned up and its rollback handlers have run."""
-        return await self.steer(CANCEL)
+        return await self.steer(CANCEL, reason)
 
     async def restart(self) -> T:
         """Begins a new run. A request whose outcome is unknown is not repeated."""

@@ -117,8 +117,8 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
     @override
-    async def steer(self, verb: Verb) -> None:
-        await self._send(verb.command)
+    async def steer(self, verb: Verb, reason: str = "") -> None:
+        await self._send(verb.because(reason))
 
     @override
     async def ask(self, question: Question[A]) -> A:

@@ -463,9 +463,10 @@ def test_a_child_that_fails_fails_its_parent_and_a_parent_that_ends_ends_its_chi
             token = (await other.history()).tokens[0]
             await getattr(other, verb)()
             await test.run_until_idle()
-            for each in (other, test.get("child", token.child_instance_id)):
+            child = test.get("child", token.child_instance_id)
+            for each, name in ((other, why), (child, why or "Terminated")):
                 ended = await each.status()
-                assert (ended.status, ended.error and ended.error.name) == ("terminated", why)
+                assert (ended.status, ended.error and ended.error.name) == ("terminated", name)
 
     play(parent(), scenario, {"items": [{"n": 3, "final": True}]}, CHILD, tasks=[total])
 

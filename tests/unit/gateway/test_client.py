@@ -144,6 +144,7 @@ def test_a_batch_gives_the_handles_of_those_that_are_new():
         (lambda i: i.resume(), "resume", {}),
         (lambda i: i.terminate(), "terminate", {}),
         (lambda i: i.cancel(), "cancel", {}),
+        (lambda i: i.cancel("sold"), "cancel", {"reason": "sold"}),
         (lambda i: i.restart(), "restart", {}),
         (lambda i: i.retry(), "retry", {}),
         (lambda i: i.retry(from_step="pages/~0/fetch"), "retry", {"fromStep": "pages/~0/fetch"}),

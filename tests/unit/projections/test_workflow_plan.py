@@ -137,7 +137,14 @@ def test_a_run_that_begins_is_a_row():
         ([HostLost("killed", 1)], {}),
         (
             [RunTerminated("enough")],
-            {"status": "terminated", "forced": True, "ended": True, "completed_at_ms": AT_MS},
+            {
+                "status": "terminated",
+                "forced": True,
+                "ended": True,
+                "completed_at_ms": AT_MS,
+                "error_name": "Terminated",
+                "error_message": "the instance was terminated: enough",
+            },
         ),
         (
             [RunPaused(), RunCompleted("null")],
