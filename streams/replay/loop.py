@@ -24,9 +24,11 @@ TURNS_MAX: Final = 1_000_000
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """The loop of one run."""
 
-    __slots__ = ("_failed", "_ready", "_tasks")
+    __slots__ = ("_failed", "_ready", "_tasks", "warn")
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        #: Tells the author something about a place of their code, once.
+        self.warn = warn
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failed: list[asyncio.Task[Any]] = []

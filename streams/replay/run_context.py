@@ -6,6 +6,7 @@ from headwater.processors.replay.commands import CodeCommand, Log
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.replay.state import Entry
 from headwater.processors.replay.trimming import trim
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.requests import Reached
 from headwater.streams.replay.host_port import HostPort
 from headwater.streams.replay.journal import Journal
@@ -45,7 +46,8 @@ class RunContext:
         self.cancelled_at = begin.cancelled_at
         self.told = False
         # What is not implemented raises: it needs the world outside.
-        self.loop = WorkflowLoop()  # type: ignore[abstract]
+        self.loop = WorkflowLoop(self._warn)  # type: ignore[abstract]
+        self._warned: set[str] = set()
         self.entries = begin.entries
         self.journal = Journal(begin.entries, begin.entries_max)
         self.results = Results(self.loop)
@@ -79,6 +81,12 @@ class RunContext:
             self.pending.add(awaits)
         self.host.send(command)
 
+    def _warn(self, place: str, text: str) -> None:
+        if place not in self._warned:
+            self._warned.add(place)
+            line = bounded(text, LOG_MESSAGE_MAX)
+            self.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once=place))
+
     def discard(self, scopes: list[str]) -> tuple[Reached, ...]:
         """Ends what runs at some keys and beneath them, which nobody awaits any more.
 
@@ -104,8 +112,14 @@ class RunContext:
     def close(self) -> None:
         """Ends the execution: its code never runs again, not even to clean up."""
         self.closed = True
+        # They hold each other: see `close_task`.
+        self.loop.warn = _nobody
         for _, _, coroutine in self.unawaited.values():
             coroutine.close()
         self.unawaited.clear()
         self.loop.close_tasks()
         self.results.forget()
+
+
+def _nobody(place: str, text: str) -> None:
+    """Tells nobody: the execution is over."""

@@ -150,7 +150,7 @@ class _Dry:
         self._host = Host(workflows, emit=self._said.append, now_ms=lambda: world.now_ms)
 
     def asked(self) -> list[FromHost]:
-        loop = WorkflowLoop()
+        loop = WorkflowLoop(lambda place, text: None)
         outside = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
         try:

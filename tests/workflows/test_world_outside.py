@@ -3,15 +3,25 @@
 import asyncio
 import bdb
 import contextlib
+import importlib
+import linecache
 import logging
 import os
+import random
+import secrets
 import socket
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import traceback
+import uuid
+import zoneinfo
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -26,7 +36,7 @@ from headwater import (
     workflow,
 )
 from headwater.streams.replay.loop import WorkflowLoop
-from tests.workflows.running import begin, error_of, failure, output, output_of, run
+from tests.workflows.running import Instance, begin, error_of, failure, output, output_of, run
 
 
 def protocol() -> asyncio.Protocol:
@@ -76,6 +86,11 @@ AROUND = {
     "subprocess.run": ("a process", lambda: subprocess.run(["true"], check=True)),
     "os.system": ("a process", lambda: os.system("true")),  # noqa: S605
     "time.sleep": ("time.sleep", lambda: time.sleep(0)),
+    "open": ("files", lambda: open(__file__).close()),  # noqa: PTH123
+    "Path.write_text": ("files", lambda: Path(os.devnull).write_text("1")),
+    "os.listdir": ("files", lambda: os.listdir("/")),  # noqa: PTH208
+    "tempfile": ("files", lambda: tempfile.TemporaryFile().close()),
+    "sqlite3.connect": ("files", lambda: sqlite3.connect(":memory:").close()),
 }
 
 
@@ -164,6 +179,86 @@ def test_a_handler_of_logs_may_start_a_thread_for_a_line_of_workflow_code():
     assert output(order) == "went on"
 
 
+def test_what_a_tool_reads_for_workflow_code_is_no_file_of_its_own(tmp_path: Path):
+    (tmp_path / "imported_late.py").write_text("VALUE = 7\n")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> list[object]:
+        module = importlib.import_module("imported_late")
+        try:
+            int("no number")  # shown with its line
+        except ValueError:
+            shown = traceback.format_exc()
+        zone = zoneinfo.ZoneInfo.no_cache("Pacific/Auckland")
+        return [module.VALUE, "shown with its line" in shown, zone.key]
+
+    sys.path.insert(0, str(tmp_path))
+    linecache.clearcache()
+    try:
+        assert output(order) == [7, True, "Pacific/Auckland"]
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+#: What asks for something that a replay would get otherwise, and what is to be used instead. Each
+#: is looked up in its module when it is called.
+DIFFERENT = {
+    "time.time": (lambda: round(time.time()), "step.now()"),
+    "time.time_ns": (lambda: time.time_ns() // 2, "step.now()"),
+    "random.random": (lambda: random.random() + 1, "step.random()"),
+    "random.shuffle": (lambda: random.shuffle([1, 2]), "step.random()"),
+    "uuid.uuid4": (lambda: str(uuid.uuid4()), "uuid()"),
+    "secrets.token_hex": (lambda: secrets.token_hex(4), "uuid()"),
+    "os.urandom": (lambda: os.urandom(1), "uuid()"),
+}
+
+
+async def warnings_of(instance: Instance) -> list[str]:
+    logs = (await instance.history()).logs
+    return [line.message for line in logs if (line.level, line.category) == ("warn", "system")]
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_who_asks_the_clock_or_chance_is_warned_once_for_each_place(name: str):
+    ask, instead = DIFFERENT[name]
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        for number in range(2):
+            ask()
+            await step.sleep(f"nap {number}", "1 minute")
+        await step.do("ask", lambda: str(ask()))
+        return "done"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("1 minute")
+        await test.crash()
+        await test.advance("1 minute")
+        assert await output_of(instance) == "done"
+        (said,) = await warnings_of(instance)
+        assert said.startswith(f"{__file__}:")
+        assert instead in said
+
+    run(scenario, order)
+
+
+def test_a_library_that_asks_the_time_for_its_line_is_not_warned_of():
+    log = logging.getLogger("tests.timed")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> str:
+        log.warning("a line has a time")
+        return "done"
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        assert await output_of(instance) == "done"
+        assert not await warnings_of(instance)
+
+    run(scenario, order)
+
+
 class Debugger(bdb.Bdb):
     """Waits at each stop, as one does for what its user types, and then lets the code go on."""
 
@@ -196,7 +291,7 @@ def test_workflow_code_is_refused_the_same_in_a_program_under_a_debugger():
 
 
 def test_no_method_of_an_event_loop_is_left_out():
-    loop = WorkflowLoop()
+    loop = WorkflowLoop(lambda place, text: None)
     refused = []
     for name in vars(asyncio.AbstractEventLoop):
         if name.startswith("_"):
