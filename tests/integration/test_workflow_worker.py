@@ -176,7 +176,7 @@ def test_refusals_have_their_codes(house: WorkflowHouse):
         assert await code("sleeper", "refused", TerminateRun("enough")) == ""
         for command in (PauseRun(), TerminateRun(), SendEvent("e", "go", "1")):
             assert await code("sleeper", "refused", command) == "INSTANCE_TERMINAL"
-        assert scene.story.output(sleeper) == (RunStatus.TERMINATED, None)
+        assert scene.story.output(sleeper) == (RunStatus.TERMINATED, "Terminated")
 
     work(house)
     play(house, act)

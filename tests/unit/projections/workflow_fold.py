@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.retention import Retention
 from headwater.schemas.history import (
@@ -87,7 +89,9 @@ class Fold:
                 "epoch": offset,
                 "owner": claim.owner,
                 "workflows": [each.name for each in claim.workflows],
-                "params_schemas": "{}",
+                "params_schemas": msgspec.json.encode(
+                    {each.name: each.params for each in claim.workflows if each.params}
+                ).decode(),
                 "claimed_at": record.at_ms,
             }
         if not counts:
@@ -222,7 +226,7 @@ class Telling:
             case RunResumed():
                 instance["status"] = "active"
             case RunTerminated():
-                self.ended(instance, "terminated", None, None)
+                self.ended(instance, "terminated", None, event.failure)
             case RunCompleted():
                 self.ended(instance, "complete", event.output, None)
             case RunErrored():
