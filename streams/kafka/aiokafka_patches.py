@@ -18,7 +18,8 @@ pause, and sends nothing to anybody before it is answered, which takes half a mi
 broker that stands still. Here it asks now and then, and sends meanwhile.
 
 Making connections: a client makes one at a time. While it waits for a broker that stands still, it
-connects to no other, whatever has to be sent there. Here it makes one at a time to each broker.
+connects to no other, whatever has to be sent there. Here it makes one at a time to each broker; one
+that is made when its client has been closed is closed, too.
 
 Finding no broker: the error names the addresses alone; why, it leaves to the log. A wrong password
 is then not told from a broker that is away. Here the error also says why.
@@ -32,7 +33,7 @@ import contextlib
 import ssl
 from collections import defaultdict
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
@@ -47,6 +48,7 @@ _FAILED: Final[dict[tuple[str, int], str]] = {}
 
 #: Of each client, who makes a connection, by broker and use.
 _LOCKS: Final[WeakKeyDictionary[AIOKafkaClient, dict[Any, asyncio.Lock]]] = WeakKeyDictionary()
+_CLOSED: Final[WeakSet[AIOKafkaClient]] = WeakSet()
 
 _OTHERWISE: Final = (
     "usual cause: it expects other security, TLS, SASL or the certificate of a client"
@@ -56,6 +58,7 @@ _OTHERWISE: Final = (
 _GOODBYE_S: Final = 1.0
 
 _BOOTSTRAP: Final = AIOKafkaClient.bootstrap
+_CLOSE_CLIENT: Final = AIOKafkaClient.close
 _GET_CONNECTION: Final = AIOKafkaClient._get_conn  # noqa: SLF001
 _CONNECT: Final = AIOKafkaConnection.connect
 _SEND: Final = AIOKafkaConnection.send
@@ -68,6 +71,7 @@ _START_SENDER: Final = Sender.start
 def mend() -> None:
     """Makes it so for all of this process; calling it again changes nothing."""
     AIOKafkaClient.bootstrap = _bootstrap  # type: ignore[method-assign]
+    AIOKafkaClient.close = _close_client  # type: ignore[method-assign]
     AIOKafkaClient._get_conn = _get_connection  # type: ignore[method-assign]  # noqa: SLF001
     AIOKafkaClient._get_conn_lock = contextlib.nullcontext()  # type: ignore[assignment]  # noqa: SLF001
     AIOKafkaConnection.connect = _connect  # type: ignore[method-assign]
@@ -99,7 +103,16 @@ async def _get_connection(
 ) -> Any:  # noqa: ANN401 (as aiokafka has it)
     locks = _LOCKS.setdefault(self, defaultdict(asyncio.Lock))
     async with locks[node_id, group]:
-        return await _GET_CONNECTION(self, node_id, group=group, no_hint=no_hint)  # type: ignore[no-untyped-call]
+        made = await _GET_CONNECTION(self, node_id, group=group, no_hint=no_hint)  # type: ignore[no-untyped-call]
+    if made is not None and self in _CLOSED:
+        await made.close(reason=CloseReason.SHUTDOWN)
+        return None
+    return made
+
+
+async def _close_client(self: AIOKafkaClient) -> None:
+    _CLOSED.add(self)
+    await _CLOSE_CLIENT(self)  # type: ignore[no-untyped-call]
 
 
 async def _connect(self: AIOKafkaConnection) -> Any:  # noqa: ANN401 (as aiokafka has it)
