@@ -20,7 +20,6 @@ import time
 import uuid
 import zoneinfo
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,9 +83,10 @@ _TOOLS: Final = frozenset(
     {"bdb", "importlib._bootstrap", "linecache", "logging", "pydevd", "tokenize", "warnings"}
 )
 
-#: Whoever is here asks for somebody else: Python's own library, and ours.
-_NOT_AUTHORS: Final = (sysconfig.get_path("stdlib"), str(Path(__file__).parent))
+#: Python's own library asks for whoever has called it.
+_LIBRARY: Final = sysconfig.get_path("stdlib")
 _PACKAGES: Final = "site-packages"
+_OURS: Final = "headwater."
 
 
 @functools.cache
@@ -154,12 +154,14 @@ def _warned(function: Callable[..., Any], asked: str, instead: str) -> Callable[
 
 
 def _place() -> str | None:
-    """Where the author's code, or a library of theirs, asks; None if a tool does."""
+    """Where the author's code, or a library of theirs, asks; None if a tool does, or we do."""
     for frame in _frames():
-        file = frame.f_code.co_filename
-        if frame.f_globals.get("__name__") in _TOOLS:
+        module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if module == __name__:
+            continue
+        if module in _TOOLS or module.startswith(_OURS):
             return None
-        if _PACKAGES in file or not file.startswith(_NOT_AUTHORS):
+        if _PACKAGES in file or not file.startswith(_LIBRARY):
             return f"{file}:{frame.f_lineno}"
     return None
 
