@@ -46,7 +46,6 @@ from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
 from headwater.streams.engine.turns import Flight
 from headwater.streams.engine.turns import Partition as DrivenPartition
-from headwater.streams.replay.loop import WorkflowLoop
 from tests.simulation.corpus import SHAPES
 from tests.simulation.engine_log import Partition
 from tests.simulation.graph_corpus import GRAPH_SHAPES, tasks
@@ -518,7 +517,3 @@ def _shown(message: object) -> str:
     key = getattr(step or asked, "key", "") or getattr(asked, "keys", "")
     number = getattr(message, "activation", "")
     return f"{type(asked).__name__} {number}{'/' if number and key else ''}{key}".rstrip()
-
-
-#: The loop on which callbacks run: it has no timers, and comes to rest.
-CallbackLoop = WorkflowLoop

@@ -35,11 +35,12 @@ from headwater.streams.authoring.values import encode as json_of
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.owner import Owner
 from headwater.streams.kafka.records import partition_of
+from headwater.streams.replay.loop import WorkflowLoop
 from tests.fakes.drawn_graphs import INPUT
 from tests.fakes.engines import ENGINES
 from tests.simulation.engine_laws import check_replays, held_by_hosts, left_standing, undelivered
 from tests.simulation.engine_log import Partition
-from tests.simulation.engine_process import CallbackLoop, Process
+from tests.simulation.engine_process import Process
 from tests.simulation.graph_corpus import graphs
 from tests.simulation.graph_laws import agrees_with_the_model
 from tests.simulation.graph_workers import Workers
@@ -94,7 +95,8 @@ class World:
         self.shapes = [root.shape for root in roots]
         self.now_ms = START_MS
         self.numbers = itertools.count(1)
-        self.loop = CallbackLoop()
+        #: Callbacks run here: it has no timers, and comes to rest.
+        self.loop = WorkflowLoop(lambda place, text: None)
         self.trace: list[tuple[object, ...]] = []
         self.faulty = False
         self.rates: dict[str, float] = {}
