@@ -1,9 +1,10 @@
 """What the types of routes do not say: which key they ask for, and what goes wrong."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import SecurityScheme
+from litestar.openapi.spec import Operation, RequestBody, SecurityScheme
 
 from headwater.gateway.http.problems import CODES, MEDIA_TYPE, ProblemDocument
 
@@ -26,6 +27,16 @@ SECURITY: Final = {
         description="HEADWATER_ADMIN_KEY.",
     ),
 }
+
+
+@dataclass
+class OptionalBody(Operation):
+    """An operation whose body may be left out, as all of its fields may."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.request_body, RequestBody):
+            self.request_body.required = False
+
 
 #: Problems that every route with a key has.
 _OF_ALL: Final = ("invalid_parameter", "unknown_parameter", "unauthorized", "internal_error")

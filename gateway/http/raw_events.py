@@ -16,7 +16,7 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
-from headwater.gateway.http.openapi import problem_responses
+from headwater.gateway.http.openapi import OptionalBody, problem_responses
 from headwater.gateway.http.ports import DeliveryLog, Replays
 from headwater.gateway.http.problems import Problem
 from headwater.projections.deliveries.finding import DeliveryWhole, Journey, delivery
@@ -122,6 +122,7 @@ def raw_event_routes(
     @post(
         "/drain",
         status_code=200,
+        operation_class=OptionalBody,
         summary="Look again at deliveries that wait",
         description="Those that were looked at longest ago come first. Who still has nobody to "
         "belong to goes on waiting, from when its wait began.",

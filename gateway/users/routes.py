@@ -12,7 +12,7 @@ from litestar.types import Scope
 
 from headwater.gateway.http.callers import Callers, user_of
 from headwater.gateway.http.known_parameters import known_parameters
-from headwater.gateway.http.openapi import USER_TOKEN, problem_responses
+from headwater.gateway.http.openapi import USER_TOKEN, OptionalBody, problem_responses
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.request_scope import request_id_of
 from headwater.gateway.terra.client import DATA_TYPES
@@ -76,6 +76,7 @@ def _connect(ports: UserPorts) -> HTTPRouteHandler:
     @post(
         "/connect",
         status_code=200,
+        operation_class=OptionalBody,
         summary="Connect a wearable",
         description="Begins a session at Terra; lead the user to its url. Terra gets the user's id "
         "as reference_id, so what comes of it is known to be the user's.",

@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
+from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.bodies import NAME_PATTERN, text
 from headwater.gateway.workflows.entrance import Entrance
@@ -130,6 +131,7 @@ def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
     @post(
         "/{key:str}/complete",
         operation_id="completeJob",
+        operation_class=OptionalBody,
         summary="End a job with its result",
         description="Said again, it is answered as before. What is refused has changed nothing.",
         **works(answers.JobEnded, examples.JOB_ENDED, JOB_OUTPUT_INVALID, *_NOT_THEIRS),
@@ -163,6 +165,7 @@ def _extend(entrance: Entrance, jobs: Jobs, clock: Callable[[], int]) -> HTTPRou
     @post(
         "/{key:str}/extend",
         operation_id="extendJob",
+        operation_class=OptionalBody,
         summary="Keep a job for longer",
         description="The lease is counted from now. It never gets shorter by it, nor longer than "
         "the `timeoutMs` of the node allows.",

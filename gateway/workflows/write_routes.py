@@ -9,6 +9,7 @@ from litestar import Request, Response, post
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import JSONBody
 
+from headwater.gateway.http.openapi import OptionalBody
 from headwater.gateway.workflows import examples
 from headwater.gateway.workflows.authorization import (
     Policy,
@@ -79,6 +80,7 @@ def creations(
     @post(
         OF_WORKFLOW,
         operation_id="createInstance",
+        operation_class=OptionalBody,
         summary="Create an instance",
         description="Of several requests with one id exactly one creates it, and of several with "
         "one Idempotency-Key, too: the others are answered as if they had. Without an id, it is "
@@ -156,6 +158,7 @@ def steering(writing: Writing, verb: Verb) -> HTTPRouteHandler:
     described = post(
         f"/{verb.name}",
         operation_id=f"{verb.name}Instance",
+        operation_class=OptionalBody,
         summary=verb.summary,
         description=verb.effect,
         **writes(
@@ -186,6 +189,7 @@ def retry(writing: Writing) -> HTTPRouteHandler:
     @post(
         "/retry",
         operation_id="retryInstance",
+        operation_class=OptionalBody,
         summary="Try an errored instance again",
         description="Begins its next run, which keeps the results of steps before the one that "
         "failed, or before `fromStep`.",
@@ -273,6 +277,7 @@ def tick(entrance: Entrance, ticks: Ticks) -> HTTPRouteHandler:
     @post(
         "/_runner/tick",
         operation_id="tick",
+        operation_class=OptionalBody,
         summary="Have a worker do what is due",
         description="For workers that were started with --tick. Off unless HEADWATER_TICK_URL and "
         "HEADWATER_TICK_KEY are set. Several ticks at a time are safe.",

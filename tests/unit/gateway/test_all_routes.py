@@ -177,6 +177,22 @@ def test_what_operators_may_leave_out_is_left_out_whole(client: TestClient[Any])
     assert_problem(answer, 503, "store_unavailable")  # So it was taken, and looked for.
 
 
+def test_a_body_is_described_as_required_where_a_request_without_one_is_refused(
+    client: TestClient[Any],
+) -> None:
+    described = client.get("/schema/openapi.json").json()["paths"]
+    others = ("/webhooks", "/v1/labs/upload", TICK)  # Nobody sends these JSON, or with these keys.
+    with_body = {
+        Asked(method.upper(), path): operation["requestBody"].get("required", False)
+        for path, methods in described.items()
+        for method, operation in methods.items()
+        if "requestBody" in operation and not path.startswith(others)
+    }
+    assert len(with_body) > 15
+    refused = {route: ask(client, route).status_code in {400, 415} for route in with_body}
+    assert with_body == refused
+
+
 @pytest.mark.parametrize("path", ["dlq/replay", "replays", "rebuilds", "prunes"])
 def test_a_body_that_is_missing_is_named(client: TestClient[Any], path: str) -> None:
     answer = client.post(f"/admin/{path}", headers={"x-admin-key": KEYS["/admin"]})
