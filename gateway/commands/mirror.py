@@ -17,8 +17,9 @@ from typing import Any, Final
 import httpx
 
 from headwater.processors.wipes import digest
+from headwater.projections.postgres import wide_view
 from headwater.schemas.installed_tables import ALL_TABLES
-from headwater.schemas.tables import Table
+from headwater.schemas.tables import BIOMARKERS, Table
 
 #: Rows a page: some hundred kilobytes of JSON, a fraction of a second on either side.
 PAGE_ROWS: Final = 1000
@@ -99,6 +100,9 @@ class Mirror:
         )
         for table in filter(None, map(_TABLE_BY_NAME.get, names)):
             database.execute(sqlite_table(table))  # empty ones, too: there is what to ask
+        if BIOMARKERS.name in names:
+            database.execute(f"DROP VIEW IF EXISTS {wide_view.NAME}")
+            database.execute(wide_view.definition())
         found = database.execute(
             f"SELECT cursor FROM {_CURSOR_TABLE} WHERE of = ?",  # noqa: S608 (a constant)
             (of,),
@@ -223,8 +227,10 @@ class Mirror:
 
 def sqlite_table(table: Table) -> str:
     """The statement that makes the copy of a projection table, unless it is there."""
-    columns = (*table.key, *table.columns)
-    declared = ", ".join(f"{_quoted(each.name)} {_SQLITE_TYPES[each.type]}" for each in columns)
+    types = {each.name: _SQLITE_TYPES[each.type] for each in (*table.key, *table.columns)}
+    computed = [*(each.name for each in table.generated), *(each.name for each in table.times)]
+    types |= dict.fromkeys([*computed, "updated_at"], "TEXT")
+    declared = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in types.items())
     keys = ", ".join(_quoted(column.name) for column in table.key)
     return f"CREATE TABLE IF NOT EXISTS {_quoted(table.name)} ({declared}, PRIMARY KEY ({keys}))"
 

@@ -13,12 +13,20 @@ NAME: Final = "biomarkers_wide"
 _KEY: Final = BIOMARKERS.key_names[:-1]
 
 
-def wide_view_ddl() -> str:
-    """The statements that make the view and explain its columns."""
+def definition() -> str:
+    """The statement that makes the view, in Postgres and in SQLite."""
     key = ", ".join(_KEY)
     columns = ",\n    ".join(
         f"max(value) filter (where code = '{code}') as {code}" for code in CANONICAL
     )
+    return (
+        f"create view {NAME} as\nselect {key},\n    {columns}\n"
+        f"from {BIOMARKERS.name}\ngroup by {key};\n"
+    )
+
+
+def wide_view_ddl() -> str:
+    """The statements that make the view and explain its columns."""
     comments = "\n".join(
         f"comment on column {NAME}.{name} is '{words}.';"
         for name, words in {
@@ -32,8 +40,7 @@ def wide_view_ddl() -> str:
         }.items()
     )
     return (
-        f"create view {NAME} as\nselect {key},\n    {columns}\n"
-        f"from {BIOMARKERS.name}\ngroup by {key};\n\n"
+        f"{definition()}\n"
         f"comment on view {NAME} is 'The biomarkers of a day side by side: those with a canonical "
         "code, as numbers. Units and all else are in biomarkers_raw.';\n"
         f"{comments}\n"

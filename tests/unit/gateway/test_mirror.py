@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from headwater.gateway.commands.mirror import Mirror, SyncFailed
+from headwater.schemas.tables import TABLES, Table
 
 DAY = {"user_id": "u", "source": "garmin", "datetime": "2026-07-01", "steps": 1}
 
@@ -190,6 +191,36 @@ def test_a_table_without_rows_is_there_to_be_asked(tmp_path: Path) -> None:
     database = tmp_path / "rows.sqlite"
     Script([page("c1")]).sync(database)
     assert {"daily_summary", "sleep_sessions", "terra_connections"} <= tables_of(database)
+
+
+def test_somebody_may_be_wiped_before_anybody_was_copied(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    gone = {"deleted": True, "user_sha256": "0" * 64}
+    everywhere = {table.name: [gone] for table in TABLES if "user_id" in columns_of(table)}
+    assert "users" in everywhere
+    assert Script([page("c1", **everywhere)]).sync(database)["users"] == 1
+
+
+def columns_of(table: Table) -> set[str]:
+    return {each.name for each in (*table.key, *table.columns, *table.generated)}
+
+
+def test_biomarkers_are_side_by_side_in_the_copy_as_they_are_in_postgres(tmp_path: Path) -> None:
+    database = tmp_path / "rows.sqlite"
+    day = {"user_id": "u", "source": "terra_lab", "date": "2026-07-01"}
+    found = [
+        {**day, "code": "glucose", "value": 91.0},
+        {**day, "code": "ldl", "value": 110.0},
+        {**day, "code": "of_nobody", "value": 1.0},
+    ]
+    for cursor in ("c1", "c2"):
+        Script([page(cursor, biomarkers_raw=found)]).sync(database)
+        (row,) = rows(database, "select * from biomarkers_wide")
+        assert {name: value for name, value in row.items() if value is not None} == {
+            **day,
+            "glucose": 91.0,
+            "ldl": 110.0,
+        }
 
 
 def test_one_table_is_copied_alone_and_has_a_cursor_of_its_own(tmp_path: Path) -> None:

@@ -83,8 +83,10 @@ def test_a_declared_table_has_a_copy_in_sqlite():
         ("toys", "INTEGER"),
         ("complete", "INTEGER"),
         ("raw", "TEXT"),
+        ("complete_since", "TEXT"),
+        ("updated_at", "TEXT"),
     ]
-    assert [bool(key) for *_, key in columns] == [True, True, False, False, False]
+    assert [bool(key) for *_, key in columns] == [True, True] + [False] * 5
 
 
 def test_a_migration_makes_the_wide_view_of_all_canonical_codes():
