@@ -18,11 +18,9 @@ from typing import Final, Self
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.rebuilding.kept import begun_at, folder_of
+from headwater.gateway.rebuilding.reading import placement_of, readers_of
 from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_of
 from headwater.processors.columns import adopt
-from headwater.processors.providers.placement import Placement
-from headwater.processors.sources import providers_of
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.projector.store import Store
 from headwater.projections.rebuilds.rebuilds import Example, Rebuild, Wipes
@@ -85,9 +83,9 @@ class TableRebuild:
             Identity(cluster=cluster, group=group, topics=(WEBHOOKS,), partition=number, form=FORM)
             for number in range(self._partitions)
         )
-        placement = Placement(providers_of(sources_of(settings)), settings.user_prefix)
         opened = [stores.open(identity) for identity in identities]
         park_for_ms = settings.park_for_s * 1_000
+        placement = placement_of(settings)
         self._rebuild = rebuilding.Rebuild(placement, opened, park_for_ms, self._table)
         self._exits.callback(self._rebuild.close)
         return self
@@ -136,7 +134,10 @@ class TableRebuild:
                 self._noted_at_s = loop.time()
                 await self._work.progress(self._rebuild.applied, sum(ends))
 
-        await self._rebuild.follow(self._cluster, ends, progressed)
+        rebuild = self._rebuild
+        spans = rebuild.spans(ends)
+        readers = readers_of(self._settings, rebuild.reading, self._table, len(ends), spans)
+        await rebuild.follow(ends, readers, progressed)
         await self._work.progress(sum(ends), sum(ends))
         return ends
 

@@ -96,25 +96,8 @@ class Processing:
 
         Shape:  first is its first offset: what a replay says comes from the same delivery.
         """
-        headers = dict(record.headers)
-        event = self._event = WebhookAdmitted(
-            event_id=delivery.event_id,
-            request_id=delivery.request_id,
-            source=delivery.source,
-            type=delivery.type,
-            subject=delivery.subject,
-            reference=delivery.reference,
-            sent_at_ms=delivery.sent_at_ms,
-            updated_at_ms=delivery.updated_at_ms,
-            received_at_ms=delivery.received_at_ms,
-            body=delivery.body,
-            user_id=self._placement.user_of(delivery),
-            partition=record.partition,
-            offset=first,
-            admitted_at_ms=self.emission.now_ms,
-            replay=headers.get(REPLAY_OF, b"").decode(errors="replace"),
-            effects=NO_EFFECTS not in headers,
-        )
+        user = self._placement.user_of(delivery)
+        event = self._event = admitted(delivery, record, user, first, self.emission.now_ms)
         kind = self._provider_of(event).types.get(event.type)
         if kind is None:
             self._decide(event, record)  # It fills nothing, so nobody owns what it fills.
@@ -377,6 +360,34 @@ class Processing:
                     f"s, found none; {found.lookup.cure}"
                 )
                 self.emission.dead(record, event, found.lookup.missing, detail)
+
+
+def admitted(
+    delivery: WebhookReceived, record: Incoming, user: str | None, first: int, now_ms: int
+) -> WebhookAdmitted:
+    """A delivery as it is processed: with the user that it names, and where it lies.
+
+    Shape:  first is its first offset.
+    """
+    headers = dict(record.headers)
+    return WebhookAdmitted(
+        event_id=delivery.event_id,
+        request_id=delivery.request_id,
+        source=delivery.source,
+        type=delivery.type,
+        subject=delivery.subject,
+        reference=delivery.reference,
+        sent_at_ms=delivery.sent_at_ms,
+        updated_at_ms=delivery.updated_at_ms,
+        received_at_ms=delivery.received_at_ms,
+        body=delivery.body,
+        user_id=user,
+        partition=record.partition,
+        offset=first,
+        admitted_at_ms=now_ms,
+        replay=headers.get(REPLAY_OF, b"").decode(errors="replace"),
+        effects=NO_EFFECTS not in headers,
+    )
 
 
 def _origin(event: WebhookAdmitted) -> Incoming:

@@ -9,8 +9,8 @@ process that is killed goes on, and what it does once more changes nothing.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import Final, NamedTuple
 
 from typing_extensions import override
@@ -34,6 +34,7 @@ from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.state_store import Family, StoreTorn
 from headwater.streams.pipeline.partition_state import PartitionState
 from headwater.streams.pipeline.processing import Processing
+from headwater.streams.pipeline.rebuild_reading import Chunk, Reading, Ready, Span
 from headwater.streams.pipeline.stage_output import Emission
 from headwater.streams.pipeline.staged import Mark, Store
 from headwater.streams.pipeline.wiping import forget, is_wiped, subject_of, was_wiped
@@ -42,9 +43,6 @@ _HOPS: Final = (EVENTS, UNRESOLVED)
 #: The rows as their owners have them, beside those that were made again.
 _LIVE: Final = Family("l")
 _PAGE: Final = 1_000
-#: Deliveries that are taken together, and bytes of them: a row is encoded once for all of these.
-_AT_ONCE: Final = 5_000
-_AT_ONCE_BYTES: Final = 16 * 1024 * 1024
 #: Waits last a day, and are looked through as seldom as that allows: it costs a scan.
 _GIVE_UP_EVERY_MS: Final = 60_000
 
@@ -119,7 +117,8 @@ class Rebuild:
         park_for_ms: int,
         table: Table | None = None,
     ) -> None:
-        self._placement = placement if table is None else _narrowed(placement, table)
+        self.reading = Reading(placement, len(stores), table)
+        self._placement = self.reading.placement
         self._has_users = table in (None, USERS)
         self._stores = stores
         self._states = [PartitionState(number, store) for number, store in enumerate(stores)]
@@ -135,49 +134,82 @@ class Rebuild:
         """How far it is, as offsets of all partitions together."""
         return sum(self._positions)
 
-    async def follow(
-        self, cluster: Cluster, ends: Sequence[int], progressed: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Reads up to some ends; calls `progressed` whenever more is durable.
+    def spans(self, ends: Sequence[int]) -> list[Span]:
+        """What is left to be read up to some ends."""
+        spans = map(Span, range(len(ends)), self._positions, ends)
+        return [span for span in spans if span.start < span.end]
 
+    async def follow(
+        self,
+        ends: Sequence[int],
+        readers: Iterable[AsyncGenerator[Chunk]],
+        progressed: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Takes what readers of the spans up to some ends have, in turns.
+
+        Shape:  calls `progressed` whenever more is durable.
         Errors: BrokerUnavailable, NotYetReadable, StoreTorn; going on is safe.
         """
-        for number, end in enumerate(ends):
-            start = self._positions[number]
-            reader = read_partition(cluster, [WEBHOOKS], number, start=start, end=end)
-            async for records in _gathered(reader):
-                self.take(number, records)
-                await progressed()
-            self._positions[number] = max(end, start)
+        async with AsyncExitStack() as exits:
+            left = [await exits.enter_async_context(aclosing(reader)) for reader in readers]
+            while left:
+                for reader in tuple(left):
+                    chunk = await anext(reader, None)
+                    if chunk is None:
+                        left.remove(reader)
+                    else:
+                        self.take(chunk)
+                        await progressed()
+        self._positions = list(map(max, self._positions, ends))
         for state in self._states:
             state.give_up_wiped()
 
-    def take(self, number: int, records: Sequence[Incoming]) -> None:
-        """Processes records of a partition, and writes what became of them."""
-        claims, now_ms = self._states[number].claims, records[-1].timestamp
-        claims.load(record.key for record in records if record.key)
-        processing = self._processing(number, records[0].timestamp)
-        emission = processing.emission
-        for record in records:
-            emission.now_ms = record.timestamp
-            if record.value is not None:
-                _guarded(processing, record, self._admit)
-            if record.timestamp - self._gave_up_ms[number] >= _GIVE_UP_EVERY_MS:
-                self._gave_up_ms[number] = record.timestamp
-                processing.give_up(self._park_for_ms)
-            if emission.records:
-                hops, emission.records = emission.records, []
-                self._hop(hops, record)
+    def take(self, chunk: Chunk) -> None:
+        """Takes deliveries of a partition, and writes what became of them."""
+        number = chunk.partition
+        claims = self._states[number].claims
+        claims.load(each.key for each in chunk.found if each.key)
+        processing = self._processing(number, chunk.timestamp)
+        for each in chunk.found:
+            self._at(each.timestamp, number, processing)
+            if isinstance(each, Ready):
+                self._merge(number, each)
+            else:
+                self._whole(processing, each.record(number))
+        self._at(chunk.timestamp, number, processing)
         self._note_users(processing)
-        claims.changed(now_ms)
-        claims.expire(now_ms)
-        self._positions[number] = records[-1].offset + 1
+        claims.changed(chunk.timestamp)
+        claims.expire(chunk.timestamp)
+        self._positions[number] = chunk.end
         self._touched.discard(number)
         for other in (*self._touched, number):
             state = self._states[other]
             state.rows.changed()
             state.write(Mark(positions={WEBHOOKS: self._positions[other]}))
         self._touched.clear()
+
+    def _at(self, now_ms: int, number: int, processing: Processing) -> None:
+        """It is as late by the time of the log: ends the waits that are over."""
+        processing.emission.now_ms = now_ms
+        if now_ms - self._gave_up_ms[number] >= _GIVE_UP_EVERY_MS:
+            self._gave_up_ms[number] = now_ms
+            processing.give_up(self._park_for_ms)
+
+    def _merge(self, number: int, ready: Ready) -> None:
+        """Writes the rows of a delivery that was normalized, unless it is a copy or was wiped."""
+        state, offset = self._states[number], ready.offset
+        is_copy = state.claims.first(ready.event_id, offset) < offset
+        if not is_copy and not state.wipes.fences.cover(ready.names, number, offset):
+            for patch in ready.patches:
+                state.rows.merge(patch.update)
+
+    def _whole(self, processing: Processing, record: Incoming) -> None:
+        """Processes a delivery as intake does."""
+        _guarded(processing, record, self._admit)
+        emission = processing.emission
+        if emission.records:
+            hops, emission.records = emission.records, []
+            self._hop(hops, record)
 
     def _admit(self, processing: Processing, record: Incoming) -> None:
         delivery = decode(record.value, WebhookReceived)
@@ -189,8 +221,7 @@ class Rebuild:
             return
         if self._placement.kind_of(delivery) is None:
             return  # It has no rows, or none that matter.
-        claims = state.claims
-        first = claims.first(delivery.event_id, record.offset)
+        first = state.claims.first(delivery.event_id, record.offset)
         if was_wiped(state, self._placement, delivery, min(first, record.offset)):
             return
         # A copy is signed later, with the same data: it must not count as the later delivery.
@@ -267,45 +298,6 @@ class Rebuild:
         """Closes the stores."""
         for state in self._states:
             state.close()
-
-
-def _narrowed(placement: Placement, table: Table) -> Placement:
-    """Without the types of deliveries that do not matter to a table.
-
-    It has no rows of theirs, and they say nothing of whose a delivery is. All say when a user was
-    heard of.
-    """
-    if table is USERS:
-        return placement
-    kinds = [kind for each in placement.providers.values() for kind in each.types.values()]
-    wanted = {table, *(kind.lookup.table for kind in kinds if kind.lookup is not None)}
-    return placement._replace(
-        providers={
-            name: replace(
-                provider,
-                types={
-                    type_: kind
-                    for type_, kind in provider.types.items()
-                    if not wanted.isdisjoint(kind.tables)
-                },
-            )
-            for name, provider in placement.providers.items()
-        }
-    )
-
-
-async def _gathered(reader: AsyncIterator[list[Incoming]]) -> AsyncIterator[list[Incoming]]:
-    """The batches of a reader, several as one."""
-    gathered: list[Incoming] = []
-    size = 0
-    async for records in reader:
-        gathered += records
-        size += sum(record.serialized_value_size for record in records)
-        if len(gathered) >= _AT_ONCE or size >= _AT_ONCE_BYTES:
-            yield gathered
-            gathered, size = [], 0
-    if gathered:
-        yield gathered
 
 
 def _guarded(

@@ -10,7 +10,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -53,6 +53,7 @@ _COUNTED: Final = {
     DEAD_LETTERS: "dead_letters",
 }
 _WAITING: Final = "waiting"
+Names: TypeAlias = tuple[str | None, str]
 _UNREADABLE: Final = (UndecodableRecord, UnknownSchema, ValueError, msgspec.MsgspecError)
 
 
@@ -97,9 +98,13 @@ def was_wiped(
     state: PartitionState, placement: Placement, delivery: WebhookReceived, first: int
 ) -> bool:
     """Whether a delivery in `webhooks` does not count any more: its first offset says so."""
-    user = placement.user_of(delivery)
-    names = (user or delivery.reference, "" if user else delivery.subject)
+    names = names_of(delivery, placement.user_of(delivery))
     return state.wipes.fences.cover(names, state.partition, first)
+
+
+def names_of(delivery: WebhookReceived, user: str | None) -> Names:
+    """The names by which a wipe knows a delivery in `webhooks`: its user's, or whom it is about."""
+    return (user or delivery.reference, "" if user else delivery.subject)
 
 
 def is_wiped(state: PartitionState, event: WebhookAdmitted) -> bool:

@@ -158,7 +158,7 @@ class WipingWorld(World):
         for partition in range(PARTITIONS):
             records = self.log.read(WEBHOOKS, partition, 0, self.log.end(WEBHOOKS, partition))
             if records:
-                rebuild.take(partition, records)
+                rebuild.take(rebuild.reading.chunk(records))
         return {
             table.name: {
                 each.after.key: each.after

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from headwater.processors.columns import RowUpdate, adopt, merge
@@ -14,6 +15,7 @@ from headwater.schemas.records import RowRebuilt, Stamp, WebhookReceived
 from headwater.schemas.tables import DAILY_SUMMARY, TABLES, Row, Table
 from headwater.schemas.topics import EVENTS, WEBHOOKS
 from headwater.streams.kafka.records import Incoming, partition_of
+from headwater.streams.pipeline.rebuild_reading import Chunk, Reading, Ready, Whole
 from headwater.streams.pipeline.rebuilding import Rebuild
 from tests.e2e.deliveries import mixed
 from tests.fakes.memory_store import MemoryStore
@@ -48,6 +50,12 @@ def log_of(bodies: Sequence[bytes]) -> list[list[Incoming]]:
     return partitions
 
 
+def take(rebuild: Rebuild, records: Sequence[Incoming]) -> None:
+    """Takes records as another process sends them that has read them."""
+    sent = msgspec.msgpack.encode(rebuild.reading.chunk(records))
+    rebuild.take(msgspec.msgpack.decode(sent, type=Chunk))
+
+
 def made(rebuild: Rebuild) -> dict[str, dict[tuple[str, ...], Row]]:
     """All rows that were made again: nothing is there to be compared with."""
     return {table.name: rows_of(rebuild, table) for table in TABLES}
@@ -63,13 +71,13 @@ def test_what_is_made_again_is_what_the_fold_says_wherever_it_was_killed(cut: in
     bodies = mixed(11, 400)
     log = log_of([*bodies, *random.Random(11).sample(bodies, 40)])
     stores = [MemoryStore() for _ in range(PARTITIONS)]
-    for number, records in enumerate(log):
+    for records in log:
         for at in range(0, len(records), cut):
             # Another process, which knows what the stores say.
             rebuild = Rebuild(PLACEMENT, stores, DAY_MS)
-            rebuild.take(number, records[at : at + cut])
+            take(rebuild, records[at : at + cut])
             if at % 3 == 0:
-                rebuild.take(number, records[at : at + cut])
+                take(rebuild, records[at : at + cut])
     deliveries = [
         (one.partition, one.offset, decode(one.value, WebhookReceived))
         for records in log
@@ -84,15 +92,26 @@ def test_what_is_made_again_is_what_the_fold_says_wherever_it_was_killed(cut: in
 def test_a_table_that_is_made_again_alone_has_the_rows_that_it_has_among_others(
     table: Table,
 ) -> None:
-    log = log_of(mixed(12, 400))
+    bodies = mixed(12, 400)
+    log = log_of([*bodies, *random.Random(12).sample(bodies, 40)])
     everything, alone = (
         Rebuild(PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], DAY_MS, only)
         for only in (None, table)
     )
     for rebuild in (everything, alone):
-        for number, records in enumerate(log):
-            rebuild.take(number, records)
+        for records in log:
+            take(rebuild, records)
     assert rows_of(alone, table) == rows_of(everything, table)
+
+
+def test_days_of_users_are_normalized_by_whoever_reads_them_and_connections_are_not() -> None:
+    reading = Reading(PLACEMENT, PARTITIONS, DAILY_SUMMARY)
+    found = [each for records in log_of(mixed(13, 400)) for each in reading.chunk(records).found]
+    whole = {decode(each.value, WebhookReceived).type for each in found if isinstance(each, Whole)}
+    ready = [each for each in found if isinstance(each, Ready)]
+    assert {patch.table for each in ready for patch in each.patches} == {DAILY_SUMMARY.name}
+    assert "auth" in whole
+    assert len(ready) > 100
 
 
 def row(steps: int | None, offset: int, strain: float | None = None, later: int = 0) -> Row:
