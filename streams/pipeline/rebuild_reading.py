@@ -133,10 +133,12 @@ class Reading:
     def _read(self, record: Incoming) -> Ready | Whole | None:
         try:
             delivery = decode(record.value, WebhookReceived)
+            if order_of(delivery) is not None:
+                return Whole.of(record)
             kind = self.placement.kind_of(delivery)
-            if kind is None and order_of(delivery) is None:
-                return None  # It has no rows, or none that matter.
-            ready = None if kind is None else self._normalized(kind, delivery, record)
+            if kind is None or record.key != delivery.event_id.encode():
+                return None  # It has no rows, or none that matter; or it was a dead letter.
+            ready = self._normalized(kind, delivery, record)
         except Exception:  # noqa: BLE001, it is met again by whoever says what becomes of it
             ready = None
         return ready or Whole.of(record)

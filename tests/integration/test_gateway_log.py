@@ -3,9 +3,10 @@
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from litestar.testing import TestClient
 
@@ -27,6 +28,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import EXPIRED, text_header
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.records import Outgoing, partition_of
+from headwater.streams.pipeline import webhook_log
 from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
@@ -339,3 +341,34 @@ def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):
             await log.stop()
 
     asyncio.run(whole())
+
+
+def test_work_in_the_background_goes_on_after_an_error_that_nobody_expected(
+    topics: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    starts = count()
+
+    class FailsOnce(AIOKafkaConsumer):
+        async def start(self) -> None:
+            if next(starts) == 0:
+                raise RuntimeError("a fault of the library")
+            await super().start()
+
+    monkeypatch.setattr(webhook_log, "AIOKafkaConsumer", FailsOnce)
+    claimed = encode(WebhooksClaimed(["f" * 32], [0], 0))
+
+    async def whole() -> None:
+        log = real_log(topics)
+        await log.start()
+        appender = Appender(cluster=Cluster(topics), client_id="claims")
+        await appender.append([Outgoing(ADMISSIONS, 0, None, claimed)])
+        await appender.stop()
+        try:
+            async with asyncio.timeout(30):
+                while "f" * 32 not in log._known:  # noqa: ASYNC110 (nobody tells)
+                    await asyncio.sleep(0.01)
+        finally:
+            await log.stop()
+
+    asyncio.run(whole())
+    assert "a fault of the library" in caplog.text

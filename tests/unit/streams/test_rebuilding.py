@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -102,6 +103,18 @@ def test_a_table_that_is_made_again_alone_has_the_rows_that_it_has_among_others(
         for records in log:
             take(rebuild, records)
     assert rows_of(alone, table) == rows_of(everything, table)
+
+
+@pytest.mark.parametrize("table", [None, DAILY_SUMMARY])
+@pytest.mark.parametrize("key", [None, b"another key"])
+def test_a_record_that_is_a_dead_letter_at_intake_for_its_key_makes_no_row(
+    key: bytes | None, table: Table | None
+) -> None:
+    log = log_of(mixed(15, 60))
+    rebuild = Rebuild(PLACEMENT, [MemoryStore() for _ in range(PARTITIONS)], DAY_MS, table)
+    for records in log:
+        take(rebuild, [replace(record, key=key) for record in records])
+    assert rows_of(rebuild, DAILY_SUMMARY) == {}
 
 
 def test_days_of_users_are_normalized_by_whoever_reads_them_and_connections_are_not() -> None:

@@ -1,0 +1,52 @@
+"""Which differences of a topic's configuration lose data: with three copies, as in a cluster."""
+
+import pytest
+
+from headwater.schemas.topics import TOPICS, WEBHOOKS
+from headwater.streams.kafka.topics import Found, compare
+
+COPIES = 3
+
+
+def as_ours(**others: str) -> dict[str, Found]:
+    """All topics as the catalogue has them, but for some configuration of the deliveries'."""
+    changed = {name.replace("_", "."): value for name, value in others.items()}
+    return {
+        topic.name: Found(
+            partitions=4,
+            replication=COPIES,
+            config=topic.config(COPIES) | (changed if topic.name == WEBHOOKS else {}),
+            own={},
+        )
+        for topic in TOPICS
+    }
+
+
+@pytest.mark.parametrize(
+    "less",
+    [
+        # A broker's own default: what was acknowledged may be in one copy.
+        {"min_insync_replicas": "1"},
+        # A claim may be kept, and the delivery that it is of be removed for a copy of it.
+        {"min_compaction_lag_ms": "0"},
+        {"max_message_bytes": "1048588"},
+        {"cleanup_policy": "delete"},
+    ],
+)
+def test_a_topic_that_may_lose_what_was_acknowledged_is_found_out(less: dict[str, str]) -> None:
+    (difference,) = compare(as_ours(**less))
+    ((name, value),) = less.items()
+    assert (difference.topic, difference.what) == (WEBHOOKS, name.replace("_", "."))
+    assert (difference.found, difference.loses_data) == (value, True)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"min_insync_replicas": "3"}, {"delete_retention_ms": "9" * 12}]
+)
+def test_a_topic_that_keeps_more_is_as_good(more: dict[str, str]) -> None:
+    assert compare(as_ours(**more)) == []
+
+
+def test_an_own_rule_for_when_records_go_loses_nothing_that_was_promised() -> None:
+    (difference,) = compare(as_ours(max_compaction_lag_ms="1"))
+    assert not difference.loses_data
