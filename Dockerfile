@@ -1,5 +1,5 @@
 # Headwater's own parts: gateway, worker, projector. Kafka and Postgres are images of their own.
-FROM python:3.13-slim AS build
+FROM python:3.13.14-slim@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6 AS build
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/headwater
@@ -19,7 +19,7 @@ COPY gateway /src/gateway
 RUN pip install --no-deps /src
 
 
-FROM python:3.13-slim
+FROM python:3.13.14-slim@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6
 
 # A number, so that an orchestrator can see that it is not root's.
 RUN useradd --uid 10001 --create-home --home-dir /var/lib/headwater headwater

@@ -109,14 +109,17 @@ def test_workflows_have_a_worker_whose_app_the_image_has(services: dict[str, Any
     assert importlib.util.find_spec(app) is not None
 
 
-def test_images_of_others_have_exact_tags(services: dict[str, Any]):
+def test_images_of_others_have_exact_tags_and_digests(services: dict[str, Any]):
     images = {service["image"] for service in services.values()} - {"headwater"}
-    assert all(re.search(r":v?\d+(\.\d+)+$", image) for image in images), images
+    images |= set(re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    exact = re.compile(r"[a-z/-]+:v?\d+(\.\d+)+(-slim)?@sha256:[0-9a-f]{64}")
+    assert len(images) > 3
+    assert not [image for image in images if not exact.fullmatch(image)]
 
 
 def test_the_cluster_is_of_the_embedded_versions(services: dict[str, Any]):
-    assert services["kafka-1"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
-    assert services["postgres"]["image"] == "postgres:18.4"
+    images = [services[name]["image"].partition("@")[0] for name in ("kafka-1", "postgres")]
+    assert images == [f"apache/kafka:{KAFKA_VERSION}", "postgres:18.4"]
 
 
 def test_the_image_holds_every_package_and_is_not_roots():
