@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
@@ -25,6 +25,10 @@ from headwater.gateway.blobs.store import (
 #: A request that takes longer is tried again, and all tries together take no longer than this.
 _TRIES: Final = 4
 _TIMEOUT: Final = timedelta(seconds=30)
+#: Metadata are headers: visible ASCII, and blanks within.
+_AS_IT_IS: Final = " !#$&'()+,/:;=?@[]|"
+#: Of one of them; S3 refuses an object that has more than 2 KB in all. Longer ones are left out.
+_METADATA_CHARS: Final = 900
 
 
 class BucketBlobs:
@@ -42,9 +46,11 @@ class BucketBlobs:
             retry_config={"max_retries": _TRIES - 1, "retry_timeout": _TIMEOUT},
         )
 
-    async def write(self, key: str, content: bytes, content_type: str) -> None:
-        """As `Blobs.write`."""
-        attributes = {"Content-Type": content_type}
+    async def write(self, key: str, content: bytes, content_type: str, **about: str) -> None:
+        """As `Blobs.write`; about is metadata of the object, escaped as in a URL."""
+        escaped = {name: quote(value, safe=_AS_IT_IS) for name, value in about.items()}
+        kept = {name: text for name, text in escaped.items() if len(text) <= _METADATA_CHARS}
+        attributes = {"Content-Type": content_type, **kept}
         with self._edge():
             await obstore.put_async(self._store, checked_key(key), content, attributes=attributes)
 

@@ -30,9 +30,9 @@ class FolderBlobs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
 
-    async def write(self, key: str, content: bytes, content_type: str) -> None:
-        """As `Blobs.write`; the content type is known by whoever wrote it, and not kept."""
-        del content_type
+    async def write(self, key: str, content: bytes, content_type: str, **about: str) -> None:
+        """As `Blobs.write`; what a blob is is known by whoever wrote it, and not kept."""
+        del content_type, about
         await asyncio.to_thread(self._write, self._place(key), content)
 
     async def read(self, key: str) -> bytes:

@@ -43,8 +43,11 @@ class Blobs(Protocol):
     Errors: InvalidBlobKey, BlobsUnavailable.
     """
 
-    async def write(self, key: str, content: bytes, content_type: str) -> None:
-        """Writes a blob whole, over one that is there; when it returns, that is durable."""
+    async def write(self, key: str, content: bytes, content_type: str, **about: str) -> None:
+        """Writes a blob whole, over one that is there; when it returns, that is durable.
+
+        Shape:  about says more of it to people who look into the store, where that keeps such.
+        """
 
     async def read(self, key: str) -> bytes:
         """A blob.

@@ -145,7 +145,8 @@ async def _keep(
     Errors: BlobsUnavailable, BrokerUnavailable, Overloaded.
     """
     key = storage_key(user_id, upload_id, report.extension)
-    await ports.blobs.write(key, report.content, report.content_type)
+    about = {"user_id": user_id, "original_name": report.name}
+    await ports.blobs.write(key, report.content, report.content_type, **about)
     fact = LabUploaded(
         at_ms=ports.clock(),
         user_id=user_id,

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import obstore
 import pytest
+from obstore.store import S3Store
 
 from headwater.gateway.blobs.choice import blobs_at
 from headwater.gateway.blobs.store import BlobNotFound, Blobs, BlobsUnavailable, InvalidBlobKey
@@ -81,6 +83,24 @@ def test_what_is_written_is_read_listed_and_deleted(blobs: Blobs):
         await blobs.close()
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Labs (July) #2.pdf", "Labs (July) #2.pdf"),
+        ("Blut 5 %é\r\nx: y.pdf", "Blut 5 %25%C3%A9%0D%0Ax: y.pdf"),
+        ("é" * 255, None),
+    ],
+)
+def test_an_object_of_a_bucket_says_what_it_is_and_whose(bucket: str, name: str, shown: str | None):
+    about = {"user_id": "user_1", "original_name": name}
+    asyncio.run(blobs_at(bucket).write(KEY, b"x", "application/pdf", **about))
+    store = S3Store("house", prefix="blobs", client_options={"allow_http": True})
+    found = dict(obstore.get(store, KEY).attributes)
+    assert found.pop("Content-Type") == "application/pdf"
+    assert found.pop("user_id") == "user_1"
+    assert found.pop("original_name", None) == shown
 
 
 def test_the_blobs_of_one_prefix_are_deleted_and_no_others(blobs: Blobs):
