@@ -10,6 +10,7 @@ from psycopg import conninfo, sql
 
 from headwater.projections.postgres.analysts import documented, make_reader
 from headwater.projections.postgres.dictionary import dictionary, written
+from headwater.projections.postgres.exporting import exported
 from headwater.projections.postgres.migrate import migrate
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "README.md"
@@ -84,6 +85,22 @@ def test_the_role_changes_nothing_even_in_a_transaction_that_may_write(
         connection.execute("set transaction read write")
         with pytest.raises(refused):
             connection.execute(statement.encode())
+
+
+def test_the_role_exports_all_that_is_documented(analyst: str, module_database: str):
+    with psycopg.connect(module_database) as connection:
+        connection.execute(
+            "insert into users (id, column_sources, updated_at)"
+            " values ('user_2', '{}', now()), ('user_1', '{}', now())"
+        )
+        names = documented(connection)
+    assert len(names) > 10
+    for name in names:
+        with exported(module_database, name) as whole, exported(analyst, name) as found:
+            assert found.columns == whole.columns
+            rows = [row for batch in found.batches for row in batch]
+            if name == "users":
+                assert [row[0] for row in rows] == ["user_1", "user_2"]
 
 
 def test_a_query_of_the_role_ends_after_a_minute(analyst: str):
