@@ -328,6 +328,7 @@ def _workflow_service(
         tick_key=settings.tick_key.get_secret_value(),
         tick_url=settings.tick_url,
         bodies=bodies,
+        limits=settings.limits,
     )
 
 

@@ -14,6 +14,7 @@ from headwater.gateway.client.listing import PAGE_SIZE, Listing
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
+from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.schemas.answers import (
     BulkPage,
     EventSent,
@@ -120,11 +121,15 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             given = {} if start_if_missing is True else start_if_missing
             params = given.get("params")
             start = members(
-                params=None if params is None else encode_params(params, self.workflow_name)
+                params=None
+                if params is None
+                else encode_params(params, self.workflow_name, VALUE_BYTES_TOP)
             )
         body = members(
             type=json.dumps(type),
-            payload=None if payload is None else encode(payload, "an event's payload"),
+            payload=None
+            if payload is None
+            else encode(payload, "an event's payload", VALUE_BYTES_TOP),
             startIfMissing=start,
         )
         key = idempotency_key or self._session.new_id()
@@ -300,7 +305,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             id = self._session.new_id()  # noqa: A001 (as authors call it)
         body = members(
             id=None if id is None else json.dumps(id),
-            params=encode_params(params, self.name),
+            params=encode_params(params, self.name, VALUE_BYTES_TOP),
             labels=json.dumps(dict(labels)) if labels else None,
         )
         answer = await self._session.write(
@@ -323,7 +328,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         each = (
             members(
                 id=json.dumps(new.id),
-                params=encode_params(new.params, self.name),
+                params=encode_params(new.params, self.name, VALUE_BYTES_TOP),
                 labels=json.dumps(dict(new.labels)) if new.labels else None,
             )
             for new in batch_of(batch)

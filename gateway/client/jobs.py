@@ -11,6 +11,7 @@ from headwater.gateway.client.answers import read
 from headwater.gateway.client.requests import Answered, Query, Request, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds_of
+from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.schemas.answers import Job, JobExtended, JobList, JobPage
 from headwater.streams.authoring.values import encode
 
@@ -46,7 +47,9 @@ class JobHandle:
 
         Errors: every ClientError; JobLeaseLostError, JobAlreadyEndedError, JobCancelledError.
         """
-        await self._say("complete", members(output=encode(output, "the output of a job")))
+        await self._say(
+            "complete", members(output=encode(output, "the output of a job", VALUE_BYTES_TOP))
+        )
 
     async def fail(
         self,

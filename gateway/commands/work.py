@@ -26,9 +26,11 @@ from headwater.gateway.sources import secret_variables
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.replay.engine import ReplayEngine
+from headwater.processors.runs.limits import name_fault
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
+from headwater.schemas.history import Limits
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by_side
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.skips import pass_over_skipped
@@ -95,6 +97,19 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
+def _replay(settings: Settings) -> ReplayEngine:
+    return ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000, settings.limits)
+
+
+def _ticks_heard(
+    settings: Settings, worker: WorkflowWorker, new_id: Callable[[], str]
+) -> contextlib.AbstractAsyncContextManager[None]:
+    # Brings the web framework, which other workers do without.
+    from headwater.gateway.workflows.tick_client import ticks_heard  # noqa: PLC0415
+
+    return ticks_heard(settings.tick_url, worker.tick, new_id)
+
+
 async def _work(
     settings: Settings,
     rules: Sequence[Rule],
@@ -107,14 +122,16 @@ async def _work(
     name = f"{socket.gethostname()}-{os.getpid()}"
     cluster = cluster_of(settings)
 
-    graphs = GraphEngine()
+    graphs = GraphEngine(limits=settings.limits)
     deployed = DeployedGraphs(
         DefinitionLog(cluster=cluster, client_id=f"{name}-graphs"), graphs.deploy, clock=clock
     )
 
     async def joined() -> None:
         # The hosts have loaded the apps by now, and nothing is owned yet.
-        for document in (await worker.declared()).graphs.values():
+        declared = await worker.declared()
+        _check_names(declared, settings.limits)
+        for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
         await check_topics(cluster)
         await pass_over_skipped(cluster)
@@ -129,10 +146,7 @@ async def _work(
         worker = WorkflowWorker(
             cluster=cluster,
             apps=settings.apps,
-            engines={
-                ReplayEngine.kind: ReplayEngine(settings.max_steps, settings.cleanup_s * 1_000),
-                GraphEngine.kind: graphs,
-            },
+            engines={ReplayEngine.kind: _replay(settings), GraphEngine.kind: graphs},
             clock=clock,
             draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
             name=name,
@@ -147,14 +161,24 @@ async def _work(
             reload=reload,
         )
         if ticked:
-            # Brings the web framework, which other workers do without.
-            from headwater.gateway.workflows.tick_client import ticks_heard  # noqa: PLC0415
-
-            await exits.enter_async_context(ticks_heard(settings.tick_url, worker.tick, new_id))
+            await exits.enter_async_context(_ticks_heard(settings, worker, new_id))
         starts = start_workflows(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id
         )
         await together(worker.run(), starts)
+
+
+def _check_names(declared: Declarations, limits: Limits) -> None:
+    """Sees that the names of an app's workflows are not too long.
+
+    Errors: AppNotLoaded.
+    """
+    for name in declared.workflows:
+        fault = name_fault(
+            "the name of a workflow", name, limits.max_workflow_name, "max_workflow_name"
+        )
+        if fault:
+            raise AppNotLoaded(fault)
 
 
 def steps_dsn_of(settings: Settings) -> str | None:

@@ -9,6 +9,7 @@ from typing_extensions import override
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows.bodies import Body
 from headwater.processors.texts import fault_of
+from headwater.schemas.history import Limits
 
 DAYS_MAX: Final = 1460
 _URL_MAX: Final = 2048
@@ -40,7 +41,7 @@ class NewConnection(Body, frozen=True, kw_only=True, rename=_as_they_are):
     failure_url: _Url | None = None
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         for name, url in (("success_url", self.success_url), ("failure_url", self.failure_url)):
             if url is not None and (fault_of(name, url, _URL_MAX) or not _URL.fullmatch(url)):
                 raise Problem(
@@ -63,7 +64,7 @@ class NewImport(Body, frozen=True, kw_only=True, rename=_as_they_are):
     ] = None
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         # A truth value is a number to Python, and nobody means one.
         if type(self.days) is not int or self.days < 1:
             found = "nothing" if self.days is None else repr(self.days)[:60]

@@ -20,6 +20,8 @@ from headwater.processors.runs.limits import (
     BATCH_MAX,
     EVENT_TYPE_MAX,
     INSTANCE_ID_MAX,
+    USUAL,
+    VALUE_BYTES_TOP,
     name_fault,
     value_fault,
 )
@@ -30,7 +32,7 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
 )
-from headwater.schemas.history import Command, Json, RetryRun
+from headwater.schemas.history import Command, Json, Limits, RetryRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.steering import VERBS
 
@@ -74,7 +76,10 @@ def _name(longest: int, description: str) -> msgspec.Meta:
 
 null: Final = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 _Value: TypeAlias = Annotated[
-    msgspec.Raw, msgspec.Meta(description="Any JSON, of at most 1 MiB; null by default.")
+    msgspec.Raw,
+    msgspec.Meta(
+        description="Any JSON, of at most 1 MiB unless a setting says otherwise; null by default."
+    ),
 ]
 _Labels: TypeAlias = Annotated[
     dict[str, str],
@@ -89,7 +94,7 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX)]
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Base of what requests bring."""
 
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         """Refuses what a type cannot say; `at` is where in the body this lies.
 
         Errors: Problem.
@@ -118,10 +123,11 @@ class NewInstance(Body, frozen=True, kw_only=True):
     labels: _Labels = {}
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         if self.id is not None:
-            _check_name(INVALID_INSTANCE_ID, f"{at}id", "an instance id", self.id, INSTANCE_ID_MAX)
-        check_value(INVALID_PARAMS, f"{at}params", self.params)
+            fault = name_fault("an instance id", self.id, limits.max_instance_id, "max_instance_id")
+            _refuse(INVALID_INSTANCE_ID, f"{at}id", fault)
+        _check_params(f"{at}params", self.params, limits)
         _check_labels(f"{at}labels", self.labels)
 
 
@@ -139,11 +145,11 @@ class NewInstances(Body, frozen=True, kw_only=True):
     ]
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         seen: set[str] = set()
         for number, instance in enumerate(self.instances):
             path = f"{at}instances[{number}]."
-            instance.check(path)
+            instance.check(limits, path)
             if instance.id in seen:
                 raise invalid(f"{path}id", f"expected each id once, found {instance.id} again")
             seen.add(instance.id)
@@ -169,12 +175,15 @@ class NewEvent(Body, frozen=True, kw_only=True):
     ] = None
 
     @override
-    def check(self, at: str = "") -> None:
-        _check_name(INVALID_EVENT_TYPE, f"{at}type", "an event type", self.type, EVENT_TYPE_MAX)
-        check_value(INVALID_EVENT_PAYLOAD, f"{at}payload", self.payload)
+    def check(self, limits: Limits, at: str = "") -> None:
+        fault = name_fault("an event type", self.type, limits.max_event_type, "max_event_type")
+        _refuse(INVALID_EVENT_TYPE, f"{at}type", fault)
+        most = limits.max_event_bytes
+        fault = value_fault(f"{at}payload", text(self.payload), most, "max_event_bytes")
+        _refuse(INVALID_EVENT_PAYLOAD, f"{at}payload", fault)
         if self.start_if_missing is not None:
             start = self.start_if_missing
-            check_value(INVALID_PARAMS, f"{at}startIfMissing.params", start.params)
+            _check_params(f"{at}startIfMissing.params", start.params, limits)
             _check_labels(f"{at}startIfMissing.labels", start.labels)
 
 
@@ -189,7 +198,7 @@ class Retry(Body, frozen=True, kw_only=True):
     ] = None
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         if "\0" in (self.from_step or ""):
             raise invalid(f"{at}fromStep", "expected a step's key without NUL")
 
@@ -209,7 +218,7 @@ class BulkChange(Body, frozen=True, kw_only=True):
     cursor: Annotated[str, msgspec.Meta(min_length=1, max_length=CURSOR_MAX)] | None = None
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         if self.action not in BULK:
             found = f"expected one of {', '.join(BULK)}, found {self.action[:60]!r}"
             raise invalid(f"{at}action", found)
@@ -228,7 +237,7 @@ class RoutingAsked(Body, frozen=True, kw_only=True):
     ] = _absent
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         if (self.token is None) is (self.node is None):
             raise invalid(f"{at}token", "expected a token or a node, found both or neither")
         if self.output:
@@ -249,7 +258,7 @@ class Tick(Body, frozen=True, kw_only=True, omit_defaults=True):
     max_steps: _Count | None = None
 
 
-def read(kind: type[B], body: bytes) -> B:
+def read(kind: type[B], body: bytes, limits: Limits = USUAL) -> B:
     """Reads a body; no body at all is one without fields.
 
     Errors: Problem.
@@ -261,7 +270,7 @@ def read(kind: type[B], body: bytes) -> B:
         found = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _misfit(str(error), kind) from error
-    found.check()
+    found.check(limits)
     return found
 
 
@@ -297,24 +306,29 @@ def wrong_type(content_type: str) -> NoReturn:
     )
 
 
-def _check_name(code: str, field: str, what: str, name: str, longest: int) -> None:
-    fault = name_fault(what, name, longest)
-    if fault:
-        raise Problem(code, fault, field=field)
+def check_value(code: str, field: str, value: msgspec.Raw) -> None:
+    """Refuses a value that no setting allows; the owner of its run knows what that one does.
+
+    Errors: Problem.
+    """
+    _refuse(code, field, value_fault(field, text(value), VALUE_BYTES_TOP))
+
+
+def _check_params(field: str, params: msgspec.Raw, limits: Limits) -> None:
+    fault = value_fault(field, text(params), limits.max_params_bytes, "max_params_bytes")
+    _refuse(INVALID_PARAMS, field, fault)
 
 
 def _check_labels(field: str, labels: dict[str, str]) -> None:
     fault = labels_fault(labels)
-    if fault:
-        raise Problem(INVALID_LABELS, f"{field}: {fault}", field=field)
+    _refuse(INVALID_LABELS, field, fault and f"{field}: {fault}")
 
 
-def check_value(code: str, field: str, value: msgspec.Raw) -> None:
-    """Refuses a value of an author's that is too large.
+def _refuse(code: str, field: str, fault: str | None) -> None:
+    """Refuses a field that has a fault.
 
     Errors: Problem.
     """
-    fault = value_fault(field, text(value))
     if fault:
         raise Problem(code, fault, field=field)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from litestar import Request
 from litestar.connection import ASGIConnection
@@ -25,6 +25,8 @@ from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.authorization import Gatekeeper, Policy, RequestContext
 from headwater.gateway.workflows.parameters import INSTANCE, REPEATED, WORKFLOW
+from headwater.processors.runs.limits import USUAL
+from headwater.schemas.history import Limits
 from headwater.streams.authoring.runtime import Runtime
 
 AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
@@ -36,11 +38,18 @@ _WITH_BODY: Final = frozenset({Policy.CREATE, Policy.SEND_EVENT, Policy.WORK})
 class BodyRequest(Request[Any, Any, Any]):
     """A request whose body is read by the struct that its handler takes."""
 
+    limits: ClassVar[Limits] = USUAL
+
     @override
     async def json(self) -> Any:
         field = self.route_handler.parsed_data_field
         assert field is not None  # noqa: S101 (only then it is called)
-        return bodies.read(field.annotation, await self.body())
+        return bodies.read(field.annotation, await self.body(), self.limits)
+
+
+def requests_within(limits: Limits) -> type[BodyRequest]:
+    """Requests whose bodies are held to limits."""
+    return type("BodyRequestWithin", (BodyRequest,), {"limits": limits})
 
 
 class LimitedBodies(ASGIMiddleware):

@@ -19,6 +19,7 @@ from headwater.processors.runs.limits import (
     WORKFLOW_NAME_MAX,
 )
 from headwater.schemas.failures import JOB_OUTPUT_INVALID
+from headwater.schemas.history import Limits
 
 #: Jobs of one answer: a worker that wants more asks again, and others want some, too.
 JOBS_MAX: Final = 100
@@ -75,7 +76,7 @@ class Completion(Body, frozen=True, kw_only=True):
     ] = null
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         check_value(JOB_OUTPUT_INVALID, f"{at}output", self.output)
 
 
@@ -96,7 +97,7 @@ class JobFailure(Body, frozen=True, kw_only=True):
     retry_after_ms: _Later | None = None
 
     @override
-    def check(self, at: str = "") -> None:
+    def check(self, limits: Limits, at: str = "") -> None:
         if self.retry_after_ms is not None and not self.retryable:
             raise invalid(f"{at}retryAfterMs", "expected it with retryable, found that false")
 

@@ -6,18 +6,18 @@ from typing import Final
 import msgspec
 
 from headwater.gateway.http.problems import Problem
-from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX
+from headwater.processors.runs.limits import INSTANCE_ID_TOP, WORKFLOW_NAME_MAX
 from headwater.schemas.failures import JOB_NOT_FOUND
 from headwater.schemas.history import Attempt
 
 #: Names have no dot.
 _KEY: Final = re.compile(
-    rf"([\w-]{{1,{WORKFLOW_NAME_MAX}}})\.([\w-]{{1,{INSTANCE_ID_MAX}}})"
+    rf"([\w-]{{1,{WORKFLOW_NAME_MAX}}})\.([\w-]{{1,{INSTANCE_ID_TOP}}})"
     r"\.(\d{1,9})\.(\d{1,9})\.(\d{1,9})",
     re.ASCII,
 )
 #: Characters of the longest key.
-KEY_MAX: Final = WORKFLOW_NAME_MAX + INSTANCE_ID_MAX + 31
+KEY_MAX: Final = WORKFLOW_NAME_MAX + INSTANCE_ID_TOP + 31
 
 
 class JobKey(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from headwater.processors.dates import read_date
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
     INSTANCE_ID_MAX,
-    LOG_CATEGORY_MAX,
+    LOG_CATEGORY_TOP,
     WORKFLOW_NAME_MAX,
 )
 from headwater.projections.workflows.queries import Order, Within
@@ -129,7 +129,7 @@ LogCategory: TypeAlias = Annotated[
     QueryParameter(
         name="logCategory",
         min_length=1,
-        max_length=LOG_CATEGORY_MAX,
+        max_length=LOG_CATEGORY_TOP,
         description="Only lines of this category; `system` is the engine's.",
     ),
 ]

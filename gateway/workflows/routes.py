@@ -17,9 +17,9 @@ from headwater.gateway.workflows.authorization import (
 )
 from headwater.gateway.workflows.bulk import Bulk
 from headwater.gateway.workflows.entrance import (
-    BodyRequest,
     Entrance,
     LimitedBodies,
+    requests_within,
 )
 from headwater.gateway.workflows.folding import Folds, RunLog
 from headwater.gateway.workflows.freshness import Freshness
@@ -45,7 +45,9 @@ from headwater.gateway.workflows.tail import Tails
 from headwater.gateway.workflows.tick import Ticks
 from headwater.gateway.workflows.write_routes import bulk, creations, events, retry, steering, tick
 from headwater.gateway.workflows.writing import Writing
+from headwater.processors.runs.limits import USUAL
 from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.history import Limits
 from headwater.streams.authoring.runtime import Runtime
 from headwater.streams.authoring.steering import VERBS
 from headwater.streams.workflows.client import Commands
@@ -89,8 +91,10 @@ class WorkflowService:
         tick_key: str,
         tick_url: str,
         bodies: LimitedBodies,
+        limits: Limits = USUAL,
     ) -> None:
         self._ports = ports
+        self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
         self._ticks = Ticks(tick_url if tick_key else "")
         self._tails = Tails(ports.workflows, self._freshness)
@@ -102,7 +106,7 @@ class WorkflowService:
         folds = Folds(ports.runs)
         self._reading = Reading(ports.workflows, self._freshness, ports.definitions, folds)
         self._looking = Looking(self._reading, ports.workflows, folds)
-        self._writing = Writing(ports.commands, ports.workflows, self._freshness)
+        self._writing = Writing(ports.commands, ports.workflows, self._freshness, limits)
         self._jobs = Jobs(
             ports.commands,
             ports.workflows,
@@ -155,7 +159,7 @@ class WorkflowService:
                 "position": Provide(min_position),
             },
             middleware=[self._bodies],
-            request_class=BodyRequest,
+            request_class=self._requests,
             request_max_body_size=None,
             tags=["workflows"],
         )
@@ -167,7 +171,7 @@ class WorkflowService:
             dependencies={"position": Provide(min_position)},
             guards=[self._entrance.guard, known_parameters, whole_numbers],
             middleware=[self._bodies],
-            request_class=BodyRequest,
+            request_class=self._requests,
             request_max_body_size=None,
             tags=["jobs"],
         )

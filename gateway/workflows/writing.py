@@ -21,7 +21,7 @@ from headwater.gateway.workflows.positions import furthest
 from headwater.gateway.workflows.reading import answer
 from headwater.gateway.workflows.refusals import refusal
 from headwater.processors.runs.labels import labels_of
-from headwater.processors.runs.limits import INSTANCE_ID_MAX, WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.limits import USUAL, name_fault
 from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import (
     Answer,
@@ -43,6 +43,7 @@ from headwater.schemas.failures import (
 )
 from headwater.schemas.history import (
     Command,
+    Limits,
     ReplySent,
     RestartRun,
     RetryRun,
@@ -68,7 +69,14 @@ class Told(NamedTuple):
 class Writing:
     """Sends commands and answers with what came of them."""
 
-    def __init__(self, commands: Commands, workflows: Workflows, freshness: Freshness) -> None:
+    def __init__(
+        self,
+        commands: Commands,
+        workflows: Workflows,
+        freshness: Freshness,
+        limits: Limits = USUAL,
+    ) -> None:
+        self._limits = limits
         self._commands = commands
         self._workflows = workflows
         self._freshness = freshness
@@ -81,7 +89,7 @@ class Writing:
 
         Errors: Problem, here and in all below.
         """
-        _check_workflow(workflow)
+        _check_workflow(workflow, self._limits)
         told = await self.send([Addressed(workflow, instance_id, _start(new, key))], prefer)
         (reply,) = told.replies
         if is_refused(reply.code):
@@ -95,7 +103,7 @@ class Writing:
         self, workflow: str, batch: NewInstances, key: str, prefer: str
     ) -> Response[bytes]:
         """Creates the instances of a batch that do not exist."""
-        _check_workflow(workflow)
+        _check_workflow(workflow, self._limits)
         sent = [Addressed(workflow, new.id, _start(new, key)) for new in batch.instances]
         told = await self.send(sent, prefer)
         created = [
@@ -137,8 +145,8 @@ class Writing:
     ) -> Told:
         starts = isinstance(command, SendEvent) and command.start is not None
         if starts:
-            _check_workflow(workflow)
-        _check_instance(workflow, instance_id, starts=starts)
+            _check_workflow(workflow, self._limits)
+        _check_instance(workflow, instance_id, self._limits, starts=starts)
         told = await self.send([Addressed(workflow, instance_id, command)], prefer)
         if is_refused(told.replies[0].code):
             raise refusal(told.replies[0])
@@ -226,18 +234,23 @@ def answered(found: Answer, told: Told, prefer: str) -> Response[bytes]:
     )
 
 
-def _check_workflow(workflow: str) -> None:
+def _check_workflow(workflow: str, limits: Limits) -> None:
     """Refuses a name that no workflow can have: it need not be looked for."""
-    fault = name_fault("a workflow's name", workflow, WORKFLOW_NAME_MAX)
+    fault = _workflow_fault(workflow, limits)
     if fault:
         raise Problem(WORKFLOW_NOT_FOUND, fault)
 
 
-def _check_instance(workflow: str, instance_id: str, *, starts: bool) -> None:
+def _workflow_fault(workflow: str, limits: Limits) -> str | None:
+    longest = limits.max_workflow_name
+    return name_fault("a workflow's name", workflow, longest, "max_workflow_name")
+
+
+def _check_instance(workflow: str, instance_id: str, limits: Limits, *, starts: bool) -> None:
     """Refuses names that no instance can have."""
-    fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
+    fault = name_fault("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
     if fault and starts:
         raise Problem(INVALID_INSTANCE_ID, fault, field="instanceId")
-    fault = fault or name_fault("a workflow's name", workflow, WORKFLOW_NAME_MAX)
+    fault = fault or _workflow_fault(workflow, limits)
     if fault:
         raise Problem(INSTANCE_NOT_FOUND, fault)

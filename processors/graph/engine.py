@@ -28,7 +28,7 @@ from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs import decide as runs
 from headwater.processors.runs.decisions import STALE, Decision, Rejection
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import bounded
+from headwater.processors.runs.limits import USUAL, bounded, recorded
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import Reached, Request
 from headwater.processors.runs.state import Entry
@@ -43,6 +43,7 @@ from headwater.schemas.history import (
     Failure,
     FinishChild,
     Json,
+    Limits,
     NoteRefusal,
     PauseRun,
     RestartRun,
@@ -71,14 +72,16 @@ class GraphEngine:
     """Implements `processors.runs.engine.Engine`, which says what the methods mean.
 
     Shape:  graphs are what new runs are made from, by their names. A run stays on the
-            definition that it began with, which it holds.
+            definition that it began with, which it holds, and is held to the limits that it began
+            with.
     """
 
     kind: Final = KIND
     #: A change of GraphRun, Run or their parts is a new one.
     format: Final = 1
 
-    def __init__(self, graphs: Iterable[Graph] = ()) -> None:
+    def __init__(self, graphs: Iterable[Graph] = (), limits: Limits = USUAL) -> None:
+        self._limits = limits
         self._graphs: dict[str, Graph] = {}
         self._documents: dict[str, Json] = {}
         self._known: dict[str, Graph] = {}
@@ -117,12 +120,14 @@ class GraphEngine:
         """Decides a command."""
         who = (workflow, instance_id)
         if isinstance(command, StartRun):
-            begun = runs.start(run, instance_id, command, seed, KIND)
+            begun = runs.start(run, instance_id, command, seed, KIND, self._limits)
             return self._begun(run, begun, who, now_ms)
         if run is not None:
             return self._decide_of(run, command, sent_at_ms, now_ms, seed)
         if isinstance(command, SendEvent) and command.start is not None:
-            begun = runs.signal(instance_id, command, command.start, sent_at_ms, seed, KIND)
+            begun = runs.signal(
+                instance_id, command, command.start, sent_at_ms, seed, KIND, self._limits
+            )
             return self._begun(None, begun, who, now_ms)
         return runs.not_found(instance_id)
 
@@ -155,7 +160,7 @@ class GraphEngine:
     ) -> Decision:
         match command:
             case SendEvent():
-                received = runs.send_event(run, command, sent_at_ms)
+                received = runs.send_event(run, command, sent_at_ms, self._limits)
                 return received if isinstance(received, Rejection) else [received]
             case PauseRun():
                 return runs.pause(run, command)
@@ -175,7 +180,8 @@ class GraphEngine:
                 return ended(self._draft(run, now_ms), what, how)
             case RestartRun():
                 who = (run.workflow, run.instance_id)
-                return self._begun(run, runs.restart(run, command, seed), who, now_ms)
+                restarted = runs.restart(run, command, seed, self._limits)
+                return self._begun(run, restarted, who, now_ms)
             case RetryRun():
                 return self._retried(run, command, now_ms)
             case FinishChild():
@@ -205,7 +211,7 @@ class GraphEngine:
                 "had when it failed, and cannot take back what others did to its context; restart "
                 "runs it again from the beginning",
             )
-        more = (run.definition, run.deployment, run.once, run.labels)
+        more = (run.definition, run.deployment, run.once, run.labels, recorded(self._limits))
         first = RunStarted(run.params, run.seed, run.parent, (), (), KIND, *more)
         who = (run.workflow, run.instance_id)
         return started(run, self._graph(run), run.document, [first], who, now_ms)
@@ -253,7 +259,8 @@ class GraphEngine:
     def _calls(self, run: GraphRun, tokens: list[LiveToken], activation: int) -> CallTasks:
         graph = self._graph(run)
         calls = tuple(_call(graph, run, token) for token in tokens)
-        return CallTasks(activation, run.workflow, run.instance_id, run.run_number, calls)
+        who = (run.workflow, run.instance_id, run.run_number)
+        return CallTasks(activation, *who, calls, run.limits)
 
     def activate(self, run: GraphRun, activation: int) -> HostMessage | None:
         """Has the attempts begun that are under way; None without any."""

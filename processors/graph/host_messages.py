@@ -6,7 +6,7 @@ import msgspec
 
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import Reached, RetryPolicy
-from headwater.schemas.history import Json
+from headwater.schemas.history import Json, Limits
 
 
 class TaskCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -30,6 +30,8 @@ class CallTasks(HostMessage, frozen=True):
     instance_id: str
     run_number: int
     calls: tuple[TaskCall, ...]
+    #: What its results are held to; None for the usual limits.
+    limits: Limits | None = None
 
 
 class DropTasks(HostMessage, frozen=True):

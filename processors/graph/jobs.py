@@ -19,6 +19,7 @@ from headwater.processors.runs.limits import (
     FAILURE_MESSAGE_MAX,
     FAILURE_NAME_MAX,
     SLEEP_MAX_MS,
+    USUAL,
     bounded,
     value_fault,
 )
@@ -139,7 +140,8 @@ def _activate(draft: Draft, token: LiveToken, command: ActivateJob, sent_at_ms: 
 
 
 def _complete(draft: Draft, token: LiveToken, output: Json) -> Decision:
-    fault = value_fault("the output of a job", output)
+    limits = draft.run.limits or USUAL
+    fault = value_fault("the output of a job", output, limits.max_result_bytes, "max_result_bytes")
     try:
         json.loads(output)
     except (ValueError, RecursionError) as error:

@@ -49,6 +49,7 @@ from headwater.processors.runs.limits import (
     ENTRIES_MAX,
     SYSTEM,
     TOLD_MAX,
+    USUAL,
     too_many_entries,
 )
 from headwater.processors.runs.outbox import queue
@@ -80,6 +81,7 @@ from headwater.schemas.history import (
     FinishChild,
     HostLost,
     JobCommand,
+    Limits,
     LogWritten,
     LoopAdvanced,
     NoteRefusal,
@@ -121,18 +123,19 @@ def decide_command(  # noqa: PLR0913, what is known of it
     now_ms: int,
     seed: str,
     cleanup_ms: int = CLEANUP_MS,
+    limits: Limits = USUAL,
 ) -> Decision:
-    """Decides a command from outside; `seed` is used if a run begins."""
+    """Decides a command from outside; `seed` and limits are used if a run begins."""
     if isinstance(command, StartRun):
-        started = runs.start(run, instance_id, command, seed, KIND)
+        started = runs.start(run, instance_id, command, seed, KIND, limits)
         return started_again(run, started)
     if run is not None:
         reached_ms = min(sent_at_ms, now_ms)
         if isinstance(command, CancelRun):
             return cancel(run, command, reached_ms, now_ms + cleanup_ms)
-        return _decide_of(run, command, sent_at_ms, reached_ms, seed)
+        return _decide_of(run, command, sent_at_ms, reached_ms, seed, limits)
     if isinstance(command, SendEvent) and command.start is not None:
-        return runs.signal(instance_id, command, command.start, sent_at_ms, seed, KIND)
+        return runs.signal(instance_id, command, command.start, sent_at_ms, seed, KIND, limits)
     return runs.not_found(instance_id)
 
 
@@ -150,10 +153,11 @@ def _decide_of(  # noqa: PLR0911, C901, one for each command
     sent_at_ms: int,
     reached_ms: int,
     seed: str,
+    limits: Limits,
 ) -> Decision:
     match command:
         case SendEvent():
-            return _received(run, runs.send_event(run, command, sent_at_ms), reached_ms)
+            return _received(run, runs.send_event(run, command, sent_at_ms, limits), reached_ms)
         case PauseRun():
             return runs.pause(run, command)
         case ResumeRun():
@@ -165,9 +169,9 @@ def _decide_of(  # noqa: PLR0911, C901, one for each command
             refused = runs.may_end(run, command)
             return refused or ending(run, RunTerminated(command.reason))
         case RestartRun():
-            return started_again(run, runs.restart(run, command, seed))
+            return started_again(run, runs.restart(run, command, seed, limits))
         case RetryRun():
-            return retry(run, command)
+            return retry(run, command, limits)
         case FinishChild():
             return _child_finished(run, command, sent_at_ms, reached_ms)
         case NoteRefusal():

@@ -13,10 +13,10 @@ from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.decisions import Decision
 from headwater.processors.runs.host_messages import HostMessage
-from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX
+from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, USUAL
 from headwater.processors.runs.requests import Request
 from headwater.processors.runs.state import Entry
-from headwater.schemas.history import Failure, RunCommand, RunEvent
+from headwater.schemas.history import Failure, Limits, RunCommand, RunEvent
 from headwater.schemas.statuses import OPEN, EntryKind, RunStatus
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -26,17 +26,23 @@ _DECODE: Final = msgspec.msgpack.Decoder(CodeRun).decode
 class ReplayEngine:
     """Implements `processors.runs.engine.Engine`, which says what the methods mean.
 
-    Shape:  entries_max is how many entries a run may have, and cleanup_ms how long its code may
-            clean up when it is cancelled.
+    Shape:  entries_max is how many entries a run may have, cleanup_ms how long its code may clean
+            up when it is cancelled, and limits what runs that begin are held to.
     """
 
     kind: Final = KIND
     #: A change of CodeRun, Run, Entry or their parts is a new one.
     format: Final = 1
 
-    def __init__(self, entries_max: int = ENTRIES_MAX, cleanup_ms: int = CLEANUP_MS) -> None:
+    def __init__(
+        self,
+        entries_max: int = ENTRIES_MAX,
+        cleanup_ms: int = CLEANUP_MS,
+        limits: Limits = USUAL,
+    ) -> None:
         self._entries_max = entries_max
         self._cleanup_ms = cleanup_ms
+        self._limits = limits
 
     # -- deciding
 
@@ -60,6 +66,7 @@ class ReplayEngine:
             now_ms=now_ms,
             seed=seed,
             cleanup_ms=self._cleanup_ms,
+            limits=self._limits,
         )
 
     def decide(self, run: CodeRun, request: Request, now_ms: int) -> Decision:

@@ -25,6 +25,7 @@ from headwater.schemas.history import (
     Failure,
     HostLost,
     Json,
+    Limits,
     LogWritten,
     LoopAdvanced,
     OfGraph,
@@ -67,6 +68,8 @@ class Activate(HostMessage, frozen=True):
     rollback: Failure | None = None
     #: The event by which it was cancelled.
     cancelled_at: int | None = None
+    #: What its code is held to; None for the usual limits.
+    limits: Limits | None = None
 
 
 class Resolved(HostMessage, frozen=True):
@@ -196,6 +199,7 @@ def activate(activation: int, run: CodeRun, entries_max: int) -> Activate:
         entries_max,
         run.rollback,
         None if run.cancelling is None else run.cancelling.sequence,
+        run.limits,
     )
 
 

@@ -29,16 +29,16 @@ from headwater.processors.replay.entry_keys import iteration_of, scopes_above
 from headwater.processors.replay.state import CONTAINERS, CodeRun, Entry
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.decisions import Decision, Rejection
-from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, USUAL, bounded, recorded
 from headwater.schemas.failures import INSTANCE_NOT_ERRORED, STEP_NOT_FOUND
-from headwater.schemas.history import LogWritten, Reopened, RetryRun, RunStarted
+from headwater.schemas.history import Limits, LogWritten, Reopened, RetryRun, RunStarted
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus, RunStatus
 
 #: Statuses of containers out of which an error may still come.
 _UNMET: Final = OPEN | {EntryStatus.ERRORED}
 
 
-def retry(run: CodeRun, command: RetryRun) -> Decision:
+def retry(run: CodeRun, command: RetryRun, limits: Limits = USUAL) -> Decision:
     """Begins a new run of an errored instance, which keeps what was done."""
     if run.status is not RunStatus.ERRORED:
         return Rejection(
@@ -50,10 +50,10 @@ def retry(run: CodeRun, command: RetryRun) -> Decision:
     refused = command.from_key is not None and tree.unreachable(command.from_key)
     if refused:
         return Rejection(STEP_NOT_FOUND, f"of {run.instance_id}, run {run.run_number}: {refused}")
-    return _retried(run, command, _Again(run, tree, command.from_key))
+    return _retried(run, command, _Again(run, tree, command.from_key), limits)
 
 
-def _retried(run: CodeRun, command: RetryRun, again: "_Again") -> Decision:
+def _retried(run: CodeRun, command: RetryRun, again: "_Again", limits: Limits) -> Decision:
     reopened = tuple(again.reopened[key] for key in run.entries if key in again.reopened)
     anew = [key for key in run.entries if key in again.anew]
     started = RunStarted(
@@ -69,6 +69,7 @@ def _retried(run: CodeRun, command: RetryRun, again: "_Again") -> Decision:
         deployment=run.deployment,
         once=run.once,
         labels=run.labels,
+        limits=recorded(limits),
     )
     told = {"from": command.from_key, "again": anew, "reopened": [each.key for each in reopened]}
     message = (

@@ -61,6 +61,7 @@ def begin(state: type[R], before: R | None, record: HistoryAppended) -> tuple[R,
         definition=event.definition,
         deployment=event.deployment,
         labels=event.labels,
+        limits=event.limits,
         once=event.once,
         keys=before.keys if before else {},
     )

@@ -10,10 +10,10 @@ was asked for is so already.
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.labels import labels_fault
 from headwater.processors.runs.limits import (
-    EVENT_TYPE_MAX,
-    INSTANCE_ID_MAX,
     MAILBOX_MAX,
+    USUAL,
     name_fault,
+    recorded,
     value_fault,
 )
 from headwater.processors.runs.once import created_before, received_before
@@ -39,6 +39,7 @@ from headwater.schemas.history import (
     CancelRun,
     EventReceived,
     Json,
+    Limits,
     LogWritten,
     NoteRefusal,
     Parent,
@@ -62,12 +63,19 @@ def not_found(instance_id: str) -> Rejection:
     )
 
 
-def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind: str) -> Decision:
+def start(
+    run: Run | None,
+    instance_id: str,
+    command: StartRun,
+    seed: str,
+    kind: str,
+    limits: Limits = USUAL,
+) -> Decision:
     """Creates an instance, or restarts a child for its parent's new run."""
-    fault = name_fault("an instance id", instance_id, INSTANCE_ID_MAX)
+    fault = name_fault("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
     if fault:
         return Rejection(INVALID_INSTANCE_ID, fault)
-    fault = value_fault("params", command.params)
+    fault = value_fault("params", command.params, limits.max_params_bytes, "max_params_bytes")
     if fault:
         return Rejection(INVALID_PARAMS, fault)
     fault = labels_fault({label.name: label.value for label in command.labels})
@@ -83,7 +91,7 @@ def start(run: Run | None, instance_id: str, command: StartRun, seed: str, kind:
             f"{run.status}; restart runs it again",
         )
     made_from = (command.definition, command.deployment)
-    more = (*made_from, command.once, command.labels)
+    more = (*made_from, command.once, command.labels, recorded(limits))
     return [RunStarted(command.params, seed, command.parent, None, (), kind, *more)]
 
 
@@ -139,24 +147,33 @@ def may_end(run: Run, command: TerminateRun | CancelRun) -> Rejection | None:
     return None
 
 
-def restart(run: Run, _: RestartRun, seed: str) -> Decision:
+def restart(run: Run, _: RestartRun, seed: str, limits: Limits = USUAL) -> Decision:
     """Begins a new run with the same params, from any status."""
-    more = (run.definition, run.deployment, run.once, run.labels)
+    more = (run.definition, run.deployment, run.once, run.labels, recorded(limits))
     return [RunStarted(run.params, seed, run.parent, None, (), run.kind, *more)]
 
 
-def signal(
-    instance_id: str, command: SendEvent, params: Json, sent_at_ms: int, seed: str, kind: str
+def signal(  # noqa: PLR0913, PLR0917, what a run begins with
+    instance_id: str,
+    command: SendEvent,
+    params: Json,
+    sent_at_ms: int,
+    seed: str,
+    kind: str,
+    limits: Limits = USUAL,
 ) -> Decision:
     """Creates the instance that an event is for, with the event in its mailbox."""
-    started = start(None, instance_id, StartRun(params, labels=command.labels), seed, kind)
+    start_it = StartRun(params, labels=command.labels)
+    started = start(None, instance_id, start_it, seed, kind, limits)
     if isinstance(started, Rejection):
         return started
-    received = _received(command, sent_at_ms)
+    received = _received(command, sent_at_ms, limits)
     return received if isinstance(received, Rejection) else [*started, received]
 
 
-def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
+def send_event(
+    run: Run, command: SendEvent, sent_at_ms: int, limits: Limits = USUAL
+) -> EventReceived | Rejection:
     """Puts an event into the mailbox; a copy of one that was there is known for ever."""
     sender = command.sender
     if sender and run.received.get(f"{sender.workflow}/{sender.instance_id}", -1) >= sender.number:
@@ -164,7 +181,7 @@ def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived |
     before = received_before(run, command.once)
     if before is not None:
         return before
-    received = _received(command, sent_at_ms)
+    received = _received(command, sent_at_ms, limits)
     if isinstance(received, Rejection):
         return received
     if run.ended:
@@ -178,11 +195,13 @@ def send_event(run: Run, command: SendEvent, sent_at_ms: int) -> EventReceived |
     return received
 
 
-def _received(command: SendEvent, sent_at_ms: int) -> EventReceived | Rejection:
-    fault = name_fault("an event type", command.type, EVENT_TYPE_MAX)
+def _received(command: SendEvent, sent_at_ms: int, limits: Limits) -> EventReceived | Rejection:
+    fault = name_fault("an event type", command.type, limits.max_event_type, "max_event_type")
     if fault:
         return Rejection(INVALID_EVENT_TYPE, fault)
-    fault = value_fault("an event's payload", command.payload)
+    fault = value_fault(
+        "an event's payload", command.payload, limits.max_event_bytes, "max_event_bytes"
+    )
     if fault:
         return Rejection(INVALID_EVENT_PAYLOAD, fault)
     return EventReceived(command.event_id, command.type, command.payload, sent_at_ms, command.once)

@@ -6,20 +6,30 @@ The numbers are those that Cloudflare Workflows made usual, so that what runs th
 import re
 from typing import Final
 
-WORKFLOW_NAME_MAX: Final = 64
-INSTANCE_ID_MAX: Final = 100
-EVENT_TYPE_MAX: Final = 100
-STEP_NAME_MAX: Final = 256
+from headwater.schemas.history import Limits
+
+#: The limits where nobody has set others.
+USUAL: Final = Limits()
+#: What names are held to where they are written down, before any setting is known.
+WORKFLOW_NAME_MAX: Final = USUAL.max_workflow_name
+INSTANCE_ID_MAX: Final = USUAL.max_instance_id
+EVENT_TYPE_MAX: Final = USUAL.max_event_type
+#: The most that the settings of the two may be: what names an instance has room for both.
+INSTANCE_ID_TOP: Final = 200
+EVENT_TYPE_TOP: Final = 200
 #: Largest key of an entry: its name behind those of all that it lies in. An index has to hold it.
 KEY_BYTES_MAX: Final = 2_048
-LOG_MESSAGE_MAX: Final = 2_048
-LOG_CATEGORY_MAX: Final = 64
+#: Characters of a line of the engine's.
+LOG_MESSAGE_MAX: Final = USUAL.max_log_message
+LOG_CATEGORY_TOP: Final = 256
 #: Begins the name of a sender of events that is no workflow; no name of a workflow can.
 PROGRAM: Final = "~"
 #: The category of the engine's own log lines.
 SYSTEM: Final = "system"
-#: Largest JSON text of a result, payload, params, or data of a log line.
-VALUE_BYTES_MAX: Final = 1024 * 1024
+#: Largest JSON text of a value where nobody has set another.
+VALUE_BYTES_MAX: Final = USUAL.max_result_bytes
+#: The most that a setting may make of it: a record has to hold it, and what belongs to it.
+VALUE_BYTES_TOP: Final = 4 * 1024 * 1024
 #: Characters of an error's message and of its name that are kept. A person reads the first page of
 #: it; and the errors of all branches of a join, which end in one message, stay small together.
 FAILURE_MESSAGE_MAX: Final = 16 * 1024
@@ -38,7 +48,8 @@ ENTRIES_MAX: Final = 1_024
 TOLD_MAX: Final = 100
 #: Retries that a step may have, unless it has any number of them.
 RETRIES_MAX: Final = 1_000_000_000
-SLEEP_MAX_MS: Final = 365 * 86_400_000
+DAY_MS: Final = 86_400_000
+SLEEP_MAX_MS: Final = USUAL.max_sleep_days * DAY_MS
 WAIT_MIN_MS: Final = 1_000
 WAIT_MAX_MS: Final = 365 * 86_400_000
 WAIT_DEFAULT_MS: Final = 86_400_000
@@ -51,24 +62,34 @@ BATCH_MAX: Final = 100
 _NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")
 
 
-def name_fault(what: str, name: object, longest: int) -> str | None:
+def recorded(limits: Limits) -> Limits | None:
+    """Limits as a run that begins records them."""
+    return None if limits == USUAL else limits
+
+
+def of_setting(setting: str) -> str:
+    """What a message says of the setting that a limit is; nothing without one."""
+    return f" ({setting})" if setting else ""
+
+
+def name_fault(what: str, name: object, longest: int, setting: str = "") -> str | None:
     """Says what is wrong with the name of a workflow, an instance or an event type, if anything."""
     if isinstance(name, str) and len(name) <= longest and _NAME.fullmatch(name):
         return None
     shown = repr(name if not isinstance(name, str) else name[:120])
     return (
-        f"expected {what} of 1 to {longest} characters out of a-z, A-Z, 0-9, _ and -, "
-        f"not beginning with -, found {shown}"
+        f"expected {what} of 1 to {longest} characters{of_setting(setting)} out of a-z, A-Z, 0-9, "
+        f"_ and -, not beginning with -, found {shown}"
     )
 
 
-def value_fault(what: str, text: str) -> str | None:
+def value_fault(what: str, text: str, most: int = VALUE_BYTES_MAX, setting: str = "") -> str | None:
     """Says whether the JSON text of a value is too large."""
-    size = _size_beyond(text, VALUE_BYTES_MAX)
+    size = _size_beyond(text, most)
     if size is None:
         return None
     return (
-        f"expected at most {VALUE_BYTES_MAX} bytes of JSON as {what}, found {size}; "
+        f"expected at most {most} bytes{of_setting(setting)} of JSON as {what}, found {size}; "
         "store large data elsewhere and keep a reference to it"
     )
 

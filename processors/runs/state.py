@@ -8,7 +8,17 @@ from typing import Final
 
 import msgspec
 
-from headwater.schemas.history import Artifact, Child, Failure, Json, Label, Once, Parent, Post
+from headwater.schemas.history import (
+    Artifact,
+    Child,
+    Failure,
+    Json,
+    Label,
+    Limits,
+    Once,
+    Parent,
+    Post,
+)
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
 __all__ = ["UNRESOLVED", "Entry", "Received", "Remembered", "Run"]
@@ -36,7 +46,8 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     Shape:  kind names its engine; sequence is the number of the next event, `posted` that of the
             next post; `unsent` is the outbox; `received` the highest post number taken from each
             instance that sends events here; `once` the key under which the instance was created,
-            and `keys` those of events, the oldest first (see `processors.runs.once`).
+            and `keys` those of events, the oldest first (see `processors.runs.once`); `limits` what
+            its code is held to, None for the usual.
     """
 
     workflow: str
@@ -62,6 +73,7 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     labels: tuple[Label, ...] = ()
     once: Once | None = None
     keys: dict[str, Remembered] = {}
+    limits: Limits | None = None
 
     @property
     def ended(self) -> bool:

@@ -8,6 +8,7 @@ from headwater.schemas.history.values import (
     Failure,
     Json,
     Label,
+    Limits,
     Once,
     Parent,
     Part,
@@ -73,6 +74,8 @@ class RunStarted(Tagged, frozen=True):
     once: Once | None = None
     #: By what its instance is found, by name.
     labels: tuple[Label, ...] = ()
+    #: What its code is held to; null for the usual limits.
+    limits: Limits | None = None
 
 
 class RunSuspended(Tagged, frozen=True):

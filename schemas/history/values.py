@@ -20,6 +20,37 @@ class Tagged(msgspec.Struct, frozen=True, tag=True, tag_field="_", array_like=Tr
     """A value that says what it is, for where there are several."""
 
 
+class Limits(Part, frozen=True):
+    """What names and values of workflows may not exceed; each is the setting of its name.
+
+    What comes from outside is held to those of today. What a run's own code does is held to those
+    that the run began with, so that a setting that changes changes no replay.
+    """
+
+    #: Characters of the name of a workflow.
+    max_workflow_name: int = 64
+    #: Characters of the id of an instance.
+    max_instance_id: int = 100
+    #: Characters of the type of an event.
+    max_event_type: int = 100
+    #: Characters of the name of an entry.
+    max_step_name: int = 256
+    #: Bytes of JSON that an instance is created with.
+    max_params_bytes: int = 1024 * 1024
+    #: Bytes of JSON of an event's payload.
+    max_event_bytes: int = 1024 * 1024
+    #: Bytes of JSON of a result, an output, or the state of a loop.
+    max_result_bytes: int = 1024 * 1024
+    #: Characters of a log line's message.
+    max_log_message: int = 2_048
+    #: Characters of a log line's category.
+    max_log_category: int = 64
+    #: Bytes of JSON of a log line's data.
+    max_log_data_bytes: int = 1024 * 1024
+    #: Days that a sleep may last.
+    max_sleep_days: int = 365
+
+
 class Failure(Part, frozen=True):
     """An error as data."""
 

@@ -53,6 +53,7 @@ from .schemas.failures import (
     WorkflowNotFoundError,
     WorkflowParamsInvalidError,
 )
+from .schemas.history import Limits
 from .streams.authoring.bindings import BoundInstance, BoundWorkflow, Workflows
 from .streams.authoring.runtime import Runtime
 from .streams.authoring.step_tx import StepTx
@@ -98,6 +99,7 @@ __all__ = (
     "JobCancelledError",
     "JobLeaseLostError",
     "JoinError",
+    "Limits",
     "LoopError",
     "MailboxFullError",
     "NonDeterministicError",

@@ -13,10 +13,8 @@ from headwater.processors.replay.errors import RollbackError, StepFailedError, U
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import (
-    EVENT_TYPE_MAX,
+    DAY_MS,
     MAILBOX_MAX,
-    SLEEP_MAX_MS,
-    STEP_NAME_MAX,
     WAIT_DEFAULT_MS,
     WAIT_MAX_MS,
     WAIT_MIN_MS,
@@ -24,7 +22,7 @@ from headwater.processors.runs.limits import (
 )
 from headwater.processors.runs.requests import RetryPolicy
 from headwater.schemas.failures import ROLLBACK, UNIQUE_CONSTRAINT
-from headwater.schemas.history import Failure
+from headwater.schemas.history import Failure, Limits
 from headwater.streams.authoring.read_only import frozen
 from headwater.streams.authoring.values import check_sound
 from headwater.streams.authoring.workflow_values import ReceivedEvent, Retry
@@ -35,7 +33,7 @@ def check_name(name: object) -> None:
 
     Errors: ValueError, TypeError, UnserialisableError.
     """
-    if isinstance(name, str) and 0 < len(name) <= STEP_NAME_MAX:
+    if isinstance(name, str) and name:
         if type(name) is str and name.isascii():
             return
         check_sound("the name of an entry", name)
@@ -45,10 +43,20 @@ def check_name(name: object) -> None:
             f"expected the name of an entry to be a plain str, found {type(name).__name__}: "
             f"pass str({str(name)!r})"
         )
-    found = f"{len(name)} characters: {name[:40]!r}" if isinstance(name, str) else repr(name)
-    raise ValueError(
-        f"expected the name of an entry to be 1 to {STEP_NAME_MAX} characters, found {found}"
-    )
+    raise ValueError(f"expected the name of an entry to be text, and not empty, found {name!r}")
+
+
+def check_length(name: str, limits: Limits) -> None:
+    """Sees that the name of a new entry is not too long.
+
+    Errors: ValueError.
+    """
+    longest = limits.max_step_name
+    if len(name) > longest:
+        raise ValueError(
+            f"expected the name of an entry to be 1 to {longest} characters (max_step_name), found "
+            f"{len(name)} characters: {name[:40]!r}"
+        )
 
 
 def check_callable(name: str, callback: object) -> None:
@@ -163,7 +171,7 @@ def step_error(name: str, entry: Entry) -> Exception:
     return StepFailedError(name, entry.attempts, failure)
 
 
-def types_of(name: str, given: object) -> tuple[str, ...]:
+def types_of(name: str, given: object, limits: Limits) -> tuple[str, ...]:
     """The types that a wait takes.
 
     Errors: TypeError, ValueError.
@@ -175,7 +183,7 @@ def types_of(name: str, given: object) -> tuple[str, ...]:
         )
     found = tuple(given)
     for each in found:
-        fault = name_fault("an event type", each, EVENT_TYPE_MAX)
+        fault = name_fault("an event type", each, limits.max_event_type, "max_event_type")
         if fault:
             raise ValueError(f'{fault}, in the wait "{name}"')
     return found
@@ -206,9 +214,9 @@ def wait_ms_of(
 
 
 def sleep_of(
-    name: str, length: Duration | datetime, now_ms: int, *, until: bool
+    name: str, length: Duration | datetime, now_ms: int, days: int, *, until: bool
 ) -> tuple[int | None, int | None]:
-    """How long a sleep lasts, or until when it does, in milliseconds.
+    """How long a sleep lasts, or until when it does, in milliseconds; it may last so many days.
 
     Errors: ValueError.
     """
@@ -223,8 +231,11 @@ def sleep_of(
     else:
         length_ms = milliseconds_of(f'the length of the sleep "{name}"', what)
         found = (length_ms, None)
-    if length_ms > SLEEP_MAX_MS:
-        raise ValueError(f'expected the sleep "{name}" to last at most 365 days, found {length!r}')
+    if length_ms > days * DAY_MS:
+        raise ValueError(
+            f'expected the sleep "{name}" to last at most {days} days (max_sleep_days), found '
+            f"{length!r}"
+        )
     return found
 
 

@@ -11,14 +11,12 @@ from uuid import UUID
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.labels import checked_labels
 from headwater.processors.runs.limits import (
-    EVENT_TYPE_MAX,
-    INSTANCE_ID_MAX,
     POSTS_BYTES_MAX,
     POSTS_MAX,
-    WORKFLOW_NAME_MAX,
+    USUAL,
     name_fault,
 )
-from headwater.schemas.history import Json, Post, SendEvent, StartRun
+from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
 from headwater.streams.authoring.values import check_sound, encode, encode_params
 from headwater.streams.authoring.workflow_values import Named, name_of
 
@@ -29,7 +27,8 @@ class StepTx:
     Everything is only noted here, and done when the result is recorded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = USUAL) -> None:
+        self._limits = limits
         self.posts: list[Post] = []
         self.statements: list[tuple[str, Json]] = []
         self._bytes = 0
@@ -74,9 +73,8 @@ class StepTx:
     ) -> None:
         """Creates an instance; one that exists already is left as it is."""
         name = name_of(name)
-        _check("the name of a workflow", name, WORKFLOW_NAME_MAX)
-        _check("an instance id", id, INSTANCE_ID_MAX)
-        params_text = encode_params(params, name)
+        self._check_address(name, id)
+        params_text = encode_params(params, name, self._limits.max_params_bytes)
         start = StartRun(params_text, labels=checked_labels(labels))
         self._post(Post(0, name, id, start), params_text)
 
@@ -89,11 +87,16 @@ class StepTx:
     ) -> None:
         """Sends an event to an instance; to one that is not there, or over, it is dropped."""
         workflow = name_of(workflow)
-        _check("the name of a workflow", workflow, WORKFLOW_NAME_MAX)
-        _check("an instance id", id, INSTANCE_ID_MAX)
-        _check("an event type", type, EVENT_TYPE_MAX)
-        text = encode(payload, "an event's payload")
+        limits = self._limits
+        self._check_address(workflow, id)
+        _check("an event type", type, limits.max_event_type, "max_event_type")
+        text = encode(payload, "an event's payload", limits.max_event_bytes, "max_event_bytes")
         self._post(Post(0, workflow, id, SendEvent("", type, text)), text)
+
+    def _check_address(self, workflow: str, instance_id: str) -> None:
+        limits = self._limits
+        _check("the name of a workflow", workflow, limits.max_workflow_name, "max_workflow_name")
+        _check("an instance id", instance_id, limits.max_instance_id, "max_instance_id")
 
     def _post(self, post: Post, *texts: str) -> None:
         self._bytes += sum(len(text.encode()) for text in texts)
@@ -107,8 +110,8 @@ class StepTx:
         self.posts.append(post)
 
 
-def _check(what: str, name: str, longest: int) -> None:
-    fault = name_fault(what, name, longest)
+def _check(what: str, name: str, longest: int, setting: str) -> None:
+    fault = name_fault(what, name, longest, setting)
     if fault:
         raise ValueError(fault)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.processors.replay.errors import UnserialisableError
-from headwater.processors.runs.limits import value_fault
+from headwater.processors.runs.limits import VALUE_BYTES_MAX, value_fault
 from headwater.schemas.history import Json
 
 _ENCODE: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
@@ -27,11 +27,17 @@ _ODD_KEY: Final = re.compile(
 ).search
 
 
-def encode(value: Any, what: str) -> Json:  # noqa: ANN401, any JSON value
+def encode(
+    value: Any,  # noqa: ANN401, any JSON value
+    what: str,
+    most: int = VALUE_BYTES_MAX,
+    setting: str = "",
+) -> Json:
     """Writes a value as JSON text.
 
-    Shape:  (value, what it is for the message) -> JSON text.
-    Errors: UnserialisableError, for what is not JSON or larger than 1 MiB.
+    Shape:  (value, what it is for the message, how many bytes it may have, and the setting that
+            says so) -> JSON text.
+    Errors: UnserialisableError, for what is not JSON or larger.
     """
     if value is None:
         return "null"
@@ -43,13 +49,17 @@ def encode(value: Any, what: str) -> Json:  # noqa: ANN401, any JSON value
         raise UnserialisableError(_refusal(value, what, str(why))) from why
     if _ODD_KEY(text) and not _keys_are_text(value):
         raise UnserialisableError(_refusal(value, what, "a key that is not text"))
-    fault = value_fault(what, text)
+    fault = value_fault(what, text, most, setting)
     if fault:
         raise UnserialisableError(fault)
     return text
 
 
-def encode_params(params: Any, workflow: str) -> Json:  # noqa: ANN401, any JSON value
+def encode_params(
+    params: Any,  # noqa: ANN401, any JSON value
+    workflow: str,
+    most: int = VALUE_BYTES_MAX,
+) -> Json:
     """Writes the params of a workflow; objects of the type that it declares for them, too.
 
     Shape:  a dataclass or a msgspec.Struct is written as an object with its fields.
@@ -59,7 +69,7 @@ def encode_params(params: Any, workflow: str) -> Json:  # noqa: ANN401, any JSON
         is_dataclass(params) and not isinstance(params, type)
     ):
         params = msgspec.to_builtins(params)
-    return encode(params, f"the params of {workflow}")
+    return encode(params, f"the params of {workflow}", most, "max_params_bytes")
 
 
 def _keys_are_text(value: object) -> bool:

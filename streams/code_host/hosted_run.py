@@ -16,6 +16,7 @@ from headwater.processors.replay.ends import TOLD
 from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
 from headwater.processors.replay.host_messages import Activate, FromHost
 from headwater.processors.runs.host_messages import Requested, Started
+from headwater.processors.runs.limits import USUAL
 from headwater.processors.runs.requests import (
     Reached,
     RetryPolicy,
@@ -23,6 +24,7 @@ from headwater.processors.runs.requests import (
     StepRaised,
     StepReturned,
 )
+from headwater.schemas.history import Json, Limits
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
@@ -55,6 +57,7 @@ class Holder(Protocol):
     """Who has attempts under way: the run of an activation."""
 
     number: int
+    limits: Limits
     attempts: dict[str, "Attempt"]
 
 
@@ -71,7 +74,7 @@ class Attempt:
         self.call = call
         self.task: asyncio.Task[None]
         #: None for a callback that takes none.
-        self.tx = StepTx() if call is not None and call.wants_tx else None
+        self.tx = StepTx(run.limits) if call is not None and call.wants_tx else None
 
     def started(self) -> Started:
         """The message about it to the owner."""
@@ -119,6 +122,7 @@ class HostedRun:
         self._services = services
         self._begin = begin
         self.number = begin.activation
+        self.limits = begin.limits or USUAL
         self._instance = f"{begin.workflow}/{begin.instance_id}"
         self._logged: Failure | None = None
         self.attempts: dict[str, Attempt] = {}
@@ -211,7 +215,7 @@ class HostedRun:
                 call.reached,
                 number,
                 call.policy,
-                encode(value, f'the result of step "{call.reached.name}"'),
+                self._result(value, call.reached.name),
                 call.rollback,
                 tuple(tx.posts) if tx else (),
                 tuple(tx.statements) if tx else (),
@@ -223,6 +227,10 @@ class HostedRun:
         if attempt.counts():
             self._end(attempt)
             self.activation.step_ended(call, command)
+
+    def _result(self, value: Any, step: str) -> Json:  # noqa: ANN401
+        most = self.limits.max_result_bytes
+        return encode(value, f'the result of step "{step}"', most, "max_result_bytes")
 
     async def _run_handler(
         self,

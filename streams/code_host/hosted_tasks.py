@@ -9,6 +9,7 @@ from typing import Any, Final
 from headwater.processors.graph.host_messages import CallTasks, TaskCall
 from headwater.processors.replay.errors import NonRetryableError, UnserialisableError
 from headwater.processors.runs.host_messages import Requested
+from headwater.processors.runs.limits import USUAL
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
@@ -38,6 +39,7 @@ class HostedTasks:
         self._begin = begin
         self._tasks = tasks
         self.number = begin.activation
+        self.limits = begin.limits or USUAL
         self.attempts: dict[str, Attempt] = {}
 
     def call(self, calls: Iterable[TaskCall]) -> None:
@@ -63,7 +65,8 @@ class HostedTasks:
             if called.takes_info:
                 function = partial(function, info=self._info(call))
             value = await invoke(self._services, function, json.loads(call.input))
-            text = encode(value, f'the result of task "{call.task}"')
+            what = f'the result of task "{call.task}"'
+            text = encode(value, what, self.limits.max_result_bytes, "max_result_bytes")
             ended = StepReturned(call.reached, call.attempt, call.policy, text)
         except BaseException as error:  # noqa: BLE001, whatever a task raises is its failure
             if not attempt.counts():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.engine import Engines, engine_of
-from headwater.processors.runs.limits import bounded, value_fault
+from headwater.processors.runs.limits import VALUE_BYTES_TOP, bounded, value_fault
 from headwater.processors.runs.params import params_fault
 from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import (
@@ -77,7 +77,7 @@ class CommandDecider:
         params = command.start if isinstance(command, SendEvent) else None
         params = command.params if isinstance(command, StartRun) else params
         schema = self._params.get(workflow)
-        if schema is None or params is None or value_fault("params", params):
+        if schema is None or params is None or value_fault("params", params, VALUE_BYTES_TOP):
             return None
         fault = params_fault(schema, params)
         if fault is None:

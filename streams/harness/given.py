@@ -1,6 +1,7 @@
-"""What a test is given: workflows of code, definitions of graphs, and the tasks of these."""
+"""What a test is given: workflows of code, definitions of graphs, the tasks of these, a start."""
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from headwater.processors.graph.builder import GraphWorkflow
@@ -63,3 +64,17 @@ def _task(given: object) -> Task:
     if not isinstance(given, Task):
         raise TypeError(f"expected a task made by @task(...), found {given!r}")
     return given
+
+
+def when(start: str | datetime | float) -> int:
+    """When its world begins, in Unix milliseconds.
+
+    Errors: ValueError.
+    """
+    if isinstance(start, str):
+        start = datetime.fromisoformat(start)
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ValueError(f"expected a start with a time zone, found {start.isoformat()}")
+        return round(start.timestamp() * 1_000)
+    return round(start)

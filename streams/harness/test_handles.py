@@ -6,6 +6,7 @@ from typing import Any, Generic
 from typing_extensions import override
 
 from headwater.processors.runs.labels import checked_labels
+from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.schemas.failures import INSTANCE_EXISTS, is_refused, refused
 from headwater.schemas.history import StartRun
 from headwater.streams.authoring.batches import batch_of
@@ -70,7 +71,9 @@ class TestWorkflow(Generic[P_contra, R_co]):
         *,
         or_exists: bool = False,
     ) -> bool:
-        command = StartRun(encode_params(params, self.name), labels=checked_labels(labels))
+        command = StartRun(
+            encode_params(params, self.name, VALUE_BYTES_TOP), labels=checked_labels(labels)
+        )
         reply = await self._world.send(self.name, instance_id, command)
         if or_exists and reply.code == INSTANCE_EXISTS:
             return False

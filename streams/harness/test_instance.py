@@ -6,7 +6,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from typing_extensions import override
 
 from headwater.processors.graph.past import Past
-from headwater.processors.runs.limits import EVENT_TYPE_MAX, INSTANCE_ID_MAX, name_fault
+from headwater.processors.runs.limits import (
+    EVENT_TYPE_TOP,
+    INSTANCE_ID_TOP,
+    VALUE_BYTES_TOP,
+    name_fault,
+)
 from headwater.processors.runs.views import RunView
 from headwater.schemas.answers import History, StatusOfRun
 from headwater.schemas.failures import (
@@ -112,8 +117,8 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Sends an event."""
-        _check(INVALID_EVENT_TYPE, name_fault("an event type", type, EVENT_TYPE_MAX))
-        text = encode(payload, "an event's payload")
+        _check(INVALID_EVENT_TYPE, name_fault("an event type", type, EVENT_TYPE_TOP))
+        text = encode(payload, "an event's payload", VALUE_BYTES_TOP)
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
     @override
@@ -151,7 +156,7 @@ def instance_id_of(given: str) -> str:
 
     Errors: InvalidInstanceIdError.
     """
-    _check(INVALID_INSTANCE_ID, name_fault("an instance id", given, INSTANCE_ID_MAX))
+    _check(INVALID_INSTANCE_ID, name_fault("an instance id", given, INSTANCE_ID_TOP))
     return given
 
 

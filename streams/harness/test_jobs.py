@@ -6,6 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from headwater.processors.runs.durations import Duration, milliseconds_of
+from headwater.processors.runs.limits import VALUE_BYTES_TOP
 from headwater.processors.runs.token_views import TokenView
 from headwater.processors.runs.views import RunView
 from headwater.schemas.failures import is_refused, refused
@@ -60,7 +61,9 @@ class TestJob:
 
         Errors: JobLeaseLostError, JobAlreadyEndedError, JobCancelledError; here and below.
         """
-        await self._do(CompleteJob(self._attempt, encode(output, "the output of a job")))
+        await self._do(
+            CompleteJob(self._attempt, encode(output, "the output of a job", VALUE_BYTES_TOP))
+        )
 
     async def fail(
         self,

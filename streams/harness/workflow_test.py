@@ -23,7 +23,7 @@ from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.claims import Claims, claim_of
 from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
-from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX
+from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, USUAL
 from headwater.processors.runs.views import RunView, runs
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
@@ -32,6 +32,7 @@ from headwater.schemas.history import (
     Command,
     CommandSent,
     HistoryAppended,
+    Limits,
     ReplySent,
     instance_key,
 )
@@ -54,7 +55,7 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import restore
 from headwater.streams.engine.step_database import failed
 from headwater.streams.engine.turns import Flight, Partition
-from headwater.streams.harness.given import Given
+from headwater.streams.harness.given import Given, when
 from headwater.streams.harness.known_topics import checked
 from headwater.streams.harness.listed import Listed, Published
 from headwater.streams.harness.memory_database import MemoryDatabase
@@ -80,22 +81,13 @@ _REAL_WAIT_S: Final = 0.001
 _HOUSE, _APP = _HOSTS = range(2)
 
 
-def _when(start: str | datetime | float) -> int:
-    if isinstance(start, str):
-        start = datetime.fromisoformat(start)
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise ValueError(f"expected a start with a time zone, found {start.isoformat()}")
-        return round(start.timestamp() * 1_000)
-    return round(start)
-
-
 class WorkflowTest:
     """A world for workflows: `async with WorkflowTest([order], seed=7) as test: ...`.
 
     Shape:  workflows are code, or definitions of graphs, whose nodes name the tasks; kinds are
             workflows without code, by name, whose kinds are those of more engines; topics are those
-            that steps may publish to, None for any; cleanup is the time of cancelled code.
+            that steps may publish to, None for any; cleanup is the time of cancelled code;
+            limits are what names and values are held to.
     """
 
     __test__ = False
@@ -109,13 +101,14 @@ class WorkflowTest:
         start: str | datetime | float = "2026-01-01T00:00:00Z",
         max_steps: int = ENTRIES_MAX,
         cleanup: Duration = CLEANUP_MS,
+        limits: Limits = USUAL,
         topics: Collection[str] | None = None,
         engines: Sequence[Engine[Any]] = (),
         kinds: Mapping[str, str] | None = None,
     ) -> None:
         given = Given.of(workflows, tasks)
-        replay = ReplayEngine(max_steps, milliseconds(cleanup))
-        graphs = GraphEngine(given.graphs.values())
+        replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
+        graphs = GraphEngine(given.graphs.values(), limits)
         by_kind: list[Engine[Any]] = [replay, graphs, *engines]
         self._engines: Engines = {each.kind: each for each in by_kind}
         self._workflows, self._tasks = given.workflows, given.tasks
@@ -126,7 +119,7 @@ class WorkflowTest:
         )
         self._host_of = {n: _HOUSE if n.startswith(HOUSE_PREFIX) else _APP for n in self._kinds}
         self._random = Random(seed)  # noqa: S311, no secrets are made here
-        self.now_ms = _when(start)
+        self.now_ms = when(start)
         self._history: list[bytes] = []
         self._commands: list[bytes] = []
         self._read = 0

@@ -229,7 +229,8 @@ class Activation:
             error = self._execution.return_fault()
         if error is None:
             try:
-                output = encode(value, f"the output of workflow {self._workflow.name}")
+                what = f"the output of workflow {self._workflow.name}"
+                output = encode(value, what, self._run.limits.max_result_bytes, "max_result_bytes")
             except UnserialisableError as why:
                 error = why
             else:

@@ -35,7 +35,7 @@ async def join(scope: S, ticket: int, name: str, branches: Mapping[str, Branch[S
         else:
             running = _begin(scope, key, branches)
             await running.until(running.all_settled)
-            run.send(_joined(key, running), awaits=key)
+            run.send(_joined(scope, key, running), awaits=key)
             entry = await scope.result(key)
             run.journal.finished.add(key)
     except asyncio.CancelledError:
@@ -94,14 +94,16 @@ def _begin(
     return Branches(scopes, branches)
 
 
-def _joined(key: str, running: Branches[Any]) -> CodeCommand:
+def _joined(scope: Scope, key: str, running: Branches[Any]) -> CodeCommand:
     failures = running.failures()
     try:
         if failures:
             message = f'branches of "{key}" failed: {_listed(failures)}'
             return Fail(key, Failure(JOIN, message, _detail(failures)))
         values = {name: running.settled[name][0] for name in running.scopes}
-        return Close(key, encode(values, f'the values of the join "{key}"'))
+        most = scope.run.limits.max_result_bytes
+        what = f'the values of the join "{key}"'
+        return Close(key, encode(values, what, most, "max_result_bytes"))
     except UnserialisableError as error:
         return Fail(key, failure_of(error))
 
@@ -116,7 +118,9 @@ def _raced(scope: Scope, key: str, running: Branches[Any]) -> CodeCommand:
             message = f'no branch of "{key}" completed: {_listed(failures)}'
             return Fail(key, Failure(RACE, message, _detail(failures)))
         value = {"winner": winner, "value": running.settled[winner][0]}
-        return Close(key, encode(value, f'the value of the race "{key}"'), losers)
+        most = scope.run.limits.max_result_bytes
+        what = f'the value of the race "{key}"'
+        return Close(key, encode(value, what, most, "max_result_bytes"), losers)
     except UnserialisableError as error:
         return Fail(key, failure_of(error), losers)
 

@@ -59,7 +59,8 @@ async def loop(
     key, entry = scope.enter(ticket, name, EntryKind.LOOP)
     try:
         if entry is None:
-            begun = encode(state, f'the state of the loop "{key}"')
+            most = scope.run.limits.max_result_bytes
+            begun = encode(state, f'the state of the loop "{key}"', most, "max_result_bytes")
             scope.open(key, name, EntryKind.LOOP, value=begun)
             if not scope.only_replays:
                 scope.run.entries[key].commits = {0: begun}
@@ -114,7 +115,7 @@ class _Loop(Generic[S]):
                 states[at] = self._state(outcome)
                 if self._pace.commits(at):
                     await self._commit(at, states)
-            result = encode(outcome.value, f'the value of the loop "{key}"')
+            result = self._encoded(outcome.value, "value")
             self._trim_at_end(states, at + 1 - self._pace.history_keep)
             run.send(Close(key, result), awaits=key)
         except Exception as error:
@@ -149,7 +150,11 @@ class _Loop(Generic[S]):
             raise asyncio.CancelledError from error
 
     def _state(self, outcome: Continue) -> str:
-        return encode(outcome.state, f'the state of the loop "{self._key}"')
+        return self._encoded(outcome.state, "state")
+
+    def _encoded(self, value: Any, what: str) -> str:  # noqa: ANN401
+        most = self._run.limits.max_result_bytes
+        return encode(value, f'the {what} of the loop "{self._key}"', most, "max_result_bytes")
 
     async def _commit(self, at: int, states: dict[int, str]) -> None:
         run, key = self._run, self._key

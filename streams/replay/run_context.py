@@ -6,7 +6,7 @@ from headwater.processors.replay.commands import CodeCommand, Log
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.replay.state import Entry
 from headwater.processors.replay.trimming import trim
-from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
+from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, USUAL, bounded
 from headwater.processors.runs.requests import Reached
 from headwater.streams.replay.host_port import HostPort
 from headwater.streams.replay.journal import Journal
@@ -49,6 +49,7 @@ class RunContext:
         self.loop = WorkflowLoop(self._warn)  # type: ignore[abstract]
         self._warned: set[str] = set()
         self.entries = begin.entries
+        self.limits = begin.limits or USUAL
         self.journal = Journal(begin.entries, begin.entries_max)
         self.results = Results(self.loop)
         self.calls = StepCalls(host)

@@ -25,7 +25,7 @@ from headwater.processors.replay.errors import (
 )
 from headwater.processors.replay.state import Entry
 from headwater.schemas.statuses import OPEN, EntryKind
-from headwater.streams.authoring.arguments import check_name
+from headwater.streams.authoring.arguments import check_length, check_name
 from headwater.streams.replay.run_context import RunContext
 
 
@@ -119,6 +119,7 @@ class Scope:
         if entry is not None and entry.kind not in kinds:
             raise HistoryDivergedError(key, entry.kind.value, kind.value)
         if entry is None and not self.only_replays:
+            check_length(name, run.limits)
             journal.make_room(key, kind)
         if run.strict and key in journal.visited:
             raise HistoryDivergedError(key, kind.value, f"a second {kind.value} of the same name")

@@ -13,7 +13,7 @@ from headwater.processors.replay.errors import (
 )
 from headwater.processors.replay.state import Entry
 from headwater.processors.runs.durations import Duration, milliseconds_of
-from headwater.processors.runs.limits import INSTANCE_ID_MAX, name_fault
+from headwater.processors.runs.limits import name_fault
 from headwater.processors.runs.requests import Reached
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from headwater.streams.authoring.arguments import (
@@ -207,7 +207,7 @@ class Step(DeterministicValues):
             run.calls.add(call)
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
-        """Sleeps durably; at most 365 days."""
+        """Sleeps durably; at most 365 days, or `max_sleep_days`."""
         ticket = self.run.ticket()
         return self.track(ticket, name, self._sleep(ticket, name, duration, until=False))
 
@@ -222,8 +222,8 @@ class Step(DeterministicValues):
         key, entry = self.enter(ticket, name, EntryKind.SLEEP)
         try:
             if entry is None:
-                now_ms = self.run.host.now_ms()
-                wait_ms, until_ms = sleep_of(name, length, now_ms, until=until)
+                now_ms, days = self.run.host.now_ms(), self.run.limits.max_sleep_days
+                wait_ms, until_ms = sleep_of(name, length, now_ms, days, until=until)
                 self.open(key, name, EntryKind.SLEEP, wait_ms=wait_ms, wake_at_ms=until_ms)
             await self.result_or_give_up(key)
         finally:
@@ -266,7 +266,7 @@ class Step(DeterministicValues):
         key, entry = self.enter(ticket, name, EntryKind.WAIT)
         try:
             if entry is None:
-                event_types = types_of(name, types)
+                event_types = types_of(name, types, self.run.limits)
                 self.open(
                     key,
                     name,
@@ -338,7 +338,8 @@ class Step(DeterministicValues):
                 child_id = instance_id or child_id_of(
                     run.begin.workflow, run.begin.instance_id, key
                 )
-                fault = name_fault("an instance id", child_id, INSTANCE_ID_MAX)
+                longest = run.limits.max_instance_id
+                fault = name_fault("an instance id", child_id, longest, "max_instance_id")
                 if fault:
                     raise ValueError(fault)
                 wait_ms = None
@@ -351,7 +352,7 @@ class Step(DeterministicValues):
                     wait_ms=wait_ms,
                     child_workflow=child,
                     child_id=child_id,
-                    value=encode_params(params, child),
+                    value=encode_params(params, child, run.limits.max_params_bytes),
                 )
             entry = await self.result_or_give_up(key)
         finally:

@@ -5,7 +5,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headwater.processors.replay.commands import Log
-from headwater.processors.runs.limits import LOG_CATEGORY_MAX, LOG_MESSAGE_MAX, SYSTEM
+from headwater.processors.runs.limits import SYSTEM
+from headwater.schemas.history import Limits
 from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.authoring.values import encode, sound
 from headwater.streams.replay.scope import Scope
@@ -89,8 +90,7 @@ class StepLog:
         run = self._scope.run
         if ticket:
             run.unawaited.pop(ticket, None)
-        _check(message, category)
-        text = None if data is None else encode(data, "the data of a log line")
+        text = self._checked(message, data, category)
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
         replayed = attempt is None and run.lines.next_is_logged()
@@ -98,8 +98,17 @@ class StepLog:
             return
         run.send(Log(level, sound(category), sound(message), text, key, number, replayed))
 
+    def _checked(self, message: str, data: Any, category: str) -> str | None:  # noqa: ANN401
+        """The data of a line as JSON text; the line is refused if it breaks the rules."""
+        limits = self._scope.run.limits
+        _check(message, category, limits)
+        if data is None:
+            return None
+        most = limits.max_log_data_bytes
+        return encode(data, "the data of a log line", most, "max_log_data_bytes")
 
-def _check(message: object, category: object) -> None:
+
+def _check(message: object, category: object, limits: Limits) -> None:
     if not isinstance(message, str) or not isinstance(category, str):
         raise TypeError(
             "expected the message and the category of a log line to be text, "
@@ -109,11 +118,15 @@ def _check(message: object, category: object) -> None:
         raise ValueError(
             f"expected a category of your own, found {SYSTEM!r}, which is the engine's"
         )
-    if not 0 < len(category) <= LOG_CATEGORY_MAX:
+    longest = limits.max_log_category
+    if not 0 < len(category) <= longest:
         raise ValueError(
-            f"expected a category of 1 to {LOG_CATEGORY_MAX} characters, found {category[:80]!r}"
+            f"expected a category of 1 to {longest} characters (max_log_category), found "
+            f"{category[:80]!r}"
         )
-    if len(message) > LOG_MESSAGE_MAX:
+    longest = limits.max_log_message
+    if len(message) > longest:
         raise ValueError(
-            f"expected a log message of at most {LOG_MESSAGE_MAX} characters, found {len(message)}"
+            f"expected a log message of at most {longest} characters (max_log_message), found "
+            f"{len(message)}"
         )

@@ -14,6 +14,7 @@ from headwater.gateway.settings import (
     load_settings,
     unknown_variables,
 )
+from headwater.schemas.history import Limits
 
 SECRETS = {
     "HEADWATER_TERRA_SECRETS": "mine-1-long-enough,mine-2-long-enough",
@@ -204,3 +205,11 @@ def test_every_setting_is_described_and_no_secret_is_shown() -> None:
     assert "hidden" not in repr(rows)
     assert "hidden" not in repr(settings.admin_key)
     assert "postgresql://me:(secret)@db/headwater" in repr(rows)
+
+
+def test_every_limit_of_workflows_is_a_setting() -> None:
+    settings = load_settings(max_result_bytes=2_000_000, max_sleep_days=30)
+    listed = {each.name for each in describe(settings)}
+    assert set(Limits.__struct_fields__) <= listed
+    assert settings.limits == Limits(max_result_bytes=2_000_000, max_sleep_days=30)
+    assert load_settings().limits == Limits()

@@ -17,6 +17,7 @@ from headwater.gateway.workflows.bodies import (
     Tick,
     text,
 )
+from headwater.schemas.history import Limits
 
 MIB = 1024 * 1024
 
@@ -285,3 +286,19 @@ def test_a_field_that_is_unknown_is_answered_with_those_that_are_known(
     with pytest.raises(Problem) as caught:
         bodies.read(kind, body)
     assert (caught.value.code, caught.value.detail) == ("invalid_body", detail)
+
+
+def test_bodies_are_held_to_the_limits_of_the_settings() -> None:
+    limits = Limits(max_event_type=4, max_event_bytes=20, max_params_bytes=20)
+    for kind, body, field, setting in (
+        (NewEvent, b'{"type":"paid!"}', "type", "max_event_type"),
+        (NewEvent, b'{"type":"paid","payload":"%s"}' % (b"x" * 20), "payload", "max_event_bytes"),
+        (NewInstance, b'{"params":"%s"}' % (b"x" * 20), "params", "max_params_bytes"),
+        (NewInstance, b'{"id":"%s"}' % (b"x" * 101), "id", "max_instance_id"),
+    ):
+        with pytest.raises(Problem) as refused:
+            bodies.read(kind, body, limits)
+        assert refused.value.extensions["field"] == field
+        assert f"({setting})" in refused.value.detail
+    longer = b'{"id":"%s"}' % (b"x" * 101)
+    assert bodies.read(NewInstance, longer, Limits(max_instance_id=101)).id == "x" * 101

@@ -300,7 +300,7 @@ def test_a_body_that_is_too_large_or_something_else_is_refused(
         (f"{ORDER}/history", "order", ["up", ""]),
         (f"{ORDER}/history", "includeLogs", ["yes", ""]),
         (f"{ORDER}/history", "logLevel", ["trace", ""]),
-        (f"{ORDER}/history", "logCategory", ["", "a" * 65]),
+        (f"{ORDER}/history", "logCategory", ["", "a" * 257]),
         (f"{ORDER}/history", "stepsCursor", [""]),
         (f"{ORDER}/history", "eventsCursor", [""]),
         (f"{ORDER}/history", "logsCursor", [""]),
