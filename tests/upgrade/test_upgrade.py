@@ -250,6 +250,8 @@ def hold_up(house: Mixed) -> None:
 def test_what_an_older_part_cannot_read_waits_for_its_successor(house: Mixed):
     house.open_to = range(1)
     instance = house.fresh()
+    # Whose history it cannot read it does not take over, and has no commands to read then.
+    house.wait(lambda: house.says("old-flows", "partition 0 is taken over"), "old-flows to begin")
     asyncio.run(put_newer(house, instance))
     for name, topic in (
         # Of all that it remembers: it waits before it takes a delivery of that partition.
