@@ -1,6 +1,5 @@
 """Activity deliveries: an activities row per record, keyed by when the workout began."""
 
-from datetime import datetime
 from typing import Final
 
 from headwater.processors.providers.results import NormalizeResult, Rejected
@@ -50,16 +49,14 @@ def normalize_activity(
     return rows_of_records(ACTIVITIES, event, user_id, delivery, _read)
 
 
-def _read(
-    workout: Workout, number: int, latest: datetime
-) -> tuple[str, dict[str, Value]] | Rejected:
+def _read(workout: Workout, number: int, latest_ms: int) -> tuple[str, dict[str, Value]] | Rejected:
     """The start of one record, and its columns."""
     record, text = workout
     metadata = record.metadata
-    start = read_start(metadata, number, latest)
+    start = read_start(metadata, number, latest_ms)
     if isinstance(start, Rejected):
         return start
-    end = None if metadata.end_time is None else read_end(metadata, number, latest, start)
+    end = None if metadata.end_time is None else read_end(metadata, number, latest_ms, start)
     if isinstance(end, Rejected):
         return end
     fault = fault_of(f"data[{number}].metadata.summary_id", metadata.summary_id)

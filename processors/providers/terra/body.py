@@ -5,7 +5,6 @@ hold and nobody has said how to sum up.
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from math import fsum
 from typing import Final, NamedTuple
 
@@ -105,8 +104,8 @@ def _rows_of(parts: list[_Found]) -> Iterator[tuple[str, dict[str, Value]]]:
             yield code, {"value": means[-1], "unit": limit.unit}
 
 
-def _read(record: Body, number: int, latest: datetime) -> _Found | Rejected:
-    day = read_day(record, number, latest)
+def _read(record: Body, number: int, latest_ms: int) -> _Found | Rejected:
+    day = read_day(record, number, latest_ms)
     if isinstance(day, Rejected):
         return day
     measurements = (record.measurements_data or _MEASUREMENTS).measurements or ()

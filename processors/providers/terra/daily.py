@@ -1,6 +1,5 @@
 """Daily deliveries: one daily_summary row per record, keyed by the day it begins on."""
 
-from datetime import datetime
 from typing import Final
 
 from headwater.processors.providers.results import NormalizeResult, Rejected
@@ -47,9 +46,9 @@ def normalize_daily(
     return rows_of_records(DAILY_SUMMARY, event, user_id, delivery, _read)
 
 
-def _read(record: Daily, number: int, latest: datetime) -> tuple[str, dict[str, Value]] | Rejected:
+def _read(record: Daily, number: int, latest_ms: int) -> tuple[str, dict[str, Value]] | Rejected:
     """The day of one record, and its columns."""
-    day = read_day(record, number, latest)
+    day = read_day(record, number, latest_ms)
     if isinstance(day, Rejected):
         return day
     columns = _columns(record, number)

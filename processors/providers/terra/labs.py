@@ -73,10 +73,10 @@ def normalize_lab_report(
     Units:  as sent.
     Errors: Rejected results name the result and the field.
     """
-    latest = latest_of(event)
+    latest_ms = latest_of(event)
     rejected: list[Rejected] = []
     rows: dict[tuple[str, str], _Found] = {}
-    for found in _results_of(delivery, latest):
+    for found in _results_of(delivery, latest_ms):
         if isinstance(found, Rejected):
             rejected.append(found)
             continue
@@ -130,7 +130,7 @@ def _repeated(held: _Found, found: _Found) -> Rejected:
     )
 
 
-def _results_of(delivery: LabDelivery, latest: datetime) -> Iterator[_Found | Rejected]:
+def _results_of(delivery: LabDelivery, latest_ms: int) -> Iterator[_Found | Rejected]:
     for number, report in enumerate(delivery.reports):
         place = f"data[{number}]" if len(delivery.reports) > 1 else "data"
         if isinstance(report, Unreadable):
@@ -141,12 +141,12 @@ def _results_of(delivery: LabDelivery, latest: datetime) -> Iterator[_Found | Re
             if isinstance(result, Unreadable):
                 yield Rejected("malformed_record", f"{where}: {result.detail}")
             else:
-                yield _read(result, report, where, latest)
+                yield _read(result, report, where, latest_ms)
 
 
-def _read(result: Result, report: Report, place: str, latest: datetime) -> _Found | Rejected:
+def _read(result: Result, report: Report, place: str, latest_ms: int) -> _Found | Rejected:
     """One result, or why it cannot be taken."""
-    day = _day_of(result, report, place, latest)
+    day = _day_of(result, report, place, latest_ms)
     if isinstance(day, Rejected):
         return day
     code = _code_of(result)
@@ -166,12 +166,12 @@ def _read(result: Result, report: Report, place: str, latest: datetime) -> _Foun
     return _Found((day, code), columns, place)
 
 
-def _day_of(result: Result, report: Report, place: str, latest: datetime) -> str | Rejected:
+def _day_of(result: Result, report: Report, place: str, latest_ms: int) -> str | Rejected:
     """When the sample was taken; else the day of the report."""
     printed = result.source or _PRINTED
     text = result.collection_date or printed.collection_date or report.collection_date
     field = "report_date" if text is None else "collection_date"
-    return read_day_of(f"{place}, its {field}", text or report.report_date, _EARLIEST, latest)
+    return read_day_of(f"{place}, its {field}", text or report.report_date, _EARLIEST, latest_ms)
 
 
 def _code_of(result: Result) -> str | None:

@@ -112,12 +112,12 @@ class _Found(NamedTuple):
     text: str
 
 
-def _read(night: Night, number: int, latest: datetime) -> _Found | Rejected:
+def _read(night: Night, number: int, latest_ms: int) -> _Found | Rejected:
     record, text = night
-    start = read_start(record.metadata, number, latest)
+    start = read_start(record.metadata, number, latest_ms)
     if isinstance(start, Rejected):
         return start
-    end = read_end(record.metadata, number, latest, start)
+    end = read_end(record.metadata, number, latest_ms, start)
     if isinstance(end, Rejected):
         return end
     readings = _read_numbers(record, number)
