@@ -132,11 +132,13 @@ class Fences:
             for at in range(width)
         )
 
+    def reach(self, partition: int, offset: int) -> bool:
+        """Whether any of them covers deliveries at a place, as it seldom does."""
+        return is_before(self._highest, partition, offset)
+
     def cover(self, names: Iterable[str | None], partition: int, offset: int) -> bool:
         """Whether a delivery that names somebody, and lies at a place, is wiped."""
-        if not is_before(self._highest, partition, offset):
-            return False
-        return any(
+        return self.reach(partition, offset) and any(
             is_before(fence, partition, offset)
             for name in names
             if name

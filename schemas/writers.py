@@ -23,14 +23,18 @@ Writer: TypeAlias = Callable[..., bytes]
 #: Numbers whose bytes are kept. Most are small, or the same in the records of one turn: its time,
 #: an epoch, the timeout of a step.
 _NUMBERS_KEPT: Final = 8_192
+#: Numbers from 0 on that are one byte: most sizes and counts. They are found in place, because a
+#: call costs more.
+_SMALL: Final = 64
+_SIZE: Final = f"(small[n] if (n := len(data := {{0}})) < {_SMALL} else number(n))"
 #: The expressions that give a primitive's bytes.
 _PIECES: Final = {
     "null": ["b''"],
     "boolean": [r"(b'\1' if {0} else b'\0')"],
-    "long": ["number({0})"],
+    "long": [f"(small[n] if 0 <= (n := {{0}}) < {_SMALL} else number(n))"],
     "double": ["double({0})"],
-    "bytes": ["number(len(data := {0}))", "data"],
-    "string": ["number(len(data := {0}.encode()))", "data"],
+    "bytes": [_SIZE, "data"],
+    "string": [_SIZE.replace("{0}", "{0}.encode()"), "data"],
 }
 
 
@@ -93,6 +97,7 @@ class _Made:
     def __init__(self) -> None:
         self._writers: dict[str, Any] = {
             "number": number,
+            "small": tuple(map(number, range(_SMALL))),
             "double": Struct("<d").pack,
             "absent": absent,
         }

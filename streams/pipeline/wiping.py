@@ -98,8 +98,11 @@ def was_wiped(
     state: PartitionState, placement: Placement, delivery: WebhookReceived, first: int
 ) -> bool:
     """Whether a delivery in `webhooks` does not count any more: its first offset says so."""
+    fences = state.wipes.fences
+    if not fences.reach(state.partition, first):
+        return False
     names = names_of(delivery, placement.user_of(delivery))
-    return state.wipes.fences.cover(names, state.partition, first)
+    return fences.cover(names, state.partition, first)
 
 
 def names_of(delivery: WebhookReceived, user: str | None) -> Names:
