@@ -117,16 +117,16 @@ def merge(row: Row | None, update: RowUpdate) -> Row:
     # Most columns of a row share one stamp, which is compared once.
     compared: Stamp | None = None
     newer = True
+    index, plain = table.index, not table.first and not table.hourly
     for name, value in update.values.items():
         if value is None:
             continue
-        at = table.index[name]
-        held = row.stamps[at] if values is None else stamps[at]
+        at = index[name]
+        held = row.stamps[at]
         if held is not None:
             if held is not compared:
                 compared, newer = held, outranks(stamp, held)
-            special = name in table.first or name in table.hourly
-            if not (replaces(table, name, stamp, held) if special else newer):
+            if not (newer if plain else replaces(table, name, stamp, held)):
                 continue
         if values is None:
             values, stamps = list(row.values), list(row.stamps)
