@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 import pytest
 
 from headwater.processors.providers.placement import Placement
+from headwater.schemas.catalogue import IDS
 from headwater.schemas.errors import NotYetReadable
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES, WEBHOOKS
@@ -20,8 +21,10 @@ from headwater.streams.pipeline.intake import Intake
 from headwater.streams.pipeline.tenure import Fold, LogCut, PartitionLost
 from headwater.streams.pipeline.watchdog import Stalled, Watchdog
 from tests.fakes.memory_store import MemoryStore
-from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, raw, received
+from tests.unit.streams.test_intake import AUTH, DAILY, NOW, PROVIDERS, incoming, raw, received
 
+#: The beginning of a record whose schema this release does not know.
+LATER = b"\x00" + (max(IDS.values()) + 1).to_bytes(4) + b"\x02"
 #: Where the state keeps deliveries that wait.
 WAITS = Family("w")
 Meanwhile = Callable[[], Awaitable[object]]
@@ -110,16 +113,24 @@ class Lease:
 
 
 class Batch:
-    """What a fetch brought."""
+    """What a fetch brought; `up_to` is the offset before which all is done."""
 
-    def __init__(self, *records: Incoming) -> None:
+    def __init__(self, *records: Incoming, whole: "Batch | None" = None) -> None:
         self.topic, self.partition, self.records = records[0].topic, 0, list(records)
         self.after = None
         self.end = records[-1].offset + 1
-        self.is_done = False
+        self.up_to = 0
+        self._whole = whole or self
+
+    @property
+    def is_done(self) -> bool:
+        return self.up_to == self.end
+
+    def first(self, count: int) -> "Batch":
+        return Batch(*self.records[:count], whole=self._whole)
 
     def done(self) -> None:
-        self.is_done = True
+        self._whole.up_to = self.end
 
 
 @pytest.fixture(autouse=True)
@@ -176,6 +187,45 @@ def test_an_owner_that_was_overtaken_while_it_took_the_partition_ends():
         assert {topic for topic, _ in log.newest()} == {"daily-summary", "users", OUTCOMES}
 
     asyncio.run(scene())
+
+
+def test_from_a_record_of_a_later_release_on_a_partition_waits_and_nothing_is_a_dead_letter(
+    caplog: pytest.LogCaptureFixture,
+):
+    async def scene() -> None:
+        log = Log()
+        agent = agent_of(log)
+        await agent.prepare(0)
+        known = [raw(received(event_id=f"{n:032x}", reference="user_1"), n) for n in (0, 1, 3)]
+        later = incoming(WEBHOOKS, b"f" * 32, LATER, 2)
+        batch = Batch(known[0], known[1], later, known[2])
+        await agent.process(batch)
+        assert batch.up_to == 2
+        after = Batch(raw(received(event_id="e" * 32, reference="user_2"), 4))
+        await agent.process(after)
+        assert after.up_to == 0
+        await agent.tick()
+        assert not log.records[DEAD_LETTERS]
+        assert {key for topic, key in log.newest() if topic == OUTCOMES} == {
+            each.key for each in known[:2]
+        }
+
+    asyncio.run(scene())
+    assert f"{WEBHOOKS}/0@2" in caplog.text
+
+
+def test_a_partition_whose_rows_a_later_release_wrote_is_not_taken(
+    caplog: pytest.LogCaptureFixture,
+):
+    async def scene() -> None:
+        log = Log()
+        log.add(Outgoing("daily-summary", 0, b'["user_1","garmin","2026-07-01"]', LATER))
+        agent = agent_of(log)
+        assert not await agent.prepare(0)
+        await agent.tick()
+
+    asyncio.run(scene())
+    assert "daily-summary/0@0" in caplog.text
 
 
 def test_memory_is_what_the_log_says_after_an_operator_wrote_in_between():

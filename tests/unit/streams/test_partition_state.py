@@ -9,10 +9,11 @@ from headwater.processors.columns import RowUpdate
 from headwater.schemas.records import Stamp, WebhookAdmitted
 from headwater.schemas.tables import CONNECTIONS
 from headwater.streams.kafka.records import Incoming, Outgoing
-from headwater.streams.kafka.state_store import Identity
+from headwater.streams.kafka.state_store import Family, Identity
 from headwater.streams.kafka.state_stores import StateStores
 from headwater.streams.pipeline.partition_state import FORM, PartitionState, Wanted
 from headwater.streams.pipeline.staged import Mark
+from tests.fakes.memory_store import MemoryStore
 
 NOW = 1_783_000_000_000
 DAY = 86_400_000
@@ -96,6 +97,27 @@ def test_what_was_written_comes_back_and_what_was_not_does_not(disk: Disk):
     again.claims.load([b"e1", b"e2"])
     assert (again.claims.first("e1", 9), again.claims.first("e2", 9)) == (4, 9)
     assert [event.event_id for event in again.waits.take(WANTED)] == ["e1"]
+
+
+def test_of_many_rows_those_used_last_are_at_hand_and_the_others_in_the_store_alone():
+    read: list[bytes] = []
+
+    class Watched(MemoryStore):
+        def get(self, family: Family, key: bytes) -> bytes | None:
+            read.append(key)
+            return super().get(family, key)
+
+    state = PartitionState(0, Watched())
+    stamp = Stamp(0, NOW, 0, "e", 0, 0)
+    for number in range(20_000):
+        state.rows.merge(RowUpdate(CONNECTIONS, (f"t{number}",), {"user_id": "user_1"}, stamp))
+        if number % 1_000 == 999:
+            state.rows.changed()
+            state.write(MARK)
+    for number, is_read in ((19_999, False), (0, True), (10_000, True)):
+        read.clear()
+        assert state.rows.get(CONNECTIONS, (f"t{number}",)) is not None
+        assert bool(read) is is_read, number
 
 
 def test_a_tombstone_deletes_a_row(disk: Disk):
