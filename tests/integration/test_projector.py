@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from headwater.projections.catalogue import run_projector
 from headwater.projections.deliveries.plan import DELIVERIES
@@ -25,6 +25,7 @@ from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.plan import Partition
 from headwater.projections.projector.projector import Projector
 from headwater.projections.projector.store import Store
+from headwater.schemas.catalogue import IDS
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY, SLEEP_SESSIONS
 from headwater.schemas.topics import DEAD_LETTERS
 from headwater.streams.kafka.cluster import Cluster
@@ -399,6 +400,41 @@ def test_what_cannot_be_applied_is_kept_and_the_rest_goes_on(
 
     in_a_house(broker, fresh_database, scenario)
     assert "projection_errors" in caplog.text
+
+
+def test_what_a_later_release_wrote_is_waited_for_and_other_partitions_go_on(
+    broker: EmbeddedKafka, fresh_database: str, caplog: pytest.LogCaptureFixture
+):
+    async def scenario(house: House) -> None:
+        later = b"\x00" + (max(IDS.values()) + 1).to_bytes(4) + b"\x02"
+        before = await house.write(day("later", "2026-01-01", 1, steps=1))
+        ((place, offset),) = before.items()
+        await house.write(Written(*place, b'["later","garmin","2026-01-02"]', later))
+        await house.write(day("later", "2026-01-03", 1, steps=3))
+        others = await house.write(day("later", "2026-01-04", 0, steps=4), outcome("later", 1))
+        try:
+            async with house.projector() as projector:
+                await house.until_applied(before | others)
+                assert projector.positions[place] == offset
+            days = "select steps from daily_summary where user_id = 'later' order by steps"
+            assert await house.rows(days) == [(1,), (4,)]
+            kept = await house.rows("select topic, partition from projection_errors")
+            assert place not in kept
+            assert f"{DAILY_SUMMARY.topic}/1@{offset}" in caplog.text
+        finally:
+            await forget(house.bootstrap, place, offset + 1)
+
+    in_a_house(broker, fresh_database, scenario)
+
+
+async def forget(bootstrap: str, place: Partition, before: int) -> None:
+    """Takes the records before an offset out of a partition: other tests read it, too."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(*place): RecordsToDelete(before)})
+    finally:
+        await admin.close()
 
 
 def test_dead_letters_keep_their_bytes_and_know_their_replay(
