@@ -326,7 +326,7 @@ def _workflow_service(
         workflows,
         workflow_key=settings.workflow_key.get_secret_value(),
         tick_key=settings.tick_key.get_secret_value(),
-        tick_url=settings.tick_url,
+        tick_urls=settings.tick_urls,
         bodies=bodies,
         limits=settings.limits,
     )

@@ -89,8 +89,6 @@ _SECRETS_MEAN: Final = (
     "Signing secrets of {0}, separated by commas; without one dev-{0}-secret on loopback, and "
     "elsewhere every delivery is refused."
 )
-#: Characters of a key, at least.
-_KEY_MIN: Final = 8
 #: Characters of a signing secret, at least, where others than this machine can reach the gateway.
 SECRET_MIN: Final = 16
 
@@ -205,16 +203,6 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings):
         description="Who may do what with workflows, as package.module:attribute; empty asks for "
         "the key of the workflow service alone.",
     )
-    tick_url: str = Field(
-        default="",
-        description="Where a worker with --tick listens, for example http://127.0.0.1:8090; empty "
-        "disables the route that drives it.",
-    )
-    tick_key: SecretStr = Field(
-        default=SecretStr(""),
-        description="Key of those who may tick, as Authorization: Bearer or x-api-key; without "
-        "one nobody may.",
-    )
     user_prefix: str = Field(
         default="user_",
         min_length=1,
@@ -278,14 +266,6 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings):
         default="info", description="Least severe message that is logged."
     )
 
-    @field_validator("tick_url")
-    @classmethod
-    def _only_here(cls, value: str) -> str:
-        place = urlsplit(value)
-        if value and not (place.scheme == "http" and is_loopback(place.hostname or "")):
-            raise PydanticCustomError("not_here", "")
-        return value.rstrip("/")
-
     @field_validator("app")
     @classmethod
     def _each_once(cls, value: str) -> str:
@@ -300,13 +280,6 @@ class Settings(KafkaSettings, TerraSettings, UserSettings, WorkflowSettings):
         # What has no scheme is a list such as host=… dbname=…, which libpq takes as well.
         if "://" in value and urlsplit(value).scheme not in {"postgresql", "postgres"}:
             raise PydanticCustomError("not_postgres", "")
-        return value
-
-    @field_validator("tick_key")
-    @classmethod
-    def _long_enough(cls, value: SecretStr) -> SecretStr:
-        if 0 < len(value.get_secret_value()) < _KEY_MIN:
-            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_MIN})
         return value
 
     @model_validator(mode="after")

@@ -1,9 +1,13 @@
-"""The settings of workflows: what they may not exceed, and how long their instances are kept."""
+"""The settings of workflows: what they may not exceed, how long they are kept, and their ticks."""
 
-from pydantic import Field, field_validator
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings
 
+from headwater.gateway.loopback import is_loopback
 from headwater.processors.runs.limits import (
     EVENT_TYPE_TOP,
     INSTANCE_ID_MAX,
@@ -17,9 +21,12 @@ from headwater.processors.runs.limits import (
 from headwater.processors.runs.retention import Retention, read_retention
 from headwater.schemas.history import Limits
 
+#: Characters of a key, at least.
+_KEY_MIN: Final = 8
+
 
 class WorkflowSettings(BaseSettings):
-    """Limits of workflows, and the retention of their instances."""
+    """Limits of workflows, the retention of their instances, and who ticks their workers."""
 
     max_steps: int = Field(
         default=1_024,
@@ -123,6 +130,18 @@ class WorkflowSettings(BaseSettings):
         "`headwater instances prune` removes what is past it.",
     )
 
+    tick_url: str = Field(
+        default="",
+        description="Where workers with --tick listen, for example http://127.0.0.1:8090, several "
+        "separated by commas: each takes one that is free; empty disables the route that drives "
+        "them.",
+    )
+    tick_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="Key of those who may tick, as Authorization: Bearer or x-api-key; without "
+        "one nobody may.",
+    )
+
     @field_validator("retention")
     @classmethod
     def _of_durations(cls, value: str) -> str:
@@ -131,6 +150,27 @@ class WorkflowSettings(BaseSettings):
         except ValueError as why:
             raise PydanticCustomError("not_retention", "") from why
         return value
+
+    @field_validator("tick_url")
+    @classmethod
+    def _only_here(cls, value: str) -> str:
+        urls = [url.strip().rstrip("/") for url in value.split(",")] if value else []
+        for place in map(urlsplit, urls):
+            if not (place.scheme == "http" and is_loopback(place.hostname or "")):
+                raise PydanticCustomError("not_here", "")
+        return ",".join(urls)
+
+    @field_validator("tick_key")
+    @classmethod
+    def _long_enough(cls, value: SecretStr) -> SecretStr:
+        if 0 < len(value.get_secret_value()) < _KEY_MIN:
+            raise PydanticCustomError("string_too_short", "", {"min_length": _KEY_MIN})
+        return value
+
+    @property
+    def tick_urls(self) -> tuple[str, ...]:
+        """Where workers with --tick listen."""
+        return tuple(self.tick_url.split(",")) if self.tick_url else ()
 
     @property
     def limits(self) -> Limits:

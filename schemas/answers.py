@@ -336,6 +336,13 @@ class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     tokens: list[Token] = []
 
 
+class WorkerTicked(Answer, frozen=True, kw_only=True):
+    """What a tick did in one worker, as that tells the gateway."""
+
+    processed: int
+    steps: int
+
+
 class Ticked(Answer, frozen=True, kw_only=True):
     """What a tick did."""
 

@@ -107,7 +107,7 @@ def _ticks_heard(
     # Brings the web framework, which other workers do without.
     from headwater.gateway.workflows.tick_client import ticks_heard  # noqa: PLC0415
 
-    return ticks_heard(settings.tick_url, worker.tick, new_id)
+    return ticks_heard(settings.tick_urls, worker.tick, new_id)
 
 
 async def _work(

@@ -258,6 +258,12 @@ class Tick(Body, frozen=True, kw_only=True, omit_defaults=True):
     max_steps: _Count | None = None
 
 
+class WorkerTick(Tick, frozen=True, kw_only=True):
+    """What the gateway asks of one of several workers: all, or only instances that go on."""
+
+    continuing: bool = False
+
+
 def read(kind: type[B], body: bytes, limits: Limits = USUAL) -> B:
     """Reads a body; no body at all is one without fields.
 

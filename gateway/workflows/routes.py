@@ -1,6 +1,6 @@
 """The routes of workflows, under /api/workflows, and of their jobs, under /api/jobs."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -89,14 +89,14 @@ class WorkflowService:
         *,
         workflow_key: str,
         tick_key: str,
-        tick_url: str,
+        tick_urls: Sequence[str],
         bodies: LimitedBodies,
         limits: Limits = USUAL,
     ) -> None:
         self._ports = ports
         self._requests = requests_within(limits)
         self._freshness = Freshness(ports.workflows.next_offsets)
-        self._ticks = Ticks(tick_url if tick_key else "")
+        self._ticks = Ticks(tick_urls if tick_key else ())
         self._tails = Tails(ports.workflows, self._freshness)
         self._entrance = Entrance(
             Gatekeeper(ports.hooks, workflow_key=workflow_key, tick_key=tick_key),

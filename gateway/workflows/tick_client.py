@@ -1,9 +1,9 @@
 """Where a worker that was started with --tick is told to: one route, on loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,22 +14,30 @@ from headwater.gateway.http.problems import HANDLERS
 from headwater.gateway.http.request_scope import STATE_NAME
 from headwater.gateway.http.server import listener, refuse_taken_port
 from headwater.gateway.workflows import bodies
-from headwater.schemas.answers import Ticked
+from headwater.schemas.answers import WorkerTicked
+from headwater.schemas.errors import PartUnavailable
+from headwater.streams.workflows.manual_ticks import Done
 
-#: Gives how many instances were given out, of at most so many, with about so many steps.
-Tick: TypeAlias = Callable[[int | None, int | None], Awaitable[int]]
+
+class Tick(Protocol):
+    """Has a worker do what is due; see `WorkflowWorker.tick`."""
+
+    def __call__(
+        self, max_instances: int | None, max_steps: int | None, *, continuing: bool
+    ) -> Awaitable[Done]:
+        """Does it."""
 
 
 @asynccontextmanager
-async def ticks_heard(url: str, tick: Tick, new_id: Callable[[], str]) -> AsyncIterator[None]:
+async def ticks_heard(
+    urls: Sequence[str], tick: Tick, new_id: Callable[[], str]
+) -> AsyncIterator[None]:
     """Listens for ticks.
 
-    Shape:  a URL such as http://127.0.0.1:8090.
-    Errors: PartUnavailable when the address is taken.
+    Shape:  URLs such as http://127.0.0.1:8090: of several workers each takes one that is free.
+    Errors: PartUnavailable when all of them are taken.
     """
-    place = urlsplit(url)
-    host, port = place.hostname or "", place.port or 80
-    refuse_taken_port(host, port)
+    host, port = _free(urls)
     server = listener(tick_app(tick, new_id), host=host, port=port)
     serving = asyncio.ensure_future(server.serve())
     try:
@@ -39,14 +47,26 @@ async def ticks_heard(url: str, tick: Tick, new_id: Callable[[], str]) -> AsyncI
         await serving
 
 
+def _free(urls: Sequence[str]) -> tuple[str, int]:
+    *firsts, last = [urlsplit(url) for url in urls]
+    for place in firsts:
+        address = place.hostname or "", place.port or 80
+        with suppress(PartUnavailable):
+            refuse_taken_port(*address)
+            return address
+    address = last.hostname or "", last.port or 80
+    refuse_taken_port(*address)
+    return address
+
+
 def tick_app(tick: Tick, new_id: Callable[[], str]) -> Litestar:
     """The application: POST / with `{maxInstances?, maxSteps?}` answers `{processed}`."""
 
     @post("/", status_code=200)
     async def run_ready(request: Request[Any, Any, Any]) -> Response[bytes]:
-        asked = bodies.read(bodies.Tick, await request.body())
-        processed = await tick(asked.max_instances, asked.max_steps)
-        body = msgspec.json.encode(Ticked(processed=processed))
+        asked = bodies.read(bodies.WorkerTick, await request.body())
+        done = await tick(asked.max_instances, asked.max_steps, continuing=asked.continuing)
+        body = msgspec.json.encode(WorkerTicked(processed=done.processed, steps=done.steps))
         return Response(body, media_type="application/json")
 
     return Litestar(

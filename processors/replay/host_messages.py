@@ -7,9 +7,11 @@ import msgspec
 from headwater.processors.replay.commands import CodeCommand
 from headwater.processors.replay.state import CodeRun, Entry
 from headwater.processors.runs.host_messages import (
+    Allow,
     Ask,
     Drop,
     Forget,
+    HandBack,
     HostMessage,
     Requested,
     Started,
@@ -129,10 +131,11 @@ ToHost: TypeAlias = (
     | HandlerAgain
     | Drop
     | Ask
+    | Allow
     | Forget
 )
 
-FromHost: TypeAlias = Requested[CodeCommand] | Started
+FromHost: TypeAlias = Requested[CodeCommand] | Started | HandBack
 
 
 def message_for_host(  # noqa: C901, PLR0911, one for each event

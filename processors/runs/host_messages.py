@@ -36,6 +36,15 @@ class Forget(HostMessage, frozen=True):
     """Let a run go, whatever it is doing."""
 
 
+class Allow(HostMessage, frozen=True):
+    """Begin so many attempts of steps from now on, and no more; None for any number.
+
+    Shape:  concerns all runs of the host, whatever the activation is.
+    """
+
+    attempts: int | None
+
+
 # -- host to owner
 
 
@@ -43,6 +52,10 @@ class Requested(HostMessage, Generic[R], frozen=True):
     """The code of a run, or a step of it, asks for something."""
 
     request: R
+
+
+class HandBack(HostMessage, frozen=True):
+    """The host may begin no more attempts: a run goes on once it is given it again."""
 
 
 class Started(HostMessage, frozen=True):

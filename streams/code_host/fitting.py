@@ -68,6 +68,10 @@ class _Onlooker:
     def cancel(self, key: str | None = None) -> None:
         """Has nothing to cancel."""
 
+    def hands_back(self) -> bool:
+        """Never: nothing is begun here."""
+        return False
+
     def is_busy(self) -> bool:
         """Never."""
         return False

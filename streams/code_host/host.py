@@ -24,11 +24,11 @@ from headwater.processors.replay.host_messages import (
     Resolved,
 )
 from headwater.processors.replay.host_messages import ToHost as ToCodeHost
-from headwater.processors.runs.host_messages import Ask, Drop, Forget, Requested, Started
+from headwater.processors.runs.host_messages import Allow, Ask, Drop, Forget, Requested, Started
 from headwater.schemas.failures import INVALID_PARAMS, WORKFLOW_NOT_FOUND
 from headwater.schemas.history import Failure
 from headwater.streams.authoring.tasks import Task
-from headwater.streams.code_host.hosted_run import CallSync, HostedRun, HostServices
+from headwater.streams.code_host.hosted_run import Allowance, CallSync, HostedRun, HostServices
 from headwater.streams.code_host.hosted_tasks import BUILT_IN, HostedTasks
 from headwater.streams.replay.forbidden import refuse_in_workflows
 from headwater.streams.replay.workflow import Workflow, read_params
@@ -46,7 +46,8 @@ async def in_place(function: Callable[..., Any], *arguments: Any) -> Any:  # noq
 class Host:
     """The workflows of one process, and the tasks of graphs.
 
-    Shape:  `emit` is called with each message for owners; who sends them gathers them into frames.
+    Shape:  `emit` is called with each message for owners; who sends them gathers them into frames;
+            hosts may share an allowance of attempts.
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class Host:
         now_ms: Callable[[], int],
         call_sync: CallSync = in_place,
         tasks: Mapping[str, Task] = NO_TASKS,
+        allowance: Allowance | None = None,
     ) -> None:
         refuse_in_workflows()
         self._workflows = dict(workflows)
         self._emit = emit
-        self._services = HostServices(emit, now_ms, call_sync)
+        self._services = HostServices(emit, now_ms, call_sync, allowance or Allowance())
         self._tasks = {**BUILT_IN, **tasks}
         self._runs: dict[int, HostedRun] = {}
         self._graphs: dict[int, HostedTasks] = {}
@@ -77,6 +79,8 @@ class Host:
                 self._activate(message)
             elif isinstance(message, CallTasks):
                 self._call_tasks(message)
+            elif isinstance(message, Allow):
+                self._services.allowance.left = message.attempts
             elif message.activation in self._graphs:
                 self._pass_on_tasks(self._graphs[message.activation], message)
             else:
@@ -154,7 +158,7 @@ class Host:
             case Forget():
                 del self._runs[message.activation]
                 run.close()
-            case Activate() | CallTasks() | DropTasks():
+            case Activate() | CallTasks() | DropTasks() | Allow():
                 pass
 
     def stop(self) -> None:

@@ -3,10 +3,11 @@
 Attempts run on the host's event loop, functions that are not async wherever `call_sync` puts them.
 """
 
+import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -15,7 +16,7 @@ from headwater.processors.replay.commands import BeginRollback, CodeCommand, Rai
 from headwater.processors.replay.ends import TOLD
 from headwater.processors.replay.errors import NonRetryableError, RollbackError, UnserialisableError
 from headwater.processors.replay.host_messages import Activate, FromHost
-from headwater.processors.runs.host_messages import Requested, Started
+from headwater.processors.runs.host_messages import HandBack, Requested, Started
 from headwater.processors.runs.limits import USUAL
 from headwater.processors.runs.requests import (
     Reached,
@@ -88,6 +89,30 @@ class Attempt:
         return self.run.attempts.get(self.key) is self
 
 
+class Allowance:
+    """How many attempts of steps may still begin; None for any number."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+
+    @contextlib.contextmanager
+    def of(self, attempts: int | None) -> Iterator[None]:
+        """Lets so many begin for a while."""
+        self.left = attempts
+        try:
+            yield
+        finally:
+            self.left = None
+
+    def take(self) -> bool:
+        """Takes one, if one is left; says whether."""
+        if self.left is None:
+            return True
+        taken = self.left > 0
+        self.left -= taken
+        return taken
+
+
 class HostServices:
     """What the runs of a host share.
 
@@ -100,8 +125,10 @@ class HostServices:
         emit: Callable[[FromHost], None],
         now_ms: Callable[[], int],
         call_sync: CallSync,
+        allowance: Allowance,
     ) -> None:
         self.emit = emit
+        self.allowance = allowance
         self.now_ms = now_ms
         self.call_sync = call_sync
         self.loop: asyncio.AbstractEventLoop
@@ -125,6 +152,7 @@ class HostedRun:
         self.limits = begin.limits or USUAL
         self._instance = f"{begin.workflow}/{begin.instance_id}"
         self._logged: Failure | None = None
+        self._held = False
         self.attempts: dict[str, Attempt] = {}
         self.activation = Activation(begin, workflow, payload, self)
 
@@ -161,6 +189,12 @@ class HostedRun:
         """Whether attempts are under way."""
         return bool(self.attempts)
 
+    def hands_back(self) -> bool:
+        """Hands the run back, if an attempt of it could not begin; says whether."""
+        if self._held:
+            self._services.emit(HandBack(self.number))
+        return self._held
+
     def now_ms(self) -> int:
         """The host's clock."""
         return self._services.now_ms()
@@ -176,7 +210,10 @@ class HostedRun:
                 self._end(attempt)
 
     def call(self, call: Call) -> None:
-        """Begins an attempt of a step."""
+        """Begins an attempt of a step, if one more may begin."""
+        if not self._services.allowance.take():
+            self._held, call.started = True, False
+            return
         attempt = Attempt(self, call.reached.key, call.attempt, call)
         self._start(attempt, self._run_step(attempt, call))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headwater.processors.graph.host_messages import CallTasks, TaskCall
 from headwater.processors.replay.errors import NonRetryableError, UnserialisableError
-from headwater.processors.runs.host_messages import Requested
+from headwater.processors.runs.host_messages import HandBack, Requested
 from headwater.processors.runs.limits import USUAL
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.schemas.history import Failure
@@ -41,21 +41,33 @@ class HostedTasks:
         self.number = begin.activation
         self.limits = begin.limits or USUAL
         self.attempts: dict[str, Attempt] = {}
+        self._held = False
 
     def call(self, calls: Iterable[TaskCall]) -> None:
-        """Begins attempts."""
+        """Begins attempts, as many as may begin."""
         services = self._services
         for each in calls:
             called = self._tasks.get(each.task)
             key = each.reached.key
             if called is None:
                 self._send(_unknown(each, self._tasks))
-            elif key not in self.attempts:
+            elif key in self.attempts:
+                pass
+            elif not services.allowance.take():
+                self._held = True
+            else:
                 call = Call(each.reached, called, each.policy, wants_tx=False, rollback=False)
                 attempt = self.attempts[key] = Attempt(self, key, each.attempt, call)
                 attempt.task = services.loop.create_task(self._run(attempt, each, called))
                 services.fresh.append(attempt)
                 services.busy += 1
+        self._hand_back()
+
+    def _hand_back(self) -> None:
+        """Hands the run back, if an attempt of it could not begin, and none is under way."""
+        if self._held and not self.attempts:
+            self._held = False
+            self._services.emit(HandBack(self.number))
 
     async def _run(self, attempt: Attempt, call: TaskCall, called: Task) -> None:
         ATTEMPT.set(CurrentAttempt(attempt.key, attempt.number))
@@ -79,6 +91,7 @@ class HostedTasks:
         if attempt.counts():
             self._end(attempt)
             self._send(ended)
+            self._hand_back()
 
     def _info(self, call: TaskCall) -> TaskInfo:
         run = self._begin

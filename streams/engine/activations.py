@@ -66,6 +66,16 @@ class Activations:
         live.ready = True
         self.ready.put(self.host_of(live), live.key, priority, at_ms)
 
+    def hand_back(self, live: LiveInstance) -> None:
+        """Takes an instance out of its host's hands, to be given to it again."""
+        self.let_go(live)
+        self.make_runnable(live)
+
+    def make_runnable(self, live: LiveInstance) -> None:
+        """Lets an instance go on, or begin if nothing was recorded of its run."""
+        priority = Priority.BEGIN if live.run.sequence == 1 else Priority.CONTINUE
+        self.make_ready(live, priority, live.run.updated_at_ms)
+
     def hand_out(self, live: LiveInstance, now_ms: int) -> bool:
         """Has the host go on with an instance; False if that has no code."""
         if live.activation is None:

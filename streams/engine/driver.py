@@ -16,12 +16,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.processors.runs.decisions import Rejection
-from headwater.processors.runs.host_messages import Forget, HostMessage, Requested
+from headwater.processors.runs.host_messages import Forget, HandBack, HostMessage, Requested
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import CommandSent, ReplySent, instance_key
 from headwater.streams.engine.effects import Answer, Batch, Queued
 from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
 from headwater.streams.engine.restore import Outcome
 from headwater.streams.engine.turns import (
@@ -63,6 +64,7 @@ class Driver:
         self._gone: list[_HostGone] = []
         self._steps: list[StepTransaction] = []
         self._attempts_ended = 0
+        self._handed_back = False
         self._released = Released()
 
     # -- partitions
@@ -145,12 +147,13 @@ class Driver:
         *,
         closed: Collection[int] = (),
         complete: bool = False,
+        continuing: bool = False,
     ) -> Turn:
         """Takes what came, has it decided, and gives what is to be appended.
 
         Shape:  at most `limit` instances are given to hosts, none to those that are closed, and
-                those that go on before those that begin; complete if all that was sent until now is
-                known, this moment included.
+                those that go on before those that begin; with continuing and a limit none that
+                begin; complete if all that was sent until now is known, this moment included.
         """
         self._take_back(now_ms)
         served = [partition for partition in self.partitions.values() if partition.may_turn()]
@@ -159,7 +162,11 @@ class Driver:
         for partition in served:
             _take_notes(partition, now_ms)
         owners = [partition.owner for partition in served]
-        started = _dispatch(owners, now_ms, limit, closed)
+        handed_back, self._handed_back = self._handed_back, False
+        # What was handed back waits until somebody allows more.
+        started = _dispatch(
+            owners, now_ms, 0 if handed_back else limit, closed, continuing=continuing
+        )
         flights = [
             Flight(partition, partition.owner.take())
             for partition in served
@@ -169,7 +176,7 @@ class Driver:
             partition.under_way.append(batch)
         steps, self._steps = self._steps, []
         ended, self._attempts_ended = self._attempts_ended, 0
-        return Turn(flights, steps, started, ended)
+        return Turn(flights, steps, started, ended, handed_back)
 
     def _take_back(self, now_ms: int) -> None:
         """Takes back what hosts had that are gone, after all that they sent."""
@@ -203,6 +210,7 @@ class Driver:
         for message in messages:
             request = message.request if isinstance(message, Requested) else None
             if not isinstance(request, _ENDS_ATTEMPT):
+                self._handed_back |= isinstance(message, HandBack)
                 ready.append(message)
                 continue
             self._attempts_ended += 1
@@ -299,7 +307,12 @@ def _take_notes(partition: Partition, now_ms: int) -> None:
 
 
 def _dispatch(
-    owners: Sequence[Owner], now_ms: int, limit: int | None, closed: Collection[int]
+    owners: Sequence[Owner],
+    now_ms: int,
+    limit: int | None,
+    closed: Collection[int],
+    *,
+    continuing: bool,
 ) -> int:
     """Gives ready instances to hosts; with a limit the most urgent of all owners first."""
     if limit is None:
@@ -310,6 +323,7 @@ def _dispatch(
             (urgency, number, owner)
             for number, owner in enumerate(owners)
             if (urgency := owner.urgency(closed)) is not None
+            and not (continuing and urgency[0] is Priority.BEGIN)
         ]
         if not ready:
             break

@@ -13,7 +13,7 @@ import msgspec
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.engine import engine_of
-from headwater.processors.runs.host_messages import HostMessage, Requested, Started
+from headwater.processors.runs.host_messages import HandBack, HostMessage, Requested, Started
 from headwater.processors.runs.outbox import in_order
 from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
 from headwater.processors.runs.step_commits import StepCommit
@@ -219,13 +219,14 @@ class Owner:
     def handle(self, messages: Iterable[HostMessage], now_ms: int) -> None:
         """Decides what hosts send, in order, but for activations that are over."""
         for message in messages:
-            live = self._activations.find(message.activation)
-            if live is None:
+            if (live := self._activations.find(message.activation)) is None:
                 continue
             if isinstance(message, Requested):
                 self._request(live, message.request, now_ms)
             elif isinstance(message, Started):
                 self._activations.attempt_started(live, message, now_ms)
+            elif isinstance(message, HandBack):
+                self._activations.hand_back(live)
 
     def _request(self, live: LiveInstance, request: Request, now_ms: int) -> None:
         run, engine = live.run, live.engine
@@ -419,8 +420,7 @@ class Owner:
             return
         self._agenda.reschedule(live)
         if live.engine.is_runnable(run, 0):
-            priority = Priority.BEGIN if run.sequence == 1 else Priority.CONTINUE
-            self._activations.make_ready(live, priority, run.updated_at_ms)
+            self._activations.make_runnable(live)
         elif not run.unsent:
             self._agenda.rest(live)
 

@@ -89,13 +89,14 @@ class Turn(NamedTuple):
     """What a turn gives.
 
     Shape:  started is how many instances were given to the host; attempts_ended how many attempts
-            of steps have ended.
+            of steps have ended; handed_back whether a host may begin no more of them.
     """
 
     flights: list[Flight]
     steps: list[StepTransaction]
     started: int
     attempts_ended: int
+    handed_back: bool = False
 
 
 class Answers(NamedTuple):

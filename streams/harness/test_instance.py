@@ -7,8 +7,8 @@ from typing_extensions import override
 
 from headwater.processors.graph.past import Past
 from headwater.processors.runs.limits import (
-    EVENT_TYPE_TOP,
-    INSTANCE_ID_TOP,
+    EVENT_TYPE_MAX,
+    INSTANCE_ID_MAX,
     VALUE_BYTES_TOP,
     name_fault,
 )
@@ -117,7 +117,7 @@ class TestInstance(Steered[None], LookedInto, Generic[R_co]):
 
     async def send_event(self, type: str, payload: Any = None) -> None:  # noqa: A002, ANN401
         """Sends an event."""
-        _check(INVALID_EVENT_TYPE, name_fault("an event type", type, EVENT_TYPE_TOP))
+        _check(INVALID_EVENT_TYPE, "an event type", type, EVENT_TYPE_MAX)
         text = encode(payload, "an event's payload", VALUE_BYTES_TOP)
         await self._send(SendEvent(self._world.new_id("evt"), type, text))
 
@@ -156,11 +156,11 @@ def instance_id_of(given: str) -> str:
 
     Errors: InvalidInstanceIdError.
     """
-    _check(INVALID_INSTANCE_ID, name_fault("an instance id", given, INSTANCE_ID_TOP))
+    _check(INVALID_INSTANCE_ID, "an instance id", given, INSTANCE_ID_MAX)
     return given
 
 
-def _check(code: str, fault: str | None) -> None:
-    # What is no text at all would not come as far as the engine, which says the same of the rest.
-    if fault:
-        raise refused(code, fault)
+def _check(code: str, what: str, name: object, longest: int) -> None:
+    # What is no text would not come as far as the engine, which looks at the rest.
+    if not isinstance(name, str):
+        raise refused(code, name_fault(what, name, longest) or "")

@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from random import Random  # noqa: TID251, the harness draws from its seed
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
@@ -47,6 +48,7 @@ from headwater.streams.authoring.workflow_values import (
 )
 from headwater.streams.code_host.apps import schemas_of_params
 from headwater.streams.code_host.host import Host, ToHost
+from headwater.streams.code_host.hosted_run import Allowance
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.effects import Queued, command_of
@@ -133,6 +135,7 @@ class WorkflowTest:
         self._sent_by_hosts: list[FromHost] = []
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._something_came = asyncio.Event()
+        self._allowance = Allowance()
         self._owner: Owner
         self._hosts: list[Host]
 
@@ -247,12 +250,14 @@ class WorkflowTest:
         """Runs until nothing can move without time or an event."""
         await self._run(None)
 
-    async def tick(self, max_instances: int | None = None) -> int:
+    async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """One tick of a runner: takes instances until they wait or end.
 
-        Shape:  at most this many; those that go on before those that begin; gives how many.
+        Shape:  at most this many, with at most so many attempts of steps; those that go on before
+                those that begin; gives how many.
         """
-        return await self._run(max_instances, once=True)
+        with self._allowance.of(max_steps):
+            return await self._run(max_instances, once=True)
 
     async def advance(self, duration: Duration) -> None:
         """Moves the clock, through every due time on its way, and runs what is due."""
@@ -370,7 +375,8 @@ class WorkflowTest:
             name: each for name, each in self._workflows.items() if self._host_of[name] == number
         }
         tasks = self._tasks if number == _APP else {}
-        return Host(workflows, emit=self._host_sent, now_ms=lambda: self.now_ms, tasks=tasks)
+        made = partial(Host, emit=self._host_sent, now_ms=lambda: self.now_ms)
+        return made(workflows, tasks=tasks, allowance=self._allowance)
 
     def _stop(self) -> None:
         for host in self._hosts:
@@ -478,16 +484,17 @@ class WorkflowTest:
             or any(host.has_started() for host in self._hosts)
         )
 
+    def _busy(self) -> bool:
+        asleep = sum(not future.done() for _, _, future in self._sleepers)
+        return sum(host.busy() for host in self._hosts) > asleep
+
     async def _callbacks_moved(self) -> bool:
         """Lets callbacks go on; False when all of them wait for virtual time, or none is left."""
         hosts = self._hosts
         turns = 0
-        while hosts is self._hosts and sum(host.busy() for host in hosts) > self._asleep():
+        while hosts is self._hosts and self._busy():
             await asyncio.sleep(0 if turns < _TURNS else _REAL_WAIT_S)
             turns += 1
             if self._sent_by_hosts:
                 return True
         return bool(self._sent_by_hosts)
-
-    def _asleep(self) -> int:
-        return sum(not future.done() for _, _, future in self._sleepers)

@@ -217,7 +217,8 @@ class Activation:
         if self._run.pending or self._host.is_busy() or self._suspended_at == self._seen:
             return
         self._suspended_at = self._seen
-        self._host.send(Suspend(self._seen))
+        if not self._host.hands_back():
+            self._host.send(Suspend(self._seen))
 
     def _finish(self, value: Any, error: BaseException | None) -> None:  # noqa: ANN401
         """The author's function has returned or raised."""

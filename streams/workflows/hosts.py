@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.host_messages import Allow, HostMessage
 from headwater.streams.code_host.apps import Declarations, side_by_side
 from headwater.streams.code_host.house_app import HOUSE_APP
 from headwater.streams.engine.driver import Driver
@@ -130,6 +130,16 @@ class Hosts:
         """Sends each host what is for it."""
         for each in self._all:
             each.send(messages.get(each.number, ()))
+
+    def all_numbers(self) -> list[int]:
+        """The numbers of all of them."""
+        return [each.number for each in self._all]
+
+    def allow(self, number: int, attempts: int | None) -> None:
+        """Lets one of them begin so many attempts of steps, None any number."""
+        for each in self._all:
+            if each.number == number:
+                each.send((Allow(0, attempts),))
 
     def closed(self) -> set[int]:
         """The numbers of those that may not be given more now."""

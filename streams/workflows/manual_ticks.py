@@ -5,61 +5,104 @@ attempts time out. Only an instance that is ready waits for a tick to be given t
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, NamedTuple
 
 from headwater.streams.engine.owner import Owner
+from headwater.streams.engine.turns import Turn
 
-#: Instances that are given out at a time when steps are counted.
+#: Instances that are given out at a time when steps are counted: those that find none left are
+#: handed back, and have been replayed for nothing.
 _SLICE: Final = 10
 #: As many instances as there are.
 _ALL: Final = 1_000_000_000
 
 
+class Done(NamedTuple):
+    """What a tick did: instances that were given out, attempts of steps that have ended."""
+
+    processed: int
+    steps: int
+
+
 class Ticks:
     """What the ticks of a worker have left to give out.
 
-    Shape:  `wake_up` makes the worker take a turn; `owners` are those of its partitions.
+    Shape:  `wake_up` makes the worker take a turn; `owners` are those of its partitions; `hosts`
+            gives the numbers of its hosts, and `allow` lets one of them begin so many attempts of
+            steps, None any number.
     """
 
-    def __init__(self, wake_up: Callable[[], None], owners: Callable[[], Iterable[Owner]]) -> None:
+    def __init__(
+        self,
+        wake_up: Callable[[], None],
+        owners: Callable[[], Iterable[Owner]],
+        hosts: Callable[[], Collection[int]],
+        allow: Callable[[int, int | None], None],
+    ) -> None:
         self._wake_up = wake_up
         self._owners = owners
+        self._hosts = hosts
+        self._allow = allow
         self._left = 0
         self._given = 0
         self._steps = 0
         self._turned = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
+        #: Hosts whose turn it is not: steps are counted by each host, so one has all that are left.
+        self.closed: frozenset[int] = frozenset()
+        #: Whether no instance may begin.
+        self.continuing = False
 
     @property
     def left(self) -> int:
         """How many instances the tick may still begin."""
         return self._left
 
-    def turned(self, started: int, attempts_ended: int) -> None:
+    def turned(self, turn: Turn) -> None:
         """Takes note of a turn: how many instances were begun, how many attempts have ended."""
-        self._left -= started
-        self._given += started
-        self._steps += attempts_ended
+        self._left = 0 if turn.handed_back else self._left - turn.started
+        self._given += turn.started
+        self._steps += turn.attempts_ended
         self._turned.set()
 
-    async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
+    async def tick(
+        self,
+        max_instances: int | None = None,
+        max_steps: int | None = None,
+        *,
+        continuing: bool = False,
+    ) -> Done:
         """Takes what is ready now until it waits or ends; those that go on before those that begin.
 
-        Shape:  at most so many instances; none is begun any more once so many attempts of steps
-                have ended. Gives how many instances were given out. Of several calls at once each
-                has its own turn.
+        Shape:  at most so many instances, and so many attempts of steps: an instance that would
+                begin one more goes on with the next tick; with continuing none that begin. Of
+                several calls at once each has its own turn.
         """
         async with self._one_at_a_time:
             wanted = _ALL if max_instances is None else max_instances
             self._given = self._steps = 0
-            while wanted and (max_steps is None or self._steps < max_steps):
-                before = self._given
-                await self._give(wanted if max_steps is None else min(wanted, _SLICE))
-                if max_steps is None or self._given == before:
-                    break
-                wanted -= self._given - before
-            return self._given
+            self.continuing = continuing
+            if max_steps is None:
+                for host in self._hosts():
+                    self._allow(host, None)
+                await self._give(wanted)
+            else:
+                await self._give_by_host(wanted, max_steps)
+            return Done(self._given, self._steps)
+
+    async def _give_by_host(self, wanted: int, max_steps: int) -> None:
+        hosts = frozenset(self._hosts())
+        try:
+            for host in sorted(hosts, reverse=True):  # that of the house comes last
+                self.closed = hosts - {host}
+                before = -1
+                while before < self._given < wanted and self._steps < max_steps:
+                    before = self._given
+                    self._allow(host, max_steps - self._steps)
+                    await self._give(min(wanted - self._given, _SLICE))
+        finally:
+            self.closed = frozenset()
 
     async def _give(self, count: int) -> None:
         """Gives out at most so many, and waits until all of them rest."""

@@ -50,7 +50,7 @@ from headwater.streams.workflows.host_process import Program
 from headwater.streams.workflows.hosts import Hosts
 from headwater.streams.workflows.instance_stores import InstanceStores
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
-from headwater.streams.workflows.manual_ticks import Ticks
+from headwater.streams.workflows.manual_ticks import Done, Ticks
 from headwater.streams.workflows.outbox import Outbox
 from headwater.streams.workflows.ownership import AHEAD_MAX_MS, Ownership
 from headwater.streams.workflows.reloading import Reloading
@@ -158,7 +158,7 @@ class WorkflowWorker:
             seconds=self._pace.checkpoint_s,
         )
         self._reloading = [Reloading(self._hosts, self._open_runs)] if reload else []
-        self._ticks = Ticks(self._something_came.set, self._owners) if ticked else None
+        self._ticks = self._make_ticks() if ticked else None
         self._sql = StepSql(database, settled=self._step_settled, superseded=self._superseded)
         self._without_code: set[str] = set()
         self._appends: dict[asyncio.Task[None], Partition] = {}
@@ -202,10 +202,23 @@ class WorkflowWorker:
             if self._graphs is not None:
                 await self._graphs.stop()
 
-    async def tick(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
+    async def tick(
+        self,
+        max_instances: int | None = None,
+        max_steps: int | None = None,
+        *,
+        continuing: bool = False,
+    ) -> Done:
         """Has a worker that is ticked do what is due; see `Ticks.tick`."""
         assert self._ticks is not None  # noqa: S101, whoever ticks has chosen so
-        return await self._ticks.tick(max_instances, max_steps)
+        return await self._ticks.tick(max_instances, max_steps, continuing=continuing)
+
+    def _make_ticks(self) -> Ticks:
+        hosts, wake_up = self._hosts, self._something_came.set
+        return Ticks(wake_up, self._owners, hosts.all_numbers, hosts.allow)
+
+    def _ticks_continue(self) -> bool:
+        return self._ticks is not None and self._ticks.continuing
 
     async def declared(self) -> Declarations:
         """What the apps declare, once `run` has loaded them."""
@@ -251,8 +264,12 @@ class WorkflowWorker:
                 self._turn()
 
     def _turn(self) -> None:
-        limit = None if self._ticks is None else self._ticks.left
-        turn = self._driver.turn(self._clock(), limit, closed=self._hosts.closed())
+        limit, closed = None, self._hosts.closed()
+        if self._ticks is not None:
+            limit, closed = self._ticks.left, closed | self._ticks.closed
+        turn = self._driver.turn(
+            self._clock(), limit, closed=closed, continuing=self._ticks_continue()
+        )
         for step in turn.steps:
             self._in_background(self._sql.run(step))
         for flight in turn.flights:
@@ -261,7 +278,7 @@ class WorkflowWorker:
             append.add_done_callback(self._appends.pop)
         self._let_go()
         if self._ticks is not None:
-            self._ticks.turned(turn.started, turn.attempts_ended)
+            self._ticks.turned(turn)
 
     async def _append(self, flight: Flight) -> None:
         first: int | None = None

@@ -1,10 +1,11 @@
-"""A worker that is ticked runs code only then, and all that is ready when nobody says how much."""
+"""Workers that are ticked run code only then, and all that is ready when nobody says how much."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.e2e.house import House, free_port, opened
@@ -21,12 +22,14 @@ def house(scratch: Path, module_database: str) -> Iterator[House]:
         directory,
         module_database,
         HEADWATER_APP="tests.apps.service",
-        HEADWATER_TICK_URL=f"http://127.0.0.1:{free_port()}",
+        HEADWATER_TICK_URL=",".join(f"http://127.0.0.1:{free_port()}" for _ in range(2)),
         HEADWATER_TICK_KEY="the-tick-key",
     )
     with opened(house, ("project", "gateway")):
-        house.start("worker", "--tick")
-        house.wait(lambda: len(names(house)) > 0, "the workflows to be known")
+        for part in ("worker", "worker2"):
+            house.start(part, "--tick")
+            house.wait(lambda: len(names(house)) > 0, "the workflows to be known")
+        house.wait(lambda: owners(house) == 2, "the partitions to be shared")
         house.wait(lambda: tick(house) == 1, "the house's own schedule to wait for its time")
         yield house
 
@@ -39,6 +42,12 @@ def names(house: House) -> list[Any]:
     answer = httpx.get(f"{base(house)}/workflows", headers=KEYS)
     complete = answer.headers.get("headwater-position", "").count("@") == 4
     return list(answer.json()["workflows"]) if answer.is_success and complete else []
+
+
+def owners(house: House) -> int:
+    with psycopg.connect(house.dsn) as connection:
+        found = connection.execute("select count(distinct owner) from workflow_owner").fetchone()
+        return int(found[0]) if found else 0
 
 
 def create(house: House, workflow: str, count: int) -> list[str]:
@@ -78,11 +87,15 @@ def test_code_runs_when_it_is_ticked_and_as_much_as_is_asked(house: House):
     assert tick(house) == 0
 
 
-def test_no_instance_is_begun_once_the_steps_are_used_up(house: House):
-    create(house, "slow", 30)
-    first = tick(house, maxSteps=1)
-    assert 0 < first < 30
-    assert tick(house) == 30 - first
+def test_as_many_steps_are_begun_as_are_asked_for(house: House):
+    made = create(house, "slow", 30)
+    for done in (1, 8):
+        tick(house, maxSteps=done if done == 1 else 7)
+        house.wait(
+            lambda: statuses(house, "slow", made).count("complete") == done,  # noqa: B023
+            "their instances to end",
+        )
+    assert tick(house) == 22
 
 
 def test_what_goes_on_comes_before_what_begins(house: House):

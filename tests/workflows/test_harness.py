@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headwater import InstanceFailedError, Step, StepTx, WorkflowEvent, WorkflowTest, workflow
+from headwater import InstanceFailedError, Step, StepTx, WorkflowEvent, WorkflowTest, task, workflow
 from tests.workflows.running import (
     HOUR,
     MINUTE,
@@ -413,3 +413,66 @@ def test_params_may_be_an_object_of_the_type_that_a_workflow_declares():
         assert await test.get(send, "by-tx").result() == ["bo"]
 
     run(scenario, send, parent)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_tick_begins_as_many_steps_as_it_may(together: bool):
+    called: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent[str], step: Step) -> int:
+        name = event.payload
+        steps = [step.do(f"{n}", lambda n=n: called.append(f"{name}{n}")) for n in range(3)]
+        if together:
+            await asyncio.gather(*steps)
+        else:
+            for each in steps:
+                await each
+        return len(steps)
+
+    async def scenario(test: WorkflowTest) -> None:
+        made = [await test.create("order", id=name, params=name) for name in "ab"]
+        for steps in range(1, 6):
+            assert await test.tick(max_steps=1) >= 1
+            assert len(called) == steps
+            assert {(await each.status()).status for each in made} <= {"active", "complete"}
+        assert await test.tick(max_steps=10) == 1
+        assert sorted(called) == ["a0", "a1", "a2", "b0", "b1", "b2"], "each step was called once"
+        assert [await output_of(each) for each in made] == [3, 3]
+
+    run(scenario, order)
+
+
+def test_a_tick_begins_as_many_tasks_as_it_may():
+    called: list[int] = []
+
+    @task("note")
+    def note(given: object) -> dict[str, object]:
+        called.append(1)
+        return {}
+
+    definition = {
+        "name": "fan",
+        "initialNodeRef": "start",
+        "nodes": [{"ref": "start", "task": "noop"}, {"ref": "each", "task": "note"}],
+        "transitions": [
+            {
+                "ref": "t",
+                "fromNodeRef": "start",
+                "toNodeRef": "each",
+                "priority": 1,
+                "siblingGroup": "g",
+                "spawnCount": 4,
+            }
+        ],
+    }
+
+    async def scenario() -> None:
+        async with WorkflowTest([definition], tasks=[note]) as test:
+            instance = await test.create("fan")
+            for expected in (0, 2, 4):
+                await test.tick(max_steps=1 if expected == 0 else 2)
+                assert len(called) == expected
+            assert (await instance.status()).status == "complete"
+
+    asyncio.run(scenario())
