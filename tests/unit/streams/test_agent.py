@@ -228,6 +228,40 @@ def test_a_partition_whose_rows_a_later_release_wrote_is_not_taken(
     assert "daily-summary/0@0" in caplog.text
 
 
+@pytest.mark.parametrize("hooks", ["before_append", "while_asked"])
+def test_a_rebalance_at_any_moment_of_a_takeover_leaves_nobody_ready(hooks: str):
+    async def taken_over(moment: int) -> bool:
+        """Whether the takeover has such a moment."""
+        log = Log()
+        await agent_of(log, "before").prepare(0)
+        agent = agent_of(log)
+
+        async def nothing() -> None: ...
+
+        async def rebalance() -> None:
+            agent.revoked()
+            agent.assigned(set())
+
+        setattr(log, hooks, [*[nothing] * moment, rebalance])
+        is_ready = await agent.prepare(0)
+        if getattr(log, hooks):
+            return False
+        assert not is_ready, moment
+        agent.assigned({TP(topic, 0) for topic in Intake.sources})
+        batch = Batch(raw(received(reference="user_1")))
+        await agent.process(batch)
+        assert batch.is_done
+        return True
+
+    async def scene() -> None:
+        moment = 0
+        while await taken_over(moment):
+            moment += 1
+        assert moment
+
+    asyncio.run(scene())
+
+
 def test_memory_is_what_the_log_says_after_an_operator_wrote_in_between():
     async def scene() -> None:
         log = Log()
