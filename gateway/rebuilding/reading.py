@@ -27,6 +27,8 @@ log = logging.getLogger("headwater.rebuild")
 
 #: Deliveries for which it is worth while to start processes; that takes a second.
 _WORTHWHILE: Final = 20_000
+#: More would wait for the process that has the state: it has a third of one's work a delivery.
+_READERS_MAX: Final = 4
 _LENGTH_BYTES: Final = 4
 #: What a process may be ahead, in bytes of what it has found.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
@@ -51,8 +53,8 @@ def placement_of(settings: Settings) -> Placement:
 def readers_of(
     settings: Settings, reading: Reading, table: Table, partitions: int, spans: Sequence[Span]
 ) -> list[AsyncGenerator[Chunk]]:
-    """Readers of spans: as many processes as there are cores, where they have enough to do."""
-    count = min(len(os.sched_getaffinity(0)), len(spans))
+    """Readers of spans: a process for each core, where they have enough to do."""
+    count = min(os.cpu_count() or 1, len(spans), _READERS_MAX)
     left = sum(span.end - span.start for span in spans)
     if reading.passes_on or count <= 1 or left < _WORTHWHILE:
         return [read_here(cluster_of(settings), reading, spans)]
