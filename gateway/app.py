@@ -49,6 +49,7 @@ from headwater.gateway.workflows.entrance import LimitedBodies
 from headwater.gateway.workflows.openapi import SECURITY
 from headwater.gateway.workflows.routes import WorkflowPorts, WorkflowService
 from headwater.gateway.workflows.swagger import SwaggerPage
+from headwater.gateway.workflows.wire import StepTypes
 from headwater.processors.sources import Source, providers_of
 from headwater.projections.deliveries.of_user import connections_of
 from headwater.projections.deliveries.queries import Reader
@@ -135,6 +136,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
         before_send=[_add_headers],
         after_exception=[strays_told(refusals, peer_of, clock)],
         exception_handlers=HANDLERS,
+        plugins=[StepTypes()],
         openapi_config=_openapi(),
         logging_config=None,
         request_max_body_size=settings.max_body_bytes,

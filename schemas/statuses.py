@@ -33,6 +33,11 @@ class _Word(StrEnum):
     def _missing_(cls, value: object) -> Self | None:
         if not (_newer_kept.get() and isinstance(value, str)):
             return None
+        return cls.spelled(value)
+
+    @classmethod
+    def spelled(cls, value: str) -> Self:
+        """A word that is none of these."""
         word = str.__new__(cls, value)
         word._name_ = value.upper()
         word._value_ = value
@@ -68,6 +73,10 @@ class EntryStatus(_Word):
 OPEN: Final = frozenset({EntryStatus.PENDING, EntryStatus.WAITING})
 
 
+#: How HTTP spells the type of a wait.
+_WAIT: Final = "waitForEvent"
+
+
 class EntryKind(_Word):
     """What an entry of a history is; the values are those of `history.steps[i].type`."""
 
@@ -82,3 +91,12 @@ class EntryKind(_Word):
     REMOVED = "removed"
     #: `step.now()`; not shown to people.
     NOW = "now"
+
+    @override
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls("wait_for_event") if value == _WAIT else super()._missing_(value)
+
+
+#: A wait, as answers over HTTP have it.
+WAIT_OVER_HTTP: Final = EntryKind.spelled(_WAIT)

@@ -1,14 +1,25 @@
 """How a client reads what it is answered."""
 
 import json
-from typing import Generic, TypeVar
+from http import HTTPStatus
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from headwater.gateway.client.errors import UnexpectedAnswerError
-from headwater.schemas.statuses import newer_kept
+from headwater.gateway.client.requests import Answered
+from headwater.schemas.answers import (
+    CommandAccepted,
+    CommandsAccepted,
+    EventSent,
+    InstanceStatus,
+    Managed,
+)
+from headwater.schemas.statuses import RunStatus, newer_kept
 
 T = TypeVar("T")
+
+_ACCEPTED: Final = b'{"accepted":'
 
 
 class StreamItem(msgspec.Struct, Generic[T], frozen=True):
@@ -22,6 +33,28 @@ class StreamItem(msgspec.Struct, Generic[T], frozen=True):
     event: str
     id: str
     data: T
+
+
+def accepted(answer: Answered, where: str) -> list[CommandAccepted]:
+    """What a server has taken and nobody has decided yet; empty where it was decided.
+
+    Shape:  as for those who prefer not to wait, while no worker is there.
+    Errors: UnexpectedAnswerError.
+    """
+    if answer.status != HTTPStatus.ACCEPTED or not answer.body.startswith(_ACCEPTED):
+        return []
+    return read(answer.body, CommandsAccepted, where).accepted
+
+
+def status_in(answer: Answered, kind: type[Managed | EventSent], where: str) -> InstanceStatus:
+    """How an instance stands after a write; `accepted` where nobody has decided it yet.
+
+    Errors: UnexpectedAnswerError.
+    """
+    if not accepted(answer, where):
+        return read(answer.body, kind, where).status
+    with newer_kept():  # No run stands like this: the word is of answers alone.
+        return InstanceStatus(status=RunStatus("accepted"))
 
 
 def read(text: str | bytes, kind: type[T], where: str) -> T:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import msgspec
 from typing_extensions import override
 
-from headwater.gateway.client.answers import StreamItem, read
+from headwater.gateway.client.answers import StreamItem, accepted, read, status_in
 from headwater.gateway.client.listing import PAGE_SIZE, Listing
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
@@ -112,9 +112,11 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
     ) -> InstanceStatus:
         """Sends an event, once; it is kept until the instance waits for it.
 
-        Shape:  gives how the instance stands then; start_if_missing creates the instance if there
-                is none: True, or {"params": …}; what is sent under an idempotency key that was used
-                for it within a day does nothing; without one, each call has a key of its own.
+        Shape:  gives how the instance stands then, `accepted` where no worker has decided and the
+                client prefers not to wait for one (`Prefer: respond-async`); start_if_missing
+                creates the instance if there is none: True, or {"params": …}; what is sent under an
+                idempotency key that was used for it within a day does nothing; without one, each
+                call has a key of its own.
         """
         start = None
         if start_if_missing is not False:
@@ -134,7 +136,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         )
         key = idempotency_key or self._session.new_id()
         answer = await self._command("events", Repeat.SAFE, body, key)
-        return read(answer.body, EventSent, self._session.transport.url).status
+        return status_in(answer, EventSent, self._session.transport.url)
 
     async def history(
         self,
@@ -227,7 +229,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
 
     async def _manage(self, verb: str, repeat: Repeat, body: str = "{}") -> InstanceStatus:
         answer = await self._command(verb, repeat, body)
-        return read(answer.body, Managed, self._session.transport.url).status
+        return status_in(answer, Managed, self._session.transport.url)
 
     async def _command(
         self, name: str, repeat: Repeat, body: str = "{}", key: str | None = None
@@ -316,14 +318,16 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             key=idempotency_key or self._session.new_id(),
         )
         if id is None:
-            id = read(answer.body, InstanceListed, self._session.transport.url).id  # noqa: A001
+            url = self._session.transport.url
+            taken = accepted(answer, url)
+            id = taken[0].id if taken else read(answer.body, InstanceListed, url).id  # noqa: A001
         return self.get(id)
 
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle[R_co]]:
         """Creates instances of {"id": …, "params": …, "labels": …}; the handles of the new ones.
 
         Ids that exist are skipped and left out. A request whose answer was lost is repeated; those
-        that it created are not left out.
+        that it created are not left out. Where nobody has decided yet, all are given.
         """
         each = (
             members(
@@ -337,6 +341,9 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         answer = await self._session.write(
             f"{self._path}/batch", body, repeat=Repeat.SAFE, key=self._session.new_id()
         )
+        taken = accepted(answer, self._session.transport.url)
+        if taken:
+            return [self.get(one.id) for one in taken]
         created = read(answer.body, InstancesCreated, self._session.transport.url)
         return [self.get(one.id) for one in created.instances]
 

@@ -39,7 +39,7 @@ TICKED: Final[dict[str, Any]] = {"processed": 3}
 _STEP: Final[dict[str, Any]] = {
     "stepKey": "approval",
     "name": "approval",
-    "type": "wait_for_event",
+    "type": "waitForEvent",
     "status": "waiting",
     "attempts": 0,
     "maxAttempts": None,

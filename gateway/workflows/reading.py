@@ -9,6 +9,7 @@ import msgspec
 from litestar import Response
 
 from headwater.gateway.http.problems import Problem
+from headwater.gateway.workflows import wire
 from headwater.gateway.workflows.folding import Folds
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.graphs import Definitions
@@ -283,7 +284,7 @@ def answer(
 ) -> Response[bytes]:
     """An answer that states positions."""
     return Response(
-        msgspec.json.encode(found),
+        wire.encode(found),
         status_code=status,
         media_type=JSON,
         headers={**_position(positions), **(headers or {})},

@@ -11,10 +11,9 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Final
 
-import msgspec
-
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.http.streaming import Streamed
+from headwater.gateway.workflows import wire
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.positions import HEADER, stated
 from headwater.projections.workflows.queries import Changed, Changes, Placed, Workflows
@@ -146,7 +145,7 @@ def message(event: str, data: Answer, offset: int | None) -> bytes:
     if offset is not None:
         lines.append(b"id: %d" % offset)
     # A value of an author's may be JSON on several lines.
-    lines += [b"data: " + line for line in _LINE_END.split(msgspec.json.encode(data))]
+    lines += [b"data: " + line for line in _LINE_END.split(wire.encode(data))]
     return b"\n".join(lines) + b"\n\n"
 
 

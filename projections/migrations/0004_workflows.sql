@@ -384,6 +384,7 @@ create table workflow_owner (
     epoch bigint not null,
     owner text not null,
     workflows text[] not null,
+    known text[] not null,
     params_schemas json not null,
     claimed_at timestamptz not null
 );
@@ -394,6 +395,8 @@ comment on column workflow_owner.partition is 'Partition of workflow-history.';
 comment on column workflow_owner.epoch is 'Offset of the claim there.';
 comment on column workflow_owner.owner is 'The owner''s name of itself.';
 comment on column workflow_owner.workflows is 'Names of the workflows whose code it has.';
+comment on column workflow_owner.known is
+    'Names of the workflows whose code it or an owner before it had, in their order.';
 comment on column workflow_owner.params_schemas is
     'JSON Schemas of their params, as texts by name, of those that declare a type for them.';
 comment on column workflow_owner.claimed_at is 'When it claimed the partition.';

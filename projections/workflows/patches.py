@@ -129,6 +129,10 @@ class Patches:
 
     def own(self, row: OwnerRow) -> None:
         """A partition has another owner."""
+        before = self._owners.get(row.partition)
+        if before is not None:
+            known = tuple(sorted({*before.known, *row.known}))
+            row = msgspec.structs.replace(row, known=known)
         self._owners[row.partition] = row
 
     def retry(self, row: Retry) -> None:

@@ -129,6 +129,7 @@ def _partition_claimed(patches: Patches, context: EventContext, event: Partition
         epoch=context.offset,
         owner=event.owner,
         workflows=tuple(each.name for each in event.workflows),
+        known=tuple(sorted({each.name for each in event.workflows})),
         params_schemas={each.name: each.params for each in event.workflows if each.params},
         claimed_at_ms=context.at_ms,
     )

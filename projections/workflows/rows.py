@@ -316,5 +316,6 @@ class OwnerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: int
     owner: str
     workflows: tuple[str, ...]
+    known: tuple[str, ...]
     params_schemas: dict[str, Json]
     claimed_at_ms: int

@@ -143,7 +143,7 @@ def test_the_workflows_are_those_that_owners_have_or_had_the_code_of(migrated: s
 
     async def scenario(workflows: Workflows) -> None:
         found = await workflows.registered()
-        assert [each.name for each in found] == ["Invoice", "gone", "order", "ä"]
+        assert [each.name for each in found] == ["Invoice", "gone", "old", "order", "ä"]
         assert text(found[0].params_schema) == '{"type":  "object"}'
         assert await workflows.next_offsets() == {0: 4, 1: 1, 2: 1}
 

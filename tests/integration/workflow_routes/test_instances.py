@@ -1,5 +1,6 @@
 """What a service does with instances, route by route."""
 
+import asyncio
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headwater import Client
 from tests.e2e.house import House
 from tests.integration.workflow_routes.asking import (
     ASYNC,
@@ -151,7 +153,7 @@ def test_the_current_step_is_told(api: httpx.Client) -> None:
     until(api, "choosy", name, "waiting")
     step = api.get(of("choosy", name)).json()["meta"]["currentStep"]
     assert step["waitEventType"] == ["yes", "no"]
-    assert (step["type"], step["status"]) == ("wait_for_event", "waiting")
+    assert (step["type"], step["status"]) == ("waitForEvent", "waiting")
 
 
 def test_a_step_whose_error_was_caught_is_not_current(api: httpx.Client, tmp_path: Path) -> None:
@@ -466,6 +468,17 @@ def test_a_position_that_does_not_come_is_given_up(
     assert MISSING in answer.json()["detail"]
 
 
+async def _accepted(house: House) -> list[str]:
+    """What a client makes of answers to commands that nobody has decided yet."""
+    headers = {**KEY, **ASYNC}
+    async with Client(base_url=base(house), headers=headers) as client:
+        echo = client.workflow("echo")
+        made = await echo.create("later-1")
+        (other,) = await echo.create_batch([{"id": "later-2"}])
+        status = await made.send_event("go")
+        return [f"echo/{made.id}", f"echo/{other.id}", status.status]
+
+
 def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
     house: House, api: httpx.Client
 ) -> None:
@@ -486,6 +499,7 @@ def test_without_a_worker_a_command_is_not_known_to_be_done_and_is_done_later(
     later = api.post(of("echo"), json={"id": f"{name}-later"}, headers=ASYNC)
     assert later.status_code == 202
     assert later.json()["accepted"][0]["id"] == f"{name}-later"
+    assert asyncio.run(_accepted(house)) == ["echo/later-1", "echo/later-2", "accepted"]
     assert time.monotonic() - began < 2  # Who comes later need not wait for what is known.
     house.start("worker")
     again = api.post(of("echo"), json={"id": name})

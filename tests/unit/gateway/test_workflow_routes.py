@@ -13,9 +13,10 @@ from litestar.testing import TestClient
 from headwater.gateway.app import create_app
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import sources_with_secrets
-from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks
+from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks, wire
 from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.answers import CurrentStep
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import (
     CancelRun,
@@ -29,6 +30,7 @@ from headwater.schemas.history import (
     StartRun,
     TerminateRun,
 )
+from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
 from tests.fakes.definitions import MemoryDefinitions
 from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
@@ -684,6 +686,29 @@ def test_what_a_tick_may_do_is_shared_by_the_workers(commands: MemoryCommands) -
 
 
 # -- the description
+
+
+def test_a_wait_is_spelled_in_camel_case_over_http(client: Client) -> None:
+    described = client.get("/schema/openapi.json").text
+    assert '"waitForEvent"' in described
+    assert '"wait_for_event"' not in described
+    step = CurrentStep(
+        step_key="approval",
+        name="approval",
+        type=EntryKind.WAIT,
+        status=EntryStatus.WAITING,
+        attempts=0,
+        max_attempts=1,
+        timeout_ms=None,
+        next_retry_at=None,
+        wake_at=None,
+        wait_event_type="approval",
+        last_attempt_at=None,
+    )
+    sent = wire.encode(step)
+    assert msgspec.json.decode(sent)["type"] == "waitForEvent"
+    read = msgspec.json.decode(sent, type=CurrentStep)
+    assert read.type is EntryKind.WAIT, "a client has the word of Python"
 
 
 def test_the_description_names_every_route_and_has_examples(client: Client) -> None:

@@ -84,11 +84,13 @@ class Fold:
         counts = claims.admit(offset, record)
         claim = record.events[0]
         if isinstance(claim, PartitionClaimed):
+            before = self.tables["workflow_owner"].get((partition,), {"known": []})
             self.tables["workflow_owner"][partition,] = {
                 "partition": partition,
                 "epoch": offset,
                 "owner": claim.owner,
                 "workflows": [each.name for each in claim.workflows],
+                "known": sorted({*before["known"], *(each.name for each in claim.workflows)}),
                 "params_schemas": msgspec.json.encode(
                     {each.name: each.params for each in claim.workflows if each.params}
                 ).decode(),
