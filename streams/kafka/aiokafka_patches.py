@@ -17,6 +17,12 @@ Partitions without a leader: while a producer has records for one, it asks for l
 pause, and sends nothing to anybody before it is answered, which takes half a minute if it asks a
 broker that stands still. Here it asks now and then, and sends meanwhile.
 
+Fetches of idle partitions: a consumer has one fetch under way to a broker, and a partition whose
+records were being worked on waits for the end of one that began without it; so a broker may hold
+fetches for a moment only, and a house in which nothing happens asks twenty times a second for
+nothing. Here a fetch that asks for all partitions may take longer: whichever of them gets a record
+ends it.
+
 Making connections: a client makes one at a time. While it waits for a broker that stands still, it
 connects to no other, whatever has to be sent there. Here it makes one at a time to each broker; one
 that is made when its client has been closed is closed, too.
@@ -54,6 +60,9 @@ _OTHERWISE: Final = (
     "usual cause: it expects other security, TLS, SASL or the certificate of a client"
 )
 
+#: How long a broker may hold a fetch of all partitions. A rebalance, and a seek, may wait as long.
+_IDLE_WAIT_MS: Final = 250
+
 #: How long a broker gets to say goodbye.
 _GOODBYE_S: Final = 1.0
 
@@ -65,6 +74,7 @@ _SEND: Final = AIOKafkaConnection.send
 _CLOSE_CONNECTION: Final = AIOKafkaConnection.close
 _STEP: Final = OAuthAuthenticator.step
 _CLOSE: Final = Fetcher.close
+_GET_ACTIONS: Final = Fetcher._get_actions_per_node  # noqa: SLF001
 _START_SENDER: Final = Sender.start
 
 
@@ -79,6 +89,7 @@ def mend() -> None:
     AIOKafkaConnection.close = _close_connection  # type: ignore[method-assign]
     OAuthAuthenticator.step = _step  # type: ignore[method-assign]
     Fetcher.close = _close  # type: ignore[method-assign]
+    Fetcher._get_actions_per_node = _get_actions  # type: ignore[method-assign]  # noqa: SLF001
     Sender.start = _start_sender  # type: ignore[method-assign]
     mend_static_members()
 
@@ -183,6 +194,17 @@ async def _close(self: Fetcher) -> None:
         await asyncio.wait(self._pending_tasks)
     self._pending_tasks.clear()
     await _CLOSE(self)  # type: ignore[no-untyped-call]
+
+
+def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
+    wait_ms = self._fetch_max_wait_ms
+    states = map(assignment.state_value, assignment.tps)
+    if not self._records and all(each.has_valid_position and not each.paused for each in states):
+        self._fetch_max_wait_ms = max(wait_ms, _IDLE_WAIT_MS)
+    try:
+        return _GET_ACTIONS(self, assignment)  # type: ignore[no-untyped-call]
+    finally:
+        self._fetch_max_wait_ms = wait_ms
 
 
 async def _start_sender(self: Sender) -> None:
