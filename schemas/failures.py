@@ -20,6 +20,7 @@ JOIN: Final = "JoinError"
 LEASE_EXPIRED: Final = "LeaseExpiredError"
 MAX_STEPS_EXCEEDED: Final = "MAX_STEPS_EXCEEDED"
 RACE: Final = "RaceError"
+SLOT_QUEUE_FULL: Final = "SLOT_QUEUE_FULL"
 RUN_TOO_LARGE: Final = "RUN_TOO_LARGE"
 ROLLBACK: Final = "RollbackError"
 STATEMENT_REFUSED: Final = "StatementRefusedError"
@@ -61,6 +62,8 @@ NOT_PAUSED: Final = "NOT_PAUSED"
 NOT_THE_PARENT: Final = "NOT_THE_PARENT"
 #: Also the name of the failure that ends a run of which no record can hold the next events.
 RECORD_TOO_LARGE: Final = "RECORD_TOO_LARGE"
+SLOT_GRANTED_BEFORE: Final = "SLOT_GRANTED_BEFORE"
+SLOT_NOT_WANTED: Final = "SLOT_NOT_WANTED"
 SEQUENCE_NOT_FOUND: Final = "SEQUENCE_NOT_FOUND"
 STALE: Final = "STALE"
 STEP_NOT_FOUND: Final = "STEP_NOT_FOUND"
@@ -289,6 +292,9 @@ REFUSALS: Final = {
         Refusal(JOB_CANCELLED, 410, "The job is no longer wanted", JobCancelledError),
         Refusal(JOB_END_REPEATED, 409, "The attempt has ended so before", settled=True),
         Refusal(STALE, 409, "What this is about is over"),
+        Refusal(SLOT_NOT_WANTED, 409, "The run does not wait for this slot"),
+        Refusal(SLOT_QUEUE_FULL, 409, "Too many runs wait for a slot of the limit"),
+        Refusal(SLOT_GRANTED_BEFORE, 409, "The run has its slot already", settled=True),
         Refusal(RECORD_TOO_LARGE, 409, "No record can hold what would follow"),
         Refusal(ALREADY_CANCELLED, 409, "The instance is being cancelled already", settled=True),
         Refusal(ALREADY_PAUSED, 409, "The instance is paused already", settled=True),

@@ -26,7 +26,9 @@ from headwater.gateway.sources import secret_variables
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
 from headwater.processors.replay.engine import ReplayEngine
+from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.limits import name_fault
+from headwater.processors.slots.engine import SlotsEngine
 from headwater.processors.triggers.rules import Rule
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.schemas.errors import PartUnavailable
@@ -118,11 +120,9 @@ async def _work(
     ticked: bool,
     reload: bool,
 ) -> None:
-    new_id = ulid_source(clock, os.urandom)
+    new_id, cluster = ulid_source(clock, os.urandom), cluster_of(settings)
     name = f"{socket.gethostname()}-{os.getpid()}"
-    cluster = cluster_of(settings)
-
-    graphs = GraphEngine(limits=settings.limits)
+    graphs, slots = GraphEngine(limits=settings.limits), SlotsEngine()
     deployed = DeployedGraphs(
         DefinitionLog(cluster=cluster, client_id=f"{name}-graphs"), graphs.deploy, clock=clock
     )
@@ -133,6 +133,7 @@ async def _work(
         _check_names(declared, settings.limits)
         for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
+        slots.declare({each: declared.concurrency.get(each) for each in declared.workflows})
         await check_topics(cluster)
         await pass_over_skipped(cluster)
         await membership.joined()
@@ -146,7 +147,7 @@ async def _work(
         worker = WorkflowWorker(
             cluster=cluster,
             apps=settings.apps,
-            engines={ReplayEngine.kind: _replay(settings), GraphEngine.kind: graphs},
+            engines=_engines(settings, graphs, slots),
             clock=clock,
             draw_seed=lambda: secrets.token_hex(_SEED_BYTES),
             name=name,
@@ -179,6 +180,14 @@ def _check_names(declared: Declarations, limits: Limits) -> None:
         )
         if fault:
             raise AppNotLoaded(fault)
+
+
+def _engines(settings: Settings, graphs: GraphEngine, slots: SlotsEngine) -> Engines:
+    return {
+        ReplayEngine.kind: _replay(settings),
+        GraphEngine.kind: graphs,
+        SlotsEngine.kind: slots,
+    }
 
 
 def steps_dsn_of(settings: Settings) -> str | None:

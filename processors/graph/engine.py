@@ -31,17 +31,20 @@ from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.limits import USUAL, bounded, recorded
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.requests import Reached, Request
+from headwater.processors.runs.slots import no_slots
 from headwater.processors.runs.state import Entry
 from headwater.schemas.failures import INSTANCE_NOT_ERRORED, INVALID_PARAMS, STEP_NOT_FOUND
 from headwater.schemas.history import (
     ActivateJob,
     Artifact,
+    AskSlot,
     CancelRun,
     CompleteJob,
     ExtendJob,
     FailJob,
     Failure,
     FinishChild,
+    GrantSlot,
     Json,
     Limits,
     NoteRefusal,
@@ -49,6 +52,7 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RetryRun,
+    ReturnSlot,
     RunCommand,
     RunErrored,
     RunEvent,
@@ -190,6 +194,8 @@ class GraphEngine:
                 return child_finished(self._draft(run, now_ms), command, sent_at_ms)
             case NoteRefusal():
                 return runs.note_refusal(run, command)
+            case AskSlot() | ReturnSlot() | GrantSlot():
+                return no_slots(run)
             case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
                 return decide_job(self._draft(run, now_ms), command, sent_at_ms)
             case StartRun():

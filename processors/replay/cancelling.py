@@ -5,7 +5,7 @@ It is terminated, whatever its code makes of it; what that has done is rolled ba
 
 from datetime import UTC, datetime
 
-from headwater.processors.replay.ends import TOLD, end_children, failed
+from headwater.processors.replay.ends import TOLD, end_children, ending, failed
 from headwater.processors.replay.rolling_back import is_to_roll_back
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.waits import caught_up
@@ -23,6 +23,8 @@ from headwater.schemas.history import (
     RollbackStarted,
     RunEvent,
     RunResumed,
+    RunTerminated,
+    SlotGranted,
 )
 from headwater.schemas.statuses import RunStatus
 
@@ -37,10 +39,17 @@ def cancel(run: CodeRun, command: CancelRun, reached_ms: int, until_ms: int) -> 
             ALREADY_CANCELLED,
             f"{run.instance_id} is being cancelled already; terminate ends it at once",
         )
+    before: list[RunEvent] = []
+    if run.waits_for_slot:
+        if not any(is_to_roll_back(entry) for entry in run.entries.values()):
+            return ending(run, RunTerminated(command.reason, cancelled=True))
+        # What a run before this one has done is undone now: for that nobody needs a slot.
+        before = [SlotGranted()]
     if run.status is not RunStatus.PAUSED:
-        return _told(command.reason, until_ms)
+        return [*before, *_told(command.reason, until_ms)]
     # Its code cannot be told while it stands still.
-    return [RunResumed(), *caught_up(run, reached_ms), *_told(command.reason, until_ms)]
+    resumed = [*before, RunResumed(), *caught_up(run, reached_ms)]
+    return [*resumed, *_told(command.reason, until_ms)]
 
 
 def _told(reason: str, until_ms: int) -> list[RunEvent]:

@@ -8,6 +8,7 @@ branch that was cancelled) is rejected as STALE and changes nothing.
 from collections.abc import Callable
 from typing import Any, Final
 
+from headwater.processors.replay.beginning import begin
 from headwater.processors.replay.cancelling import cancel, cut_off
 from headwater.processors.replay.commands import (
     Advance,
@@ -64,9 +65,11 @@ from headwater.processors.runs.requests import (
     Wake,
 )
 from headwater.processors.runs.retries import retry_at_ms
+from headwater.processors.runs.slots import no_slots
 from headwater.schemas import failures
 from headwater.schemas.history import (
     ActivateJob,
+    AskSlot,
     CancelRun,
     Child,
     CompleteJob,
@@ -79,6 +82,7 @@ from headwater.schemas.history import (
     FailJob,
     Failure,
     FinishChild,
+    GrantSlot,
     HostLost,
     JobCommand,
     Limits,
@@ -91,12 +95,14 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RetryRun,
+    ReturnSlot,
     RunCommand,
     RunCompleted,
     RunEvent,
     RunSuspended,
     RunTerminated,
     SendEvent,
+    SlotCommand,
     StartRun,
     StepCompleted,
     StepFailed,
@@ -139,7 +145,7 @@ def decide_command(  # noqa: PLR0913, what is known of it
     return runs.not_found(instance_id)
 
 
-def _decide_of(  # noqa: PLR0911, C901, one for each command
+def _decide_of(  # noqa: PLR0911, PLR0912, C901, one for each command
     run: CodeRun,
     command: SendEvent
     | PauseRun
@@ -149,7 +155,8 @@ def _decide_of(  # noqa: PLR0911, C901, one for each command
     | RetryRun
     | FinishChild
     | NoteRefusal
-    | JobCommand,
+    | JobCommand
+    | SlotCommand,
     sent_at_ms: int,
     reached_ms: int,
     seed: str,
@@ -162,7 +169,7 @@ def _decide_of(  # noqa: PLR0911, C901, one for each command
             return runs.pause(run, command)
         case ResumeRun():
             resumed = runs.resume(run, command)
-            if isinstance(resumed, Rejection):
+            if isinstance(resumed, Rejection) or run.waits_for_slot:
                 return resumed
             return resumed + caught_up(run, reached_ms)
         case TerminateRun():
@@ -176,6 +183,10 @@ def _decide_of(  # noqa: PLR0911, C901, one for each command
             return _child_finished(run, command, sent_at_ms, reached_ms)
         case NoteRefusal():
             return runs.note_refusal(run, command)
+        case GrantSlot():
+            return begin(run, command, reached_ms)
+        case AskSlot() | ReturnSlot():
+            return no_slots(run)
         case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
             return runs.no_job(run)
 
@@ -198,7 +209,7 @@ def decide_request(
 def _received(run: CodeRun, received: EventReceived | Rejection, reached_ms: int) -> Decision:
     if isinstance(received, Rejection):
         return received
-    if run.status is RunStatus.PAUSED:
+    if run.stands_still:
         return [received]
     return [*_slept(run, reached_ms), received, *met(run, received)]
 
@@ -215,7 +226,7 @@ def _child_finished(
         return STALE
     if entry is None or entry.kind is not EntryKind.CHILD or entry.status not in OPEN:
         return STALE
-    before = [] if run.status is RunStatus.PAUSED else _slept(run, reached_ms)
+    before = [] if run.stands_still else _slept(run, reached_ms)
     if entry.wake_at_ms is not None and sent_at_ms > entry.wake_at_ms:
         return [*before, EntryErrored(command.key, too_long(entry))]
     if command.failure is None:
@@ -454,7 +465,7 @@ def _host_gone(run: CodeRun, asked: HostGone, now_ms: int) -> Decision:
 
 
 def _wake(run: CodeRun, asked: Wake, _: int) -> Decision:
-    if run.status is RunStatus.PAUSED:
+    if run.stands_still:
         return STALE
     if is_out_of_time(run, asked.until_ms):
         return cut_off(run, "the code took too long to clean up")

@@ -31,6 +31,7 @@ from headwater.schemas.history import (
     LogWritten,
     LoopAdvanced,
     OfGraph,
+    OfSlots,
     PostsQueued,
     PostsSent,
     RollbackFailed,
@@ -43,6 +44,8 @@ from headwater.schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SlotAsked,
+    SlotGranted,
     StepCompleted,
     StepFailed,
     StepsRetried,
@@ -180,7 +183,10 @@ def message_for_host(  # noqa: C901, PLR0911, one for each event
             | RunTerminated()
             | RunCompleted()
             | RunErrored()
+            | SlotAsked()
+            | SlotGranted()
             | OfGraph()
+            | OfSlots()
         ):
             return None
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from headwater.processors.runs.limits import SYSTEM
 from headwater.processors.runs.once import remember
+from headwater.processors.runs.slots import slot_asked, slot_granted
 from headwater.processors.runs.state import Received, Run
 from headwater.processors.runs.transitions import TRANSITIONS
 from headwater.schemas.errors import InvariantViolation
@@ -27,6 +28,8 @@ from headwater.schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SlotAsked,
+    SlotGranted,
 )
 from headwater.schemas.statuses import RunStatus
 
@@ -139,6 +142,16 @@ def _terminated(run: Run, event: RunTerminated) -> None:
     run.failure = event.failure
 
 
+def _slot_asked(run: Run, event: SlotAsked) -> None:
+    move(run, event)
+    slot_asked(run, event)
+
+
+def _slot_granted(run: Run, event: SlotGranted) -> None:
+    move(run, event)
+    slot_granted(run, event)
+
+
 def _nothing(run: Run, event: LogWritten) -> None:
     """A line is for readers alone."""
 
@@ -154,4 +167,6 @@ APPLIERS: Final[Mapping[type, Callable[[Any, Any], None]]] = {
     EventReceived: _received,
     PostsQueued: _posts_queued,
     LogWritten: _nothing,
+    SlotAsked: _slot_asked,
+    SlotGranted: _slot_granted,
 }

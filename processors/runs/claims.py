@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import (
     NO_CAUSE,
     ClaimedWorkflow,
@@ -25,6 +26,8 @@ from headwater.schemas.history import (
 UNCLAIMED = -1
 #: Of workflows that declare no types for their params.
 NO_PARAMS: Final[Mapping[str, str]] = MappingProxyType({})
+#: Of workflows that have no limits of concurrency.
+NO_LIMITS: Final[Mapping[str, Concurrency]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -60,14 +63,15 @@ def claim_of(
     workflows: Mapping[str, str],
     at_ms: int,
     params: Mapping[str, str] = NO_PARAMS,
+    limits: Mapping[str, Concurrency] = NO_LIMITS,
 ) -> HistoryAppended:
     """The record by which an owner claims a partition.
 
     Shape:  workflows are the kinds of those that it can run, by name; params the JSON Schemas of
-            their params, of those that declare a type for them.
+            their params, of those that declare a type for them, limits those of their concurrency.
     """
     claimed = tuple(
-        ClaimedWorkflow(name, kind, params=params.get(name))
+        _claimed(name, kind, params.get(name), limits.get(name))
         for name, kind in sorted(workflows.items())
     )
     return HistoryAppended(
@@ -80,3 +84,10 @@ def claim_of(
         at_ms=at_ms,
         events=(PartitionClaimed(owner, claimed),),
     )
+
+
+def _claimed(
+    name: str, kind: str, params: str | None, limit: Concurrency | None
+) -> ClaimedWorkflow:
+    most, key = (None, None) if limit is None else (limit.limit, limit.key)
+    return ClaimedWorkflow(name, kind, params=params, limit=most, limit_key=key)

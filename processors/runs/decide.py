@@ -49,6 +49,7 @@ from headwater.schemas.history import (
     RunPaused,
     RunResumed,
     RunStarted,
+    RunSuspended,
     SendEvent,
     StartRun,
     TerminateRun,
@@ -135,7 +136,7 @@ def resume(run: Run, _: ResumeRun) -> Decision:
     if run.status is not RunStatus.PAUSED:
         then = f"; {_next_run(run)}" if run.ended else ""
         return Rejection(NOT_PAUSED, f"{run.instance_id} is not paused but {run.status}{then}")
-    return [RunResumed()]
+    return [RunResumed(), RunSuspended()] if run.waits_for_slot else [RunResumed()]
 
 
 def may_end(run: Run, command: TerminateRun | CancelRun) -> Rejection | None:

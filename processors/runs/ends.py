@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from headwater.processors.runs.outbox import queue
+from headwater.processors.runs.slots import returned
 from headwater.processors.runs.state import Run
 from headwater.schemas.history import (
     CancelRun,
@@ -22,9 +23,11 @@ from headwater.schemas.history import (
 def ended_by(
     run: Run, end: RunCompleted | RunErrored | RunTerminated, posts: Sequence[Post] = ()
 ) -> list[RunEvent]:
-    """The end of a run, after what it sends: to its parent, too, if it has one."""
+    """The end of a run, after what it sends: to its parent, too, and the slot that it had."""
     if run.parent is not None:
         posts = [*posts, _finish(run.parent, run, end)]
+    if run.slot is not None:
+        posts = [*posts, *returned(run)]
     return [*queue(run, posts), end]
 
 

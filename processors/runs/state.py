@@ -21,7 +21,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = ["UNRESOLVED", "Entry", "Received", "Remembered", "Run"]
+__all__ = ["UNRESOLVED", "Entry", "Received", "Remembered", "Run", "Slot"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -40,6 +40,18 @@ class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at_ms: int
 
 
+class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The slot that a run has of its workflow's limit of concurrency, or waits for.
+
+    Shape:  the instance that counts the slots, the key of the limit if it has one, and whether the
+            slot was granted.
+    """
+
+    slots: str
+    key: Json | None = None
+    granted: bool = False
+
+
 class Run(msgspec.Struct, kw_only=True, array_like=True):
     """An instance in its current run.
 
@@ -47,7 +59,8 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
             next post; `unsent` is the outbox; `received` the highest post number taken from each
             instance that sends events here; `once` the key under which the instance was created,
             and `keys` those of events, the oldest first (see `processors.runs.once`); `limits` what
-            its code is held to, None for the usual.
+            its code is held to, None for the usual; slot that of its workflow's limit of
+            concurrency, if there is one (see `processors.runs.slots`).
     """
 
     workflow: str
@@ -74,11 +87,27 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
     once: Once | None = None
     keys: dict[str, Remembered] = {}
     limits: Limits | None = None
+    slot: Slot | None = None
 
     @property
     def ended(self) -> bool:
         """Whether the run is over."""
         return self.status in ENDED
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether the run begins only when it has its slot."""
+        return self.slot is not None and not self.slot.granted
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether neither its code nor time moves it: it is paused, or waits for its slot."""
+        return self.status is RunStatus.PAUSED or self.waits_for_slot
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether nothing of it is to be kept once it rests."""
+        return False
 
 
 #: The sequence of an entry without a result. What a retry has kept has one below it.

@@ -21,6 +21,8 @@ from headwater.schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SlotAsked,
+    SlotGranted,
     StepCompleted,
     StepFailed,
     StepsRetried,
@@ -33,6 +35,8 @@ _ACTIVE, _WAITING, _PAUSED = RunStatus.ACTIVE, RunStatus.WAITING, RunStatus.PAUS
 
 TRANSITIONS: Final[dict[type, dict[RunStatus, RunStatus]]] = {
     RunStarted: dict.fromkeys(RunStatus, _ACTIVE),
+    SlotAsked: {_ACTIVE: _WAITING},
+    SlotGranted: {_WAITING: _ACTIVE, _PAUSED: _PAUSED},
     RunSuspended: {_ACTIVE: _WAITING},
     RunPaused: {_ACTIVE: _PAUSED, _WAITING: _PAUSED},
     RunResumed: {_PAUSED: _ACTIVE},

@@ -379,6 +379,31 @@ comment on column workflow_log.data is 'What goes with it, text as it came.';
 comment on column workflow_log.is_replay is 'Whether code wrote it that had run before.';
 comment on column workflow_log.created_at is 'When it was written.';
 
+create table workflow_slot (
+    workflow_name text collate "C",
+    instance_id text collate "C",
+    number bigint,
+    key json,
+    holder_id text collate "C" not null,
+    holder_run integer not null,
+    asked_at timestamptz not null,
+    granted_at timestamptz,
+    primary key (workflow_name, instance_id, number)
+);
+
+create index workflow_slot_holder on workflow_slot (workflow_name, holder_id);
+
+comment on table workflow_slot is
+    'Runs that have a slot of their workflow''s limit of concurrency, or wait for one. Topic workflow-history.';
+comment on column workflow_slot.workflow_name is 'The workflow.';
+comment on column workflow_slot.instance_id is 'Which of its limits: the instance that counts the slots.';
+comment on column workflow_slot.number is 'The place of the run, in the order of arrival.';
+comment on column workflow_slot.key is 'The key of the limit; null for a limit without one.';
+comment on column workflow_slot.holder_id is 'The instance whose run it is.';
+comment on column workflow_slot.holder_run is 'The run.';
+comment on column workflow_slot.asked_at is 'When it came.';
+comment on column workflow_slot.granted_at is 'When it was given a slot; null while it waits.';
+
 create table workflow_owner (
     partition integer primary key,
     epoch bigint not null,
@@ -386,6 +411,7 @@ create table workflow_owner (
     workflows text[] not null,
     known text[] not null,
     params_schemas json not null,
+    limits json not null,
     claimed_at timestamptz not null
 );
 
@@ -399,4 +425,6 @@ comment on column workflow_owner.known is
     'Names of the workflows whose code it or an owner before it had, in their order.';
 comment on column workflow_owner.params_schemas is
     'JSON Schemas of their params, as texts by name, of those that declare a type for them.';
+comment on column workflow_owner.limits is
+    'Limits of their concurrency by name, of those that have one: {"limit": 3, "key": "params.region"}.';
 comment on column workflow_owner.claimed_at is 'When it claimed the partition.';

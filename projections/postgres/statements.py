@@ -219,6 +219,8 @@ UPSERTS: Final[dict[str, bytes]] = {
     "workflow_event": statement("upsert_workflow_events"),
     "workflow_deliveries": statement("deliver_workflow_events"),
     "workflow_log": statement("insert_workflow_logs"),
+    "workflow_slot": statement("insert_workflow_slots"),
+    "workflow_slot_grants": statement("grant_workflow_slots"),
     "graph_definition": statement("deploy_graph"),
 }
 
@@ -232,7 +234,7 @@ OF_INSTANCES: Final = (
     "workflow_log",
 )
 #: All tables of the projection of workflows.
-OF_WORKFLOWS: Final = (*OF_INSTANCES, "workflow_owner")
+OF_WORKFLOWS: Final = (*OF_INSTANCES, "workflow_slot", "workflow_owner")
 _INSTANCE: Final = (SqlColumn("workflow_name", "text"), SqlColumn("instance_id", "text"))
 #: How rows are deleted, by table.
 DELETES: Final[dict[str, bytes]] = {
@@ -244,4 +246,5 @@ DELETES: Final[dict[str, bytes]] = {
     "duplicates": _delete("duplicates", (SqlColumn("request_id", "text"),)),
     **{table: _delete(table, _INSTANCE) for table in OF_INSTANCES},
     "rebuild_rows": statement("delete_rebuilt_instances"),
+    "workflow_slot": statement("return_workflow_slots"),
 }

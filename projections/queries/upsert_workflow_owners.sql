@@ -1,8 +1,11 @@
-insert into workflow_owner (partition, epoch, owner, workflows, known, params_schemas, claimed_at)
-select r.partition, r.epoch, r.owner, r.workflows, r.known, r.params_schemas, to_timestamp(r.claimed_at_ms / 1000)
+insert into workflow_owner (
+    partition, epoch, owner, workflows, known, params_schemas, limits, claimed_at
+)
+select r.partition, r.epoch, r.owner, r.workflows, r.known, r.params_schemas, r.limits,
+       to_timestamp(r.claimed_at_ms / 1000)
 from json_to_recordset(%(rows)s::json) as r (
     partition integer, epoch bigint, owner text, workflows text[], known text[], params_schemas json,
-    claimed_at_ms double precision
+    limits json, claimed_at_ms double precision
 )
 on conflict (partition) do update set
     epoch = excluded.epoch,
@@ -13,4 +16,5 @@ on conflict (partition) do update set
         order by 1
     ),
     params_schemas = excluded.params_schemas,
+    limits = excluded.limits,
     claimed_at = excluded.claimed_at

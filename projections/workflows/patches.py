@@ -37,6 +37,7 @@ from headwater.projections.workflows.rows import (
     StepRow,
     Trim,
 )
+from headwater.projections.workflows.slot_rows import SlotPatches
 from headwater.projections.workflows.token_rows import TokenChange, TokenRow
 from headwater.schemas.history import Failure, Json
 
@@ -126,6 +127,7 @@ class Patches:
         #: Entries that nobody is shown, so that their ends are not looked for in Postgres.
         self._hidden: set[tuple[_Run, str]] = set()
         self._deleted: dict[_Key, Deleted] = {}
+        self.slots = SlotPatches()
 
     def own(self, row: OwnerRow) -> None:
         """A partition has another owner."""
@@ -296,6 +298,7 @@ class Patches:
         for stage in self._stages:
             yield from stage.works()
         yield from _works("workflow_log", self._logs)
+        yield from self.slots.works()
         for runs in zip_longest(*self._instances.values()):
             yield from _works("workflow_instance", [i for i in runs if isinstance(i, InstanceRow)])
             changes = [i for i in runs if isinstance(i, InstanceChange)]

@@ -30,6 +30,7 @@ from headwater.projections.workflows.rows import (
     Retry,
     StepRow,
 )
+from headwater.projections.workflows.slot_rows import counts_slots
 from headwater.projections.workflows.token_plan import TOKEN_PLANNERS
 from headwater.schemas.history import (
     BranchChanged,
@@ -62,6 +63,8 @@ from headwater.schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SlotAsked,
+    SlotGranted,
     StepCompleted,
     StepFailed,
     StepsRetried,
@@ -96,6 +99,9 @@ def plan_history(records: Iterable[LogRecord], retention: Retention = FOR_EVER) 
 
 def tell(patches: Patches, appended: HistoryAppended, partition: int = 0, offset: int = 0) -> None:
     """Adds to patches what a record changes that counts."""
+    if counts_slots(appended.instance_id):
+        patches.slots.tell(appended)
+        return
     context = EventContext(
         appended.workflow,
         appended.instance_id,
@@ -131,6 +137,11 @@ def _partition_claimed(patches: Patches, context: EventContext, event: Partition
         workflows=tuple(each.name for each in event.workflows),
         known=tuple(sorted({each.name for each in event.workflows})),
         params_schemas={each.name: each.params for each in event.workflows if each.params},
+        limits={
+            each.name: {"limit": each.limit, "key": each.limit_key}
+            for each in event.workflows
+            if each.limit is not None
+        },
         claimed_at_ms=context.at_ms,
     )
     patches.own(row)
@@ -380,6 +391,8 @@ _PLANNERS: Final[dict[type, Callable[[Patches, EventContext, Any], None]]] = {
     InstanceDeleted: _instance_deleted,
     PostsQueued: _nothing_more,
     PostsSent: _nothing_more,
+    SlotAsked: _nothing_more,
+    SlotGranted: _nothing_more,
     CancelRequested: _nothing_more,
     RollbackStarted: _nothing_more,
     RollbackFailed: _nothing_more,

@@ -318,4 +318,5 @@ class OwnerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workflows: tuple[str, ...]
     known: tuple[str, ...]
     params_schemas: dict[str, Json]
+    limits: dict[str, dict[str, int | str | None]]
     claimed_at_ms: int

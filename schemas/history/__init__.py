@@ -9,4 +9,5 @@ from headwater.schemas.history.graph import *
 from headwater.schemas.history.notes import *
 from headwater.schemas.history.records import *
 from headwater.schemas.history.runs import *
+from headwater.schemas.history.slots import *
 from headwater.schemas.history.values import *

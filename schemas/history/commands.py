@@ -166,6 +166,35 @@ class ExtendJob(Tagged, frozen=True):
     lease_ms: int
 
 
+class AskSlot(Tagged, frozen=True):
+    """Wait for one of the slots of a limit, and take it when it is free."""
+
+    #: Who asks.
+    ticket: str
+    #: The key of the limit, JSON text; null for a limit without one.
+    key: Json | None = None
+
+
+class ReturnSlot(Tagged, frozen=True):
+    """Give a slot back, or wait for it no longer; one that is not there is given back already."""
+
+    #: Who had asked.
+    ticket: str
+
+
+class GrantSlot(Tagged, frozen=True):
+    """Tell a run that it has its slot, or that it gets none."""
+
+    #: Who had asked.
+    ticket: str
+    #: The instance that counts the slots, of the same workflow.
+    slots: str
+    #: Why it gets none.
+    failure: Failure | None = None
+
+
+#: How runs come by the slots of a limit of concurrency.
+SlotCommand: TypeAlias = AskSlot | ReturnSlot | GrantSlot
 #: What workers outside do with the jobs of an instance.
 JobCommand: TypeAlias = ActivateJob | CompleteJob | FailJob | ExtendJob
 #: What the engine of a run decides.
@@ -181,5 +210,6 @@ RunCommand: TypeAlias = (
     | NoteRefusal
     | RetryRun
     | JobCommand
+    | SlotCommand
 )
 Command: TypeAlias = RunCommand | DeleteInstance

@@ -16,6 +16,10 @@ class ClaimedWorkflow(Part, frozen=True):
     deployment: Artifact | None = None
     #: The JSON Schema of its params, as text; None where it declares no type for them.
     params: str | None = None
+    #: How many of its runs may be under way at once, or for each key; None for any number.
+    limit: int | None = None
+    #: The expression that gives the key; None where the limit is for all runs together.
+    limit_key: str | None = None
 
 
 class PartitionClaimed(Tagged, frozen=True):

@@ -13,8 +13,9 @@ from headwater.schemas.history.commands import Command
 from headwater.schemas.history.graph import GraphEvent
 from headwater.schemas.history.notes import CommandRejected, InstanceDeleted, PartitionClaimed
 from headwater.schemas.history.runs import LifeEvent
+from headwater.schemas.history.slots import SlotEvent
 
-RunEvent: TypeAlias = LifeEvent | CodeEvent | GraphEvent
+RunEvent: TypeAlias = LifeEvent | CodeEvent | GraphEvent | SlotEvent
 LogEvent: TypeAlias = RunEvent | PartitionClaimed | CommandRejected | InstanceDeleted
 
 #: A record that no command caused.

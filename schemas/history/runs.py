@@ -171,6 +171,19 @@ class PostsSent(Tagged, frozen=True):
     through: int
 
 
+class SlotAsked(Tagged, frozen=True):
+    """The run begins once it has a slot of its workflow's limit of concurrency."""
+
+    #: The instance that counts the slots, of the same workflow.
+    slots: str
+    #: The key of the limit, JSON text; null for a limit without one.
+    key: Json | None = None
+
+
+class SlotGranted(Tagged, frozen=True):
+    """The run has its slot, until it ends."""
+
+
 LifeEvent: TypeAlias = (
     RunStarted
     | RunSuspended
@@ -183,4 +196,6 @@ LifeEvent: TypeAlias = (
     | LogWritten
     | PostsQueued
     | PostsSent
+    | SlotAsked
+    | SlotGranted
 )

@@ -34,6 +34,7 @@ from .processors.replay.errors import (
     UniqueConstraintError,
     UnserialisableError,
 )
+from .processors.runs.slots import Concurrency
 from .schemas.failures import (
     ClientError,
     CommandRefusedError,
@@ -79,6 +80,7 @@ __all__ = (
     "Client",
     "ClientError",
     "CommandRefusedError",
+    "Concurrency",
     "ConnectionFailedError",
     "Continue",
     "DefinitionInvalid",

@@ -18,10 +18,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from headwater.processors.graph.builder import GraphWorkflow
-from headwater.processors.graph.definition import DefinitionInvalid
 from headwater.processors.graph.state import KIND as GRAPH
 from headwater.processors.replay.decide import KIND
 from headwater.processors.runs.params import params_fault
+from headwater.processors.runs.slot_keys import concurrency_fault
+from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.authoring.tasks import Task
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
@@ -63,6 +64,8 @@ class Declarations(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] = ()
     #: JSON Schemas of the params of those that declare a type for them, by their names.
     params: dict[str, str] = {}
+    #: Limits of concurrency, by the names of workflows that have one.
+    concurrency: dict[str, Concurrency] = {}
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -90,6 +93,7 @@ class App(NamedTuple):
             graphs=graphs,
             tasks=tuple(sorted(self.tasks)),
             params=schemas_of_params(self.workflows.values()),
+            concurrency=limits_of(self.workflows.values()),
         )
 
 
@@ -97,6 +101,11 @@ def schemas_of_params(workflows: Iterable[Workflow]) -> dict[str, str]:
     """The JSON Schemas of the params of workflows that declare a type for them, by name."""
     found = {each.name: each.params_type().schema() for each in workflows}
     return {name: schema for name, schema in found.items() if schema is not None}
+
+
+def limits_of(workflows: Iterable[Workflow]) -> dict[str, Concurrency]:
+    """The limits of concurrency of workflows that have one, by name."""
+    return {each.name: each.concurrency for each in workflows if each.concurrency is not None}
 
 
 def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
@@ -112,6 +121,7 @@ def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
         tuple(sorted(name for found in names.values() for name in found)),
         tuple(schedule for each in apps.values() for schedule in each.schedules),
         graphs={name: text for each in apps.values() for name, text in each.graphs.items()},
+        concurrency={n: limit for each in apps.values() for n, limit in each.concurrency.items()},
     )
 
 
@@ -161,10 +171,21 @@ def _check(workflow: _Runs) -> None:
     try:
         if isinstance(workflow, Workflow):
             workflow.check()
+            check_concurrency(workflow)
         else:
             workflow.graph()
-    except (TypeError, DefinitionInvalid) as fault:
+    except (TypeError, ValueError) as fault:
         raise AppNotLoaded(f"{fault} ({_place(workflow)})") from None
+
+
+def check_concurrency(workflow: Workflow) -> None:
+    """Sees that the key of a workflow's limit can be computed.
+
+    Errors: ValueError.
+    """
+    fault = concurrency_fault(workflow.concurrency) if workflow.concurrency else None
+    if fault is not None:
+        raise ValueError(f"of the workflow {workflow.name}: {fault}")
 
 
 def _import(name: str) -> ModuleType:

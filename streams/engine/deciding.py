@@ -1,19 +1,25 @@
 """Which engine decides a command, and with what."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from headwater.processors.runs.decide import not_found
 from headwater.processors.runs.decisions import Decision, Rejection
-from headwater.processors.runs.engine import Engines, engine_of
+from headwater.processors.runs.engine import Engine, Engines, engine_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP, bounded, value_fault
 from headwater.processors.runs.params import params_fault
+from headwater.processors.runs.slot_keys import place_of
+from headwater.processors.runs.slots import SLOTS, Concurrencies, asking
+from headwater.processors.runs.state import Run
 from headwater.schemas.failures import INVALID_PARAMS
 from headwater.schemas.history import (
+    AskSlot,
     Command,
     CommandSent,
     DeleteInstance,
     Json,
     RestartRun,
+    RunStarted,
     SendEvent,
     StartRun,
 )
@@ -26,7 +32,7 @@ class CommandDecider:
     """Decides commands for one owner.
 
     Shape:  workflows may be started, each with the kind of its runs; params are the JSON Schemas of
-            what they are started with, of those that declare it.
+            what they are started with, of those that declare it; concurrency their limits of it.
     """
 
     def __init__(
@@ -34,12 +40,14 @@ class CommandDecider:
         engines: Engines,
         workflows: Mapping[str, str],
         params: Mapping[str, Json],
+        concurrency: Concurrencies,
         draw_seed: Callable[[], str],
         room: Room,
     ) -> None:
         self._engines = engines
         self._workflows = workflows
         self._params = params
+        self._concurrency = concurrency
         self._draw_seed = draw_seed
         self._room = room
 
@@ -48,6 +56,9 @@ class CommandDecider:
         command = sent.command
         assert not isinstance(command, DeleteInstance)  # noqa: S101, no engine decides it
         run = live.run if live else None
+        if isinstance(command, AskSlot):
+            # It has arrived: whether the workflow is known here or not, it is counted.
+            return self._decided(engine_of(self._engines, SLOTS), run, sent, "", now_ms)
         creates = _creates(command, live)
         if creates and not self._has(sent.workflow, command):
             return unknown_workflow(sent.workflow, self._workflows)
@@ -60,17 +71,39 @@ class CommandDecider:
             engine = engine_of(self._engines, self._workflows[sent.workflow])
         else:
             return not_found(sent.instance_id)
-        decision = engine.decide_command(
+        seed = self._draw_seed() if creates or isinstance(command, RestartRun) else ""
+        decision = self._decided(engine, run, sent, seed, now_ms)
+        decision = self._asking(run, sent, decision)
+        # Before anything is applied: the log must be able to follow.
+        return self._room.fitting(live, engine, decision, now_ms)
+
+    @staticmethod
+    def _decided(
+        engine: Engine[Any], run: Run | None, sent: CommandSent, seed: str, now_ms: int
+    ) -> Decision:
+        command = sent.command
+        assert not isinstance(command, DeleteInstance)  # noqa: S101, as above
+        return engine.decide_command(
             run,
             sent.instance_id,
             command,
             workflow=sent.workflow,
             sent_at_ms=sent.sent_at_ms,
             now_ms=now_ms,
-            seed=self._draw_seed() if creates or isinstance(command, RestartRun) else "",
+            seed=seed,
         )
-        # Before anything is applied: the log must be able to follow.
-        return self._room.fitting(live, engine, decision, now_ms)
+
+    def _asking(self, run: Run | None, sent: CommandSent, decision: Decision) -> Decision:
+        """A run that begins, of a workflow with a limit, waits for a slot first."""
+        if isinstance(decision, Rejection) or not isinstance(decision[0], RunStarted):
+            return decision
+        concurrency = self._concurrency.get(sent.workflow)
+        if concurrency is None and (run is None or run.slot is None):
+            return decision
+        place = None if concurrency is None else place_of(concurrency, decision[0].params)
+        if isinstance(place, Rejection):
+            return place
+        return asking(run, (sent.workflow, sent.instance_id), decision, place)
 
     def _unfit(self, workflow: str, command: Command) -> Rejection | None:
         """The refusal of params that the workflow does not take."""

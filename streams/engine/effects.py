@@ -14,6 +14,7 @@ from headwater.schemas.history import (
     CommandRejected,
     CommandSent,
     HistoryAppended,
+    InstanceDeleted,
     Post,
     ReplySent,
 )
@@ -72,6 +73,20 @@ def not_deleted(run: Run, since_ms: int | None) -> Rejection:
     if since_ms is not None and run.updated_at_ms > since_ms:
         fault += f", changed at {run.updated_at_ms}, after {since_ms} (Unix milliseconds)"
     return Rejection(INSTANCE_NOT_ENDED, fault)
+
+
+def deleted(epoch: int, cause: int, run: Run | None, now_ms: int) -> HistoryAppended:
+    """The record that an instance is forgotten; the log keeps no name of one that is not there."""
+    return HistoryAppended(
+        workflow=run.workflow if run else "",
+        instance_id=run.instance_id if run else "",
+        run_number=run.run_number if run else 0,
+        sequence=run.sequence if run else 0,
+        epoch=epoch,
+        cause=cause,
+        at_ms=now_ms,
+        events=(InstanceDeleted(),),
+    )
 
 
 def refused(

@@ -16,6 +16,7 @@ from headwater.processors.runs.engine import engine_of
 from headwater.processors.runs.host_messages import HandBack, HostMessage, Requested, Started
 from headwater.processors.runs.outbox import in_order
 from headwater.processors.runs.requests import HostGone, Request, StepReturned, Wake
+from headwater.processors.runs.slots import Concurrencies
 from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.history import (
     NO_CAUSE,
@@ -30,11 +31,11 @@ from headwater.schemas.history import (
     EventReceived,
     HistoryAppended,
     HostLost,
-    InstanceDeleted,
     Json,
     LogWritten,
     LoopAdvanced,
     OfGraph,
+    OfSlots,
     PostsQueued,
     PostsSent,
     RollbackFailed,
@@ -47,6 +48,8 @@ from headwater.schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SlotAsked,
+    SlotGranted,
     StepCompleted,
     StepFailed,
     StepsRetried,
@@ -56,12 +59,11 @@ from headwater.schemas.history import (
     TokensCancelled,
     instance_key,
 )
-from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.activations import Activations
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.attempts import lost
 from headwater.streams.engine.deciding import CommandDecider
-from headwater.streams.engine.effects import Batch, Queued, not_deleted
+from headwater.streams.engine.effects import Batch, Queued, deleted, not_deleted
 from headwater.streams.engine.live_instances import LiveInstance, LiveInstances
 from headwater.streams.engine.ready import Priority
 from headwater.streams.engine.refusal_notices import refusal_notice
@@ -73,11 +75,10 @@ class Owner:
     """The owner of one partition.
 
     Shape:  claims is the fold of the partition up to the own claim, instances what it holds there,
-            wakes when time moves those among them that are bytes. `workflows` may be started, each
-            with the kind of its runs; `params` are the JSON Schemas of what they take; hosts are
-            those that have their code, by number, and the first has what is not named.
-            `number_activations` gives numbers that no other activation of the process has, for a
-            host. `room` bounds how large the state of a run may become.
+            wakes when time moves those that are bytes. `workflows` may be started, each with the
+            kind of its runs; `params` are the JSON Schemas of what they take, `concurrency` their
+            limits of it; hosts have their code, by number: the first what is not named.
+            `number_activations` gives a host's a number of its own; `room` bounds runs.
     """
 
     def __init__(  # noqa: PLR0913, what is its own to know
@@ -89,6 +90,7 @@ class Owner:
         *,
         workflows: Mapping[str, str],
         params: Mapping[str, Json] | None = None,
+        concurrency: Concurrencies | None = None,
         hosts: Mapping[str, int] | None = None,
         number_activations: Callable[[int], int],
         draw_seed: Callable[[], str],
@@ -101,7 +103,8 @@ class Owner:
         self.workflows_without_code: set[str] = set()
         self._workflows = workflows
         self._room = room = room or Room()
-        self._decider = CommandDecider(instances.engines, workflows, params or {}, draw_seed, room)
+        known = (workflows, params or {}, concurrency or {})
+        self._decider = CommandDecider(instances.engines, *known, draw_seed, room)
         self._agenda = Agenda(wakes)
         self._staging = Staging()
         self._activations = Activations(
@@ -190,18 +193,7 @@ class Owner:
         if live is not None and not live.may_be_deleted(since_ms):
             self._reject(offset, sent, not_deleted(live.run, since_ms), live, now_ms)
             return
-        # Of an instance that is not there the log keeps no name: it may have been forgotten.
-        workflow, instance_id = (sent.workflow, sent.instance_id) if live else ("", "")
-        record = HistoryAppended(
-            workflow=workflow,
-            instance_id=instance_id,
-            run_number=live.run.run_number if live else 0,
-            sequence=live.run.sequence if live else 0,
-            epoch=self.claims.epoch,
-            cause=offset,
-            at_ms=now_ms,
-            events=(InstanceDeleted(),),
-        )
+        record = deleted(self.claims.epoch, offset, live.run if live else None, now_ms)
         if live is not None:
             self._activations.let_go(live)
             self.instances.delete(live.key)
@@ -309,6 +301,10 @@ class Owner:
                 self._activations.attempts_ended(live, *map(str, event.tokens))
             case OfGraph():
                 pass
+            case SlotAsked() | PostsSent() | OfSlots():
+                self._agenda.rest(live)
+            case SlotGranted():
+                self._activations.make_ready(live, Priority.BEGIN, live.run.started_at_ms)
             case StepCompleted() | StepFailed() | EntryRolledBack() | RollbackFailed():
                 self._activations.attempts_ended(live, event.key)
             case EntriesCancelled():
@@ -335,7 +331,6 @@ class Owner:
                 | EntryErrored()
                 | LogWritten()
                 | EventReceived()
-                | PostsSent()
                 | StepsRetried()
                 | LoopAdvanced()
                 | CancelRequested()
@@ -363,7 +358,7 @@ class Owner:
                 continue  # It was deleted since.
             live.ready = False
             run = live.run
-            if run.ended or run.status is RunStatus.PAUSED:
+            if run.ended or run.stands_still:
                 continue
             if run.workflow not in self._workflows:
                 # Its code is not here: it stays as it is until a worker comes that has it.
@@ -393,7 +388,7 @@ class Owner:
                 self._request(live, request_of(started), now_ms)
         for key in list(self._agenda.woken(until_ms + 1 if complete else until_ms)):
             live = self.instances.find(key)
-            if live is None or live.run.ended or live.run.status is RunStatus.PAUSED:
+            if live is None or live.run.ended or live.run.stands_still:
                 continue
             self._request(live, Wake(until_ms, complete), now_ms)
             self._activations.begin_attempts(live, until_ms)
@@ -479,6 +474,10 @@ class Owner:
                 self._agenda.rest(live)
                 continue
             self._activations.let_go(live)
+            if live.run.is_forgotten:
+                self._staging.note(deleted(self.claims.epoch, NO_CAUSE, live.run, before_ms))
+                self.instances.delete(key)
+                continue
             resting[key] = live
         self.instances.evict(list(resting.values()), position)
         return len(resting)

@@ -2,13 +2,23 @@
 
 from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, PROGRAM, bounded
+from headwater.processors.runs.slots import holder_of
 from headwater.processors.runs.state import Run
-from headwater.schemas.failures import CHILD_WORKFLOW, INSTANCE_EXISTS, is_refused
+from headwater.schemas.failures import (
+    CHILD_WORKFLOW,
+    INSTANCE_EXISTS,
+    SLOT_GRANTED_BEFORE,
+    SLOT_QUEUE_FULL,
+    is_refused,
+)
 from headwater.schemas.history import (
+    AskSlot,
     CommandSent,
     Failure,
     FinishChild,
+    GrantSlot,
     NoteRefusal,
+    ReturnSlot,
     SendEvent,
     StartRun,
 )
@@ -23,7 +33,7 @@ def refusal_notice(
     """
     command = sent.command
     what = f"{sent.workflow}/{sent.instance_id}"
-    notice: FinishChild | NoteRefusal
+    notice: FinishChild | NoteRefusal | ReturnSlot | GrantSlot
     if isinstance(command, StartRun) and command.parent is not None:
         parent = command.parent
         if rejection.code == INSTANCE_EXISTS and run is not None and run.parent == parent:
@@ -45,6 +55,14 @@ def refusal_notice(
         message = bounded(f"{lost}: {rejection.message}", LOG_MESSAGE_MAX)
         notice = NoteRefusal(sender.run_number, message)
         workflow, instance_id = sender.workflow, sender.instance_id
+    elif isinstance(command, GrantSlot) and rejection.code != SLOT_GRANTED_BEFORE:
+        # Whoever was to have it has ended, or is not there any more: the next one gets it.
+        notice = ReturnSlot(command.ticket)
+        workflow, instance_id = sent.workflow, command.slots
+    elif isinstance(command, AskSlot) and rejection.code == SLOT_QUEUE_FULL:
+        failure = Failure(SLOT_QUEUE_FULL, bounded(rejection.message))
+        notice = GrantSlot(command.ticket, sent.instance_id, failure)
+        workflow, instance_id = sent.workflow, holder_of(command.ticket)[0]
     else:
         return None
     return CommandSent(

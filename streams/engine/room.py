@@ -12,6 +12,7 @@ from headwater.processors.runs.decisions import Decision, Rejection
 from headwater.processors.runs.engine import Engine
 from headwater.processors.runs.limits import RUN_BYTES_MAX
 from headwater.processors.runs.sizes import bytes_max, fitting
+from headwater.processors.runs.slots import SLOTS
 from headwater.processors.runs.state import Run
 from headwater.schemas.failures import MAILBOX_FULL, RUN_TOO_LARGE
 from headwater.schemas.history import (
@@ -45,7 +46,10 @@ class Room:
     ) -> Decision:
         """What is decided instead of what is too large, for a record or for its run."""
         decision = fitting(engine, live.run if live else None, decision)
-        if live is None or live.run.ended or isinstance(decision, Rejection):
+        # Whoever counts slots has a bound of its own, and nobody could be told of another.
+        if live is None or isinstance(decision, Rejection) or live.run.kind == SLOTS:
+            return decision
+        if live.run.ended:
             return decision
         if isinstance(decision[0], RunStarted) or isinstance(decision[-1], _ENDS):
             live.bytes_most = None

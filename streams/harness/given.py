@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from headwater.processors.graph.builder import GraphWorkflow
 from headwater.processors.graph.graph import Graph, graph_of
 from headwater.streams.authoring.tasks import Task
+from headwater.streams.code_host.apps import check_concurrency
 from headwater.streams.replay.workflow import Workflow
 
 
@@ -22,7 +23,8 @@ class Given(NamedTuple):
         """Checks it.
 
         Errors: TypeError, for what is none of these; ValueError, for a name that comes twice;
-                DefinitionInvalid, a ValueError, for a graph that contradicts itself.
+                DefinitionInvalid, a ValueError, for a graph that contradicts itself, and another
+                for a limit of concurrency whose key is no expression.
         """
         if not isinstance(workflows, Iterable) or isinstance(workflows, str | Mapping):
             raise TypeError(
@@ -48,6 +50,7 @@ def _workflow(given: object) -> Workflow | Graph:
     match given:
         case Workflow():
             given.check()
+            check_concurrency(given)
             return given
         case GraphWorkflow():
             return given.graph()

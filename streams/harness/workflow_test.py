@@ -26,6 +26,7 @@ from headwater.processors.runs.durations import Duration, milliseconds
 from headwater.processors.runs.engine import Engine, Engines
 from headwater.processors.runs.limits import CLEANUP_MS, ENTRIES_MAX, USUAL
 from headwater.processors.runs.views import RunView, runs
+from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode as read
 from headwater.schemas.codec import encode as write
 from headwater.schemas.failures import InstanceNotFoundError
@@ -46,7 +47,7 @@ from headwater.streams.authoring.workflow_values import (
     WorkflowOf,
     name_of,
 )
-from headwater.streams.code_host.apps import schemas_of_params
+from headwater.streams.code_host.apps import limits_of, schemas_of_params
 from headwater.streams.code_host.host import Host, ToHost
 from headwater.streams.code_host.hosted_run import Allowance
 from headwater.streams.code_host.house_app import HOUSE_PREFIX
@@ -68,14 +69,8 @@ from headwater.streams.replay.workflow import Workflow
 
 R = TypeVar("R")
 
-_TO_HOST: Final = (
-    msgspec.msgpack.Encoder(),
-    msgspec.msgpack.Decoder(list[ToHost]),
-)
-_FROM_HOST: Final = (
-    msgspec.msgpack.Encoder(),
-    msgspec.msgpack.Decoder(list[FromHost]),
-)
+_TO_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[ToHost]))
+_FROM_HOST: Final = (msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[FromHost]))
 #: Turns of the real event loop that callbacks get before they count as waiting for something real.
 _TURNS: Final = 50
 _REAL_WAIT_S: Final = 0.001
@@ -111,7 +106,9 @@ class WorkflowTest:
         given = Given.of(workflows, tasks)
         replay = ReplayEngine(max_steps, milliseconds(cleanup), limits)
         graphs = GraphEngine(given.graphs.values(), limits)
-        by_kind: list[Engine[Any]] = [replay, graphs, *engines]
+        self._concurrency = limits_of(given.workflows.values())
+        slots = SlotsEngine({name: self._concurrency.get(name) for name in given.workflows})
+        by_kind: list[Engine[Any]] = [replay, graphs, slots, *engines]
         self._engines: Engines = {each.kind: each for each in by_kind}
         self._workflows, self._tasks = given.workflows, given.tasks
         self._kinds = (
@@ -359,6 +356,7 @@ class WorkflowTest:
             instances,
             workflows=self._kinds,
             params=schemas_of_params(self._workflows.values()),
+            concurrency=self._concurrency,
             hosts=self._host_of,
             number_activations=lambda host: self._driver.number_activation(0, host),
             draw_seed=lambda: self.new_id("seed"),

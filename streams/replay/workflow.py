@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeAlias
 from typing_extensions import override
 
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
 from headwater.streams.authoring.params import Params, params_of
 from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
@@ -29,6 +30,7 @@ class Workflow(Generic[P_contra, R_co]):
         *,
         strict: bool,
         replayed_lines: bool = False,
+        concurrency: Concurrency | int | None = None,
     ) -> None:
         fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
@@ -42,6 +44,7 @@ class Workflow(Generic[P_contra, R_co]):
         self.function = function
         self.strict = strict
         self.replayed_lines = replayed_lines
+        self.concurrency = _concurrency(name, concurrency)
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
@@ -76,6 +79,17 @@ class Workflow(Generic[P_contra, R_co]):
             raise TypeError(fault)
 
 
+def _concurrency(name: str, given: object) -> Concurrency | None:
+    if given is None or isinstance(given, Concurrency):
+        return given
+    if isinstance(given, int):
+        return Concurrency(given)
+    raise TypeError(
+        f"expected the concurrency of the workflow {name} to be a number or a Concurrency, such as "
+        f'Concurrency(3, key="params.region"), found {given!r:.80}'
+    )
+
+
 def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
     """The payload of a run, as the type that its workflow declares, read-only.
 
@@ -85,20 +99,31 @@ def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what 
 
 
 def workflow(
-    name: str, *, strict: bool = False, replayed_lines: bool = False
+    name: str,
+    *,
+    strict: bool = False,
+    replayed_lines: bool = False,
+    concurrency: Concurrency | int | None = None,
 ) -> Callable[[Author[P_contra, R_co]], Workflow[P_contra, R_co]]:
     """Declares an async function (event, step) as a workflow.
 
     Shape:  name is 1 to 64 of a-z, A-Z, 0-9, _ and -, not beginning with -. With `strict`, a name
             that repeats in a scope, and an entry in history that the code no longer visits, raise
             HistoryDivergedError. With `replayed_lines`, what a replay logs again is kept, too,
-            marked as `is_replay`.
-    Errors: ValueError for the name.
+            marked as `is_replay`. With `concurrency`, no more runs than that are under way at once:
+            others wait for a slot, in the order of their arrival.
+    Errors: ValueError for the name, and for a limit below 1.
     """
     if callable(name):
         raise TypeError('expected a name: write @workflow("name") above the function')
 
     def declare(function: Author[P_contra, R_co]) -> Workflow[P_contra, R_co]:
-        return Workflow(name, function, strict=strict, replayed_lines=replayed_lines)
+        return Workflow(
+            name,
+            function,
+            strict=strict,
+            replayed_lines=replayed_lines,
+            concurrency=concurrency,
+        )
 
     return declare

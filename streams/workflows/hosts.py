@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from headwater.processors.runs.host_messages import Allow, HostMessage
+from headwater.processors.runs.slots import Concurrency
 from headwater.streams.code_host.apps import Declarations, side_by_side
 from headwater.streams.code_host.house_app import HOUSE_APP
 from headwater.streams.engine.driver import Driver
@@ -63,7 +64,10 @@ class Hosts:
             await house.start()
             everything = side_by_side({**apps, HOUSE_APP: house.declared})
             self.declared = Declarations(
-                declared.workflows, everything.schedules, graphs=declared.graphs
+                declared.workflows,
+                everything.schedules,
+                graphs=declared.graphs,
+                concurrency=declared.concurrency,
             )
         except BaseException:
             await self.stop()
@@ -103,6 +107,10 @@ class Hosts:
     def params(self) -> dict[str, str]:
         """The JSON Schemas of params, by the names of workflows that have one."""
         return {name: each for one in self._all for name, each in one.declared.params.items()}
+
+    def concurrency(self) -> dict[str, Concurrency]:
+        """Limits of concurrency, by the names of workflows that have one."""
+        return {name: each for one in self._all for name, each in one.declared.concurrency.items()}
 
     def numbers(self) -> dict[str, int]:
         """The number of the host that has a workflow, by the names of workflows."""

@@ -22,7 +22,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from headwater.processors.runs.claims import NO_PARAMS, claim_of
+from headwater.processors.runs.claims import NO_LIMITS, NO_PARAMS, claim_of
+from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.errors import (
     BrokerUnavailable,
@@ -151,16 +152,17 @@ class WorkflowLog:
         owner: str,
         workflows: Mapping[str, str] | None = None,
         params: Mapping[str, str] = NO_PARAMS,
+        limits: Mapping[str, Concurrency] = NO_LIMITS,
     ) -> int:
         """Claims a partition; returns the epoch, which is the offset of the claim.
 
         The caller reads the partition up to and including its claim before it appends anything.
 
-        Shape:  workflows and params are those of `claim_of`.
+        Shape:  workflows, params and limits are those of `claim_of`.
         Errors: BrokerUnavailable; the claim may then be in the log, or come there later, and is
                 then one more claim that is not ours.
         """
-        record = claim_of(owner, workflows or {}, self._clock(), params)
+        record = claim_of(owner, workflows or {}, self._clock(), params, limits)
         self.release(partition)
         producer, began = self._producers.of(partition), self.broker_clock.now()
         try:

@@ -352,7 +352,8 @@ class WorkflowWorker:
 
     async def _restore(self, number: int, replied: int, store: InstanceStore) -> Partition:
         workflows, params = self._workflows(), self._hosts.params()
-        epoch = await self._log.claim(number, self._name, dict(workflows), params)
+        concurrency = self._hosts.concurrency()
+        epoch = await self._log.claim(number, self._name, dict(workflows), params, concurrency)
         instances = LiveInstances(self._engines, store)
         restored = await take_over(self._log, instances, number, epoch, replied)
         owner = Owner(
@@ -362,6 +363,7 @@ class WorkflowWorker:
             restored.wakes,
             workflows=workflows,
             params=params,
+            concurrency=concurrency,
             hosts=self._host_numbers(),
             number_activations=lambda host: self._driver.number_activation(number, host),
             draw_seed=self._draw_seed,

@@ -20,6 +20,7 @@ from headwater.processors.runs.requests import Request, Wake
 from headwater.processors.runs.state import Entry, Run
 from headwater.schemas.history import (
     ActivateJob,
+    AskSlot,
     CancelRun,
     CompleteJob,
     EventReceived,
@@ -27,6 +28,7 @@ from headwater.schemas.history import (
     FailJob,
     Failure,
     FinishChild,
+    GrantSlot,
     HistoryAppended,
     LogEvent,
     LogWritten,
@@ -36,6 +38,7 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RetryRun,
+    ReturnSlot,
     RunCommand,
     RunCompleted,
     RunErrored,
@@ -105,7 +108,7 @@ class CounterEngine:
                 return runs.note_refusal(run, command)
             case ActivateJob() | CompleteJob() | FailJob() | ExtendJob():
                 return runs.no_job(run)
-            case RetryRun() | FinishChild() | StartRun():
+            case RetryRun() | FinishChild() | StartRun() | AskSlot() | ReturnSlot() | GrantSlot():
                 return _STALE
 
     @staticmethod

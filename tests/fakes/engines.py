@@ -6,6 +6,7 @@ from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.replay.engine import ReplayEngine
 from headwater.processors.runs import folding, views
 from headwater.processors.runs.engine import Engines
+from headwater.processors.slots.engine import SlotsEngine
 from tests.fakes.counter import CounterEngine
 
 REPLAY = ReplayEngine()
@@ -14,6 +15,7 @@ ENGINES: Engines = {
     ReplayEngine.kind: REPLAY,
     GraphEngine.kind: GraphEngine(),
     CounterEngine.kind: CounterEngine(),
+    SlotsEngine.kind: SlotsEngine(),
     "": REPLAY,
 }
 

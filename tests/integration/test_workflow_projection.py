@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from headwater.processors.runs.slots import Concurrency
 from headwater.processors.runs.transitions import TRANSITIONS
+from headwater.processors.slots.engine import SlotsEngine
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.projector.store import Store
 from headwater.projections.workflows.plan import workflows_kept
 from headwater.schemas.history import (
+    AskSlot,
     Child,
     CommandRejected,
     EntriesCancelled,
@@ -32,6 +35,7 @@ from headwater.schemas.history import (
     EventReceived,
     Failure,
     FanInActivated,
+    HistoryAppended,
     HostLost,
     InstanceDeleted,
     JobActivated,
@@ -43,6 +47,7 @@ from headwater.schemas.history import (
     Parent,
     PostsSent,
     Reopened,
+    ReturnSlot,
     RunCompleted,
     RunErrored,
     RunPaused,
@@ -50,6 +55,8 @@ from headwater.schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SlotAsked,
+    SlotGranted,
     StepCompleted,
     StepFailed,
     StepsRetried,
@@ -68,6 +75,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind, RunStatus
 from headwater.schemas.topics import WORKFLOW_HISTORY
+from tests.fakes.engines import fold
 from tests.unit.projections.histories import START_MS, Cutter, Log
 from tests.unit.projections.workflow_fold import RETENTION, Fold, Row
 
@@ -79,6 +87,7 @@ TABLES = {
     "workflow_token": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_event": ("workflow_name", "instance_id", "run_number", "id"),
     "workflow_log": ("workflow_name", "instance_id", "run_number", "id"),
+    "workflow_slot": ("workflow_name", "instance_id", "number"),
     "workflow_owner": ("partition",),
 }
 SHOWN_AS = {"json": "{0}::text", "timestamptz": "(extract(epoch from {0}) * 1000)::bigint"}
@@ -216,6 +225,8 @@ EVENTS = st.one_of(
     st.just(EntryOpened("~now", "", EntryKind.NOW, 0)),
     st.just(EntryCompleted("~now", "17")),
     st.just(RunSuspended()),
+    st.just(SlotAsked("~")),
+    st.just(SlotGranted()),
     st.just(RunPaused()),
     st.just(RunResumed()),
     st.just(RunTerminated("enough")),
@@ -407,6 +418,46 @@ def test_the_rows_are_those_of_the_fold_however_the_log_is_cut(
     empty(migrated)
     asyncio.run(scenario())
     assert rows_of(migrated) == log.fold().rows()
+
+
+def _counted(log: Log, ends: list[int]) -> None:
+    """Eight runs ask two limits for slots, and give them back in an order."""
+    engine = SlotsEngine({"order": Concurrency(2)})
+    runs: dict[str, Any] = {}
+    asks = [AskSlot(f"o-{n}#{n % 3}#seed", str(n % 2)) for n in range(8)]
+    commands = [*enumerate(asks), *((n, ReturnSlot(asks[n].ticket)) for n in ends)]
+    for number, command in commands:
+        slots, partition = f"~{number % 2}", number % 2
+        run = runs.get(slots)
+        events = engine.decide_command(
+            run, slots, command, workflow="order", sent_at_ms=0, now_ms=0, seed=""
+        )
+        assert isinstance(events, list)
+        log.write(slots, *events, partition=partition)
+        record = log.partitions[partition][-1]
+        assert isinstance(record, HistoryAppended)
+        runs[slots] = fold(run, record)
+
+
+@pytest.mark.parametrize("ends", [[], [0, 1, 5, 2, 3], [6, 4, 0, 7, 1, 2, 3, 5]])
+def test_rows_of_slots_are_those_of_the_fold_however_the_log_is_cut(migrated: str, ends: list[int]):
+    log = Log(partitions=[[], []])
+    log.claim(0)
+    log.claim(1)
+    _counted(log, ends)
+    wanted = log.fold().rows()
+    assert len(wanted["workflow_slot"]) == 8 - len(ends)
+
+    async def scenario(size: int) -> None:
+        projecting = Projecting(migrated, log)
+        await projecting.seek()
+        await projecting.finish(size, size)
+        assert projecting.refused == 0
+
+    for size in (1, 2, 3, 100):
+        empty(migrated)
+        asyncio.run(scenario(size))
+        assert rows_of(migrated) == wanted
 
 
 # --- what a projector meets --------------------------------------------------------------------

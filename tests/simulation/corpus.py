@@ -8,6 +8,7 @@ from typing import Any, Final
 from headwater import (
     Break,
     ChildWorkflowError,
+    Concurrency,
     Continue,
     EventTimeoutError,
     JoinError,
@@ -609,3 +610,22 @@ __all__ = ["SHAPES"]
 SHAPES["count"] = Shape(
     "count", {}, script=tuple(("add", 1) for _ in range(3)), kind=CounterEngine.kind
 )
+
+
+async def guest(event: Event, step: Step, work: Work) -> object:
+    await step.do("enter", work.do(), retries=EVER)
+    await step.sleep("stay", "1 minute")
+    if event.payload.get("falls"):
+        raise LookupError("no chair is free")
+    return await step.do("leave", work.do(event.payload["n"]), retries=EVER)
+
+
+@shape(
+    guest, restarts=True, limits={"limited": Concurrency(1), "guest": Concurrency(2, "params.room")}
+)
+async def limited(event: Event, step: Step, work: Work) -> object:
+    """Of it and of its guests only so many are under way at once."""
+    calls = (
+        step.run_workflow(f"guest {n}", "guest", params={"room": n % 2, "n": n}) for n in range(4)
+    )
+    return await asyncio.gather(*calls)

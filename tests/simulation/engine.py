@@ -6,7 +6,7 @@ they crash before, in and after an append and between its effects, are supersede
 it, leave records on the wire that land late, read commands again, send posts again, and lose their
 host. The laws are checked while the world runs (`engine_log`, `engine_process`) and at its end.
 
-    python -m tests.simulation.engine --seeds 10000 --from 0 [--graphs | --cancels]
+    python -m tests.simulation.engine --seeds 10000 --from 0 [--graphs | --cancels | --slots]
 """
 
 import argparse
@@ -23,8 +23,8 @@ from tests.simulation.graph_corpus import GRAPH_SHAPES
 from tests.simulation.shapes import SHAPES, Violation
 
 VARIANTS: Final = {"drawn": 60, "left_behind": 60, "tidies": 60, "grown": 10**6, "gardener": 10**6}
-#: What is drawn if nothing else is said; the others are of use where runs are cancelled.
-_DRAWN: Final = sorted(SHAPES.keys() - {"tidies"})
+#: What is drawn if nothing else is said; the others are of use where runs are cancelled, or wait.
+_DRAWN: Final = sorted(SHAPES.keys() - {"tidies", "limited"})
 _ALL: Final = {**SHAPES, **GRAPH_SHAPES}
 
 Ends = dict[str, tuple[object, ...]]
@@ -111,6 +111,13 @@ def cancelled_shapes(seed: int) -> list[str]:
     return ["tidies", draw.choice(["tidies", *_DRAWN])]
 
 
+def limited_shapes(seed: int) -> list[str]:
+    """What a seed starts whose runs wait for slots: some that are limited, sometimes another."""
+    draw = random.Random(f"limited of {seed}")
+    others = draw.sample(_DRAWN, 1) if draw.random() < 0.2 else []
+    return ["limited"] * draw.randint(1, 3) + others
+
+
 def main() -> None:
     """Runs many seeds, and prints those that fail."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -119,12 +126,15 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--graphs", action="store_true", help="worlds of graphs")
     parser.add_argument("--cancels", action="store_true", help="worlds whose runs are cancelled")
+    parser.add_argument("--slots", action="store_true", help="worlds whose runs wait for slots")
     options = parser.parse_args()
     began, failed = time.perf_counter(), []
     for seed in range(options.first, options.first + options.seeds):
         try:
             if options.cancels:
                 run(seed, shapes=cancelled_shapes(seed), rates=CANCELS)
+            elif options.slots:
+                run(seed, shapes=limited_shapes(seed))
             else:
                 run(seed, shapes=graph_shapes(seed) if options.graphs else ())
         except Exception as error:  # noqa: BLE001, whatever it is: the seed is told

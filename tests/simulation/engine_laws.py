@@ -19,6 +19,7 @@ from headwater.processors.replay.state import CodeRun
 from headwater.processors.replay.trimming import trimmed
 from headwater.processors.runs.host_messages import Requested
 from headwater.processors.runs.limits import ENTRIES_MAX
+from headwater.processors.runs.slots import SLOTS
 from headwater.schemas.history import HistoryAppended, SendEvent, StartRun, instance_key
 from headwater.schemas.statuses import OPEN, EntryStatus, RunStatus
 from headwater.streams.code_host.host import Host
@@ -44,6 +45,8 @@ def ends(world: "World") -> dict[str, tuple[object, ...]]:
     found: dict[str, tuple[object, ...]] = {}
     for key, run in world.runs().items():
         failure = run.failure and (run.failure.name, run.failure.message)
+        if run.kind == SLOTS:
+            continue
         if run.workflow == "sleeper":
             found[key] = ("ended",)
         else:

@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     EntryRolledBack,
     EventReceived,
     HistoryAppended,
+    InstanceDeleted,
     LogEvent,
     LogWritten,
     Post,
@@ -36,6 +37,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
+from headwater.streams.engine.restore import CHECKPOINT
 from tests.fakes.engines import fold
 from tests.simulation.engine_disk import Disk
 from tests.simulation.graph_laws import GraphLaws
@@ -71,6 +73,10 @@ class Reader:
     #: The place of the last record that was given to be published.
     published: int = -1
     void: int = 0
+    #: Laws beyond one partition: called with each record that counts, and the state behind it.
+    laws: list[Callable[[HistoryAppended, Run], None]] = field(default_factory=list)
+    #: What instances had sent that are deleted.
+    forgotten: list[tuple[str, Post]] = field(default_factory=list)
     _graphs: dict[str, GraphLaws] = field(default_factory=dict)
 
     def read(self, offset: int, record: HistoryAppended) -> bool:
@@ -79,6 +85,9 @@ class Reader:
             return False
         self._cause(record)
         key = instance_key(record.workflow, record.instance_id)
+        if isinstance(record.events[0], InstanceDeleted):
+            self._forget(key)
+            return True
         before = self.states.get(key)
         if not all(isinstance(event, CommandRejected) for event in record.events):
             self.counted.setdefault(key, []).append(record)
@@ -96,7 +105,22 @@ class Reader:
             if isinstance(after, GraphRun):
                 self._graphs.setdefault(key, GraphLaws()).read(record, after)
             _is_at_work(key, after)
+            for law in self.laws:
+                law(record, after)
         return True
+
+    def _forget(self, key: str) -> None:
+        """An instance is deleted that was over; it may be created anew."""
+        run = self.states.pop(key, None)
+        if run is not None and (run.unsent or not (run.ended or run.is_forgotten)):
+            raise Violation(f"{key} is deleted before it is over: {run}")
+        self.counted.pop(key, None)
+        for of, number in [each for each in self.posts if each[0] == key]:
+            self.forgotten.append((key, self.posts.pop((of, number))))
+        for places in (self.done, self.opened, self.undone):
+            places -= {each for each in places if instance_key(*each[:2]) == key}
+        for runs in (self.retried, self.cancelled):
+            runs -= {each for each in runs if instance_key(*each[:2]) == key}
 
     def _cause(self, record: HistoryAppended) -> None:
         if record.cause == NO_CAUSE:
@@ -281,9 +305,10 @@ class Partition:
                     raise Violation(f"{key}: {event.key} ended without {sent}, which had been sent")
 
     def write(self, key: bytes, snapshot: SnapshotTaken) -> None:
-        """A snapshot lands."""
+        """A snapshot lands; one that says nothing is a tombstone."""
         self.snapshots.pop(key, None)
-        self.snapshots[key] = snapshot
+        if snapshot.state or key == CHECKPOINT:
+            self.snapshots[key] = snapshot
 
     # -- what a takeover reads
 

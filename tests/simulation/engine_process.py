@@ -30,6 +30,7 @@ from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import claim_of
 from headwater.processors.runs.host_messages import HostMessage, Started
 from headwater.processors.runs.state import Run
+from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
     CommandSent,
@@ -125,6 +126,8 @@ class Process:
         #: Attempts that the host has said are under way, and since when.
         self.begun: dict[Started, int] = {}
         self.place = partition.disk.take()
+        #: As they are when it starts, and stay.
+        self.limits = dict(world.limits)
         self._next = self._claim()
         self.epoch = self._next - 1
         restored = self._take_over()
@@ -136,6 +139,7 @@ class Process:
             restored.instances,
             restored.wakes,
             workflows=_KINDS,
+            concurrency=self.limits,
             hosts=_HOST_OF,
             number_activations=lambda host: self.driver.number_activation(partition.number, host),
             draw_seed=lambda: f"seed-{next(world.numbers)}",
@@ -153,7 +157,8 @@ class Process:
         self.hosts = [self._boot(number) for number in _HOSTS]
 
     def _take_over(self) -> Restored:
-        partition, instances = self.partition, LiveInstances(self.world.engines, self.place)
+        engines = {**self.world.engines, SlotsEngine.kind: SlotsEngine(self.limits)}
+        partition, instances = self.partition, LiveInstances(engines, self.place)
         taking = take_over(
             partition, instances, partition.number, self.epoch, partition.replied, live_max=0
         )
@@ -415,7 +420,7 @@ class Process:
 
     def _check_post(self, key: str, post: Post) -> None:
         recorded = self.partition.reader.posts.get((key, post.number))
-        if recorded != post:
+        if recorded != post and (key, post) not in self.partition.reader.forgotten:
             raise Violation(f"{key} sends {post}, of which the log says {recorded}")
 
     # -- how it ends

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.runs.claims import Claims
@@ -46,6 +46,10 @@ from tests.simulation.graph_laws import agrees_with_the_model
 from tests.simulation.graph_workers import Workers
 from tests.simulation.job_laws import workers_were_told_the_truth
 from tests.simulation.shapes import Place, Shape, Violation
+from tests.simulation.slot_laws import Guests, SlotLaws, no_slot_is_left
+
+if TYPE_CHECKING:
+    from headwater.processors.runs.slots import Concurrency
 
 START_MS: Final = 1_767_225_600_000
 #: What a world may take to come to rest when faults have stopped; most need less than 500.
@@ -115,12 +119,25 @@ class World:
         self.canceller = random.Random(f"canceller of {seed}")
         self.workers = Workers(self, seed)
         self.partitions = [Partition(n, self.rules.claims) for n in range(partitions)]
+        self._limit(seed)
         self.owners: dict[int, Process] = {}
         #: Events that a program may send once more.
         self.again: list[tuple[Root, SendEvent]] = []
         self.zombies: list[Process] = []
         for number, root in enumerate(roots):
             self._begin(root, number, signal=random.Random(f"signals of {seed}").random() < 0.3)
+
+    def _limit(self, seed: int | str) -> None:
+        """Limits of concurrency, the laws of them, and clients of those who wait."""
+        #: As whoever takes a partition over next knows them.
+        self.limits: dict[str, Concurrency | None] = {
+            name: shape.limits.get(name) for shape in self.shapes for name in shape.kinds()
+        }
+        self.slots = SlotLaws(self)
+        limited = any(shape.limits for shape in self.shapes)
+        self.guests = Guests(self, seed, "guest") if limited else None
+        for partition in self.partitions if limited else ():
+            partition.reader.laws.append(self.slots.read)
 
     def _begin(self, root: Root, number: int, *, signal: bool) -> None:
         """A client starts a root, or a program does by an event, which it may send again."""
@@ -269,6 +286,8 @@ class World:
             self._cancel(self.canceller)
         if self.meddler is not None and self.meddler.random() < 0.002:
             self._end_a_child(self.meddler)
+        if self.guests is not None:
+            self.guests.act()
 
     def _tear(self, name: str) -> None:
         """The process that has just done something does a part of what follows, and crashes."""
@@ -456,11 +475,12 @@ class World:
                 continue
             if not self.advance():
                 break
-        left = [key for key, run in self.runs().items() if not run.ended]
+        left = [key for key, run in self.runs().items() if not (run.ended or run.is_forgotten)]
         if left or self._possible():
             raise Violation(f"expected every run to end when faults stop, found {left}")
         undelivered(self)
         left_standing(self)
+        no_slot_is_left(self)
         agrees_with_the_model(self)
         workers_were_told_the_truth(self)
         held_by_hosts(self)
@@ -477,7 +497,7 @@ class World:
         owed = [(root, command) for root in self.roots if (command := self._owed(root))]
         for root, command in owed:
             self.tell(root, command)
-        return bool(owed)
+        return bool(owed) or (self.guests is not None and self.guests.nudge())
 
     def _owed(self, root: Root) -> Command | None:
         run = self._run_of(root)

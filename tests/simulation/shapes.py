@@ -4,12 +4,12 @@ Each shape is a root workflow, of the shape's name, and those that it starts. Ca
 `Work`: they tell the world that they begin, take virtual time, and fail as often as they are told.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
-from headwater import NonRetryableError, Retry, StepTx, WorkflowEvent, workflow
+from headwater import Concurrency, NonRetryableError, Retry, StepTx, WorkflowEvent, workflow
 from headwater.streams.authoring.attempt import ATTEMPT
 from headwater.streams.replay.workflow import Workflow
 
@@ -164,8 +164,8 @@ class Shape:
 
     Shape:  script has type and payload of the events that a client sends to the root; `restarts`
             says that the root may be started again at any time and ends the same; `retries` that
-            its failures are retried until it ends well; `graphs` are those that it needs. One
-            without bodies or graphs is of another kind.
+            its failures are retried until it ends well; `graphs` are those that it needs, `limits`
+            those of its workflows' concurrency. One without bodies or graphs is of another kind.
     """
 
     name: str
@@ -175,6 +175,7 @@ class Shape:
     retries: bool = False
     kind: str = "replay"
     graphs: tuple[str, ...] = ()
+    limits: Mapping[str, Concurrency] = field(default_factory=dict)
 
     def kinds(self) -> dict[str, str]:
         graphs = dict.fromkeys(self.graphs, "graph")
@@ -201,13 +202,14 @@ def shape(
     restarts: bool = False,
     retries: bool = False,
     script: tuple[Any, ...] = (),
+    limits: Mapping[str, Concurrency] | None = None,
 ) -> Callable[[Body], Body]:
     """Takes a root into the corpus, with those that it starts."""
 
     def take(body: Body) -> Body:
         name = body.__name__
         bodies = {name: (body, strict)} | {each.__name__: (each, False) for each in beside}
-        SHAPES[name] = Shape(name, bodies, script, restarts, retries)
+        SHAPES[name] = Shape(name, bodies, script, restarts, retries, limits=limits or {})
         return body
 
     return take

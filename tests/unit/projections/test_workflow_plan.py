@@ -223,6 +223,7 @@ def test_the_latest_claim_of_a_partition_names_its_owner():
             "workflows": ["order", "invoice"],
             "known": sorted({WORKFLOW, "order", "invoice"}),
             "params_schemas": {},
+            "limits": {},
             "claimed_at_ms": START_MS + 3_000,
         },
         {
@@ -232,6 +233,7 @@ def test_the_latest_claim_of_a_partition_names_its_owner():
             "workflows": [],
             "known": [],
             "params_schemas": {},
+            "limits": {},
             "claimed_at_ms": START_MS + 2_000,
         },
     ]

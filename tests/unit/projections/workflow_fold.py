@@ -36,6 +36,11 @@ from headwater.schemas.history import (
     RunStarted,
     RunSuspended,
     RunTerminated,
+    SlotAsked,
+    SlotGranted,
+    SlotQueued,
+    SlotReturned,
+    SlotsGiven,
     StepCompleted,
     StepFailed,
     StepsRetried,
@@ -70,6 +75,7 @@ class Fold:
                 "workflow_token",
                 "workflow_event",
                 "workflow_log",
+                "workflow_slot",
                 "workflow_owner",
             )
         }
@@ -94,11 +100,21 @@ class Fold:
                 "params_schemas": msgspec.json.encode(
                     {each.name: each.params for each in claim.workflows if each.params}
                 ).decode(),
+                "limits": msgspec.json.encode(
+                    {
+                        each.name: {"limit": each.limit, "key": each.limit_key}
+                        for each in claim.workflows
+                        if each.limit
+                    }
+                ).decode(),
                 "claimed_at": record.at_ms,
             }
         if not counts:
             return
         sequence = record.sequence
+        if record.instance_id.startswith("~"):
+            self._slots(record)
+            return
         if isinstance(claim, InstanceDeleted):
             self._forget((record.workflow, record.instance_id))
             return
@@ -106,6 +122,30 @@ class Fold:
             if not isinstance(event, CommandRejected):
                 Telling(self, record, (partition, offset, index), sequence).tell(event)
                 sequence += not isinstance(event, PostsSent)
+
+    def _slots(self, record: HistoryAppended) -> None:
+        table = self.tables["workflow_slot"]
+        limit = (record.workflow, record.instance_id)
+        for event in record.events:
+            match event:
+                case SlotQueued():
+                    holder_id, run, _ = event.ticket.split("#")
+                    table[*limit, event.number] = {
+                        "workflow_name": record.workflow,
+                        "instance_id": record.instance_id,
+                        "number": event.number,
+                        "key": event.key,
+                        "holder_id": holder_id,
+                        "holder_run": int(run),
+                        "asked_at": record.at_ms,
+                        "granted_at": None,
+                    }
+                case SlotsGiven():
+                    for key, row in table.items():
+                        if key[:2] == limit and row["number"] <= event.through:
+                            row["granted_at"] = row["granted_at"] or record.at_ms
+                case SlotReturned():
+                    del table[*limit, event.number]
 
     def _forget(self, instance: tuple[str, str]) -> None:
         for name in ("instance", "run", "step", "token", "event", "log"):
@@ -209,7 +249,7 @@ class Telling:
 
     def moved(self, instance: Row, event: object) -> None:
         match event:
-            case RunSuspended() if instance["status"] == "active":
+            case RunSuspended() | SlotAsked() if instance["status"] == "active":
                 instance["status"] = "waiting"
             case (
                 StepCompleted()
@@ -220,6 +260,7 @@ class Telling:
                 | TasksDispatched()
                 | TokenCompleted()
                 | FanInActivated()
+                | SlotGranted()
             ):
                 if instance["status"] == "waiting":
                     instance["status"] = "active"

@@ -39,6 +39,7 @@ def test_what_is_so_already_is_no_refusal() -> None:
     assert codes == [
         "INSTANCE_CREATED_BEFORE",
         "JOB_END_REPEATED",
+        "SLOT_GRANTED_BEFORE",
         "ALREADY_CANCELLED",
         "ALREADY_PAUSED",
         "NOT_PAUSED",

@@ -11,6 +11,7 @@ from headwater.schemas.history import LogEvent, PostsSent, RunCommand, RunStarte
 from headwater.schemas.history.code import CodeEvent
 from headwater.schemas.history.graph import GraphEvent
 from headwater.schemas.history.runs import LifeEvent
+from headwater.schemas.history.slots import SlotEvent
 from tests.unit.processors.replay.test_decide_asked import CASES
 from tests.unit.processors.replay.test_decide_command import ACCEPTED, REFUSED
 
@@ -36,7 +37,7 @@ def test_every_event_of_a_run_of_a_graph_has_an_applier():
 
 
 def test_every_event_of_the_log_has_its_rows_or_is_said_to_have_none():
-    assert set(plan._PLANNERS) == set(get_args(LogEvent))
+    assert {*plan._PLANNERS, *get_args(SlotEvent)} == set(get_args(LogEvent))
 
 
 def test_everything_that_code_its_host_and_the_clock_ask_for_has_a_decider():

@@ -6,9 +6,10 @@ from headwater.processors.replay.decide import decide_command
 from headwater.processors.replay.state import Cancelling, CodeRun
 from headwater.processors.runs.decisions import STALE, Rejection
 from headwater.processors.runs.limits import CLEANUP_MS, MAILBOX_MAX
-from headwater.processors.runs.state import Remembered
+from headwater.processors.runs.state import Remembered, Slot
 from headwater.schemas.history import (
     ActivateJob,
+    AskSlot,
     Attempt,
     CancelRequested,
     CancelRun,
@@ -19,7 +20,9 @@ from headwater.schemas.history import (
     EventReceived,
     ExtendJob,
     FailJob,
+    Failure,
     FinishChild,
+    GrantSlot,
     LogWritten,
     NoteRefusal,
     Once,
@@ -30,12 +33,16 @@ from headwater.schemas.history import (
     RestartRun,
     ResumeRun,
     RetryRun,
+    ReturnSlot,
+    RunErrored,
     RunPaused,
     RunResumed,
     RunStarted,
+    RunSuspended,
     RunTerminated,
     Sender,
     SendEvent,
+    SlotGranted,
     StartRun,
     TerminateRun,
 )
@@ -134,6 +141,11 @@ _CASCADE = PostsQueued(
 )
 
 
+_ASKED = Slot("~")
+_GRANT = GrantSlot("o-1#0#seed", "~")
+_FULL = Failure("SLOT_QUEUE_FULL", "too many")
+
+
 def _started(params: str, seed: str, parent: Parent | None = None) -> RunStarted:
     return RunStarted(params, seed, parent, kind="replay")
 
@@ -151,6 +163,30 @@ ACCEPTED = {
     "restart with a child that runs": (_child(), RestartRun(), [RunStarted("1", "seed"), _ENDED]),
     "pause": (a_run(), PauseRun(), [RunPaused()]),
     "resume": (a_run(_PAUSED), ResumeRun(), [RunResumed()]),
+    "resume what waits for its slot": (
+        a_run(_PAUSED, slot=_ASKED), ResumeRun(), [RunResumed(), RunSuspended()],
+    ),
+    "a slot": (a_run(_WAITING, slot=_ASKED), _GRANT, [SlotGranted()]),
+    "a slot, after what a retry has kept that slept": (
+        a_run(
+            _WAITING, slot=_ASKED, entries={"s": an_entry(EntryKind.SLEEP, wake_at_ms=NOW_MS - 1)}
+        ),
+        _GRANT,
+        [SlotGranted(), EntryCompleted("s", "null")],
+    ),
+    "no slot": (
+        a_run(_WAITING, slot=_ASKED),
+        GrantSlot("o-1#0#seed", "~", _FULL),
+        [PostsQueued((Post(0, "order", "~", ReturnSlot("o-1#0#seed")),)), RunErrored(_FULL)],
+    ),
+    "cancel what waits for its slot": (
+        a_run(_WAITING, slot=_ASKED),
+        CancelRun("why"),
+        [
+            PostsQueued((Post(0, "order", "~", ReturnSlot("o-1#0#seed")),)),
+            RunTerminated("why", cancelled=True),
+        ],
+    ),
     "resume with mail for waits, in their order": (
         a_run(_PAUSED, entries={"m": _MANY, "w": _WAIT}, mailbox=[mail(1), mail(2), mail(3)]),
         ResumeRun(),
@@ -384,6 +420,16 @@ REFUSED = {
     "a child's end for what is not there": (
         a_run(), FinishChild(0, "bill", output="5"), STALE.code,
     ),
+    "a slot that it has": (
+        a_run(slot=Slot("~", granted=True)), _GRANT, "SLOT_GRANTED_BEFORE",
+    ),
+    "a slot that it did not ask for": (a_run(), _GRANT, "SLOT_NOT_WANTED"),
+    "a slot of another life": (
+        a_run(_WAITING, slot=_ASKED), GrantSlot("o-1#0#other", "~"), "SLOT_NOT_WANTED",
+    ),
+    "a slot, when it has ended": (a_run(_COMPLETE, slot=_ASKED), _GRANT, "SLOT_NOT_WANTED"),
+    "that somebody asks it for a slot": (a_run(), AskSlot("x#0#seed"), "SLOT_NOT_WANTED"),
+    "that somebody returns a slot to it": (a_run(), ReturnSlot("x#0#seed"), "SLOT_NOT_WANTED"),
     "a job": (a_run(), ActivateJob(Attempt(0, 0, 1), "me", 1), "JOB_NOT_FOUND"),
     "the end of a job": (a_run(), CompleteJob(Attempt(0, 0, 1), "5"), "JOB_NOT_FOUND"),
     "the failure of a job": (a_run(), FailJob(Attempt(0, 0, 1), FAILURE), "JOB_NOT_FOUND"),

@@ -1,0 +1,1 @@
+"""The engine that counts the slots of limits of concurrency: one instance for each limit."""
