@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.processors.slots.state import SlotsRun
 from headwater.schemas.history import RunStarted, SendEvent, StartRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.workflows.ownership import _SESSION_MS
@@ -59,6 +60,7 @@ SHAPES = {
         lambda _: [51, 121, 211, 301],
         _keys(*(f"all/{name}/{step}" for name in "abcd" for step in ("before", "after"))),
     ),
+    "limited": Shape(lambda _: 3, _keys("s0", "s1", "s2")),
     "stubborn": Shape(lambda _: 10, _keys(*(f"s{n}" for n in range(5)))),
     "looping": Shape(lambda _: ITERATIONS, _keys(*(f"count/~{n}/add" for n in range(ITERATIONS)))),
     "waiting": Shape(lambda name: [[name, 1], [name, 2]], _keys("before", "between", "after"), 2),
@@ -151,6 +153,7 @@ def _decided(story: Story, commands: dict[int, list[int]]) -> bool:
 
 def check(story: Story, expected: list[str], commands: dict[int, list[int]]) -> None:
     story.check(commands)
+    check_slots(story)
     for key in story.by_instance:
         if key.startswith("g_"):
             followed(story.records(key))
@@ -167,6 +170,16 @@ def check(story: Story, expected: list[str], commands: dict[int, list[int]]) -> 
         if told.counts and isinstance(told.record.events[0], RunStarted)
     )
     assert {key: begun[key] for key in expected} == dict.fromkeys(expected, 1)
+
+
+def check_slots(story: Story) -> None:
+    """No more runs had a slot at once than there are, and all slots are free again."""
+    assert story.slots_held, "some had to wait"
+    assert max(story.slots_held.values()) == 2
+    for views in story.views.values():
+        for view in views.values():
+            if isinstance(view.state, SlotsRun):
+                assert not view.state.tickets
 
 
 def check_trail(

@@ -16,6 +16,7 @@ from typing import Any
 from headwater import (
     Break,
     ChildWorkflowError,
+    Concurrency,
     Continue,
     EventTimeoutError,
     Retry,
@@ -82,6 +83,16 @@ async def _ten_steps(event: _Event, step: Step) -> int:
 @workflow("ten")
 async def ten(event: _Event, step: Step) -> int:
     return await _ten_steps(event, step)
+
+
+@workflow("limited", concurrency=Concurrency(2, key="params % 2"))
+async def limited(event: _Event, step: Step) -> int:
+    total = 0
+    for number in range(3):
+        total += await step.do(
+            f"s{number}", takes(event, f"s{number}", number, ms=50), retries=EVER
+        )
+    return total
 
 
 @workflow("joined")

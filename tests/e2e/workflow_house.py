@@ -26,6 +26,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.claims import Claims
 from headwater.processors.runs.views import RunView
+from headwater.processors.slots.state import SlotsRun
 from headwater.schemas.codec import decode
 from headwater.schemas.errors import BrokerUnavailable, HeadwaterError
 from headwater.schemas.history import (
@@ -35,6 +36,7 @@ from headwater.schemas.history import (
     CommandSent,
     EntryRolledBack,
     HistoryAppended,
+    InstanceDeleted,
     PartitionClaimed,
     PostsSent,
     ReplySent,
@@ -86,6 +88,8 @@ class Story:
     by_instance: dict[Instance, list[Told]] = field(default_factory=lambda: defaultdict(list))
     views: dict[Instance, dict[int, RunView]] = field(default_factory=dict)
     claims: dict[int, Claims] = field(default_factory=lambda: defaultdict(Claims))
+    #: How many runs had a slot of a limit at once, at most.
+    slots_held: Counter[Instance] = field(default_factory=Counter)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     reader: "asyncio.Task[None]" = field(init=False)
 
@@ -93,11 +97,16 @@ class Story:
         counts = self.claims[partition].admit(offset, record)
         told = Told(partition, offset, at_ms, record, counts)
         self.told.append(told)
-        if counts:
+        if counts and isinstance(record.events[0], InstanceDeleted):
+            self.by_instance.pop(told.key, None)
+            self.views.pop(told.key, None)
+        elif counts:
             self.by_instance[told.key].append(told)
             view = self._view(told)
             if view is not None:
                 view.apply(record)
+                if isinstance(view.state, SlotsRun):
+                    self.slots_held[told.key] = max(self.slots_held[told.key], view.state.held)
 
     def _view(self, told: Told) -> RunView | None:
         """The view of the run that a record belongs to; `runs` of `views`, record by record."""
