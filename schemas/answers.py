@@ -36,12 +36,36 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Base of what is answered."""
 
 
+class SlotsListed(Answer, frozen=True, kw_only=True):
+    """The slots of one limit: of a key, or of all runs of a workflow."""
+
+    key: Annotated[Any, _means("The key's value; none for a limit without a key.")] = None
+    held: Annotated[int, _means("How many runs have a slot.")]
+    waiting: Annotated[int, _means("How many wait for one.")]
+    waiting_since: Annotated[datetime | None, _means("Since when the first waits.")] = None
+
+
+class Concurrency(Answer, frozen=True, kw_only=True):
+    """How many runs of a workflow may be under way at once, and how many are, or wait."""
+
+    limit: int
+    key: Annotated[str | None, _means("The expression that gives the key.")] = None
+    held: Annotated[int, _means("How many runs have a slot, of all keys together.")] = 0
+    waiting: Annotated[int, _means("How many wait for one.")] = 0
+    slots: Annotated[
+        list[SlotsListed], _means("Those for which most wait: 20 at most, the longest queue first.")
+    ] = []
+
+
 class WorkflowListed(Answer, frozen=True, kw_only=True):
     """A workflow."""
 
     name: str
     params_schema: Annotated[
         Any, _means("The JSON Schema of its params; none where it declares no type for them.")
+    ] = None
+    concurrency: Annotated[
+        Concurrency | None, _means("Its limit; none where any number of runs may be under way.")
     ] = None
 
 
@@ -118,6 +142,15 @@ class CurrentStep(Answer, frozen=True, kw_only=True):
     error: Failure | None = None
 
 
+class SlotAwaited(Answer, frozen=True, kw_only=True):
+    """The slot that a run waits for before it begins."""
+
+    key: Annotated[Any, _means("The key's value; none for a limit without a key.")] = None
+    limit: Annotated[int | None, _means("How many slots there are.")] = None
+    before: Annotated[int, _means("How many runs wait that came before it.")]
+    since: Annotated[datetime, _means("Since when it waits.")]
+
+
 class TokensAt(Answer, frozen=True, kw_only=True):
     """Tokens that a graph's run stands at: those of a node with one status."""
 
@@ -136,6 +169,9 @@ class InstanceFound(InstanceListed, frozen=True, kw_only=True):
     updated_at: datetime
     current_step: CurrentStep | None = None
     current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
+    awaited_slot: Annotated[
+        SlotAwaited | None, _means("Of a run that has not begun, because of a limit.")
+    ] = None
 
 
 class InstancePage(Answer, frozen=True, kw_only=True):
@@ -161,6 +197,9 @@ class InstanceMeta(Answer, frozen=True, kw_only=True):
     ] = None
     current_step: CurrentStep | None = None
     current_tokens: Annotated[list[TokensAt], _means("Of a graph.")] = []
+    awaited_slot: Annotated[
+        SlotAwaited | None, _means("Of a run that has not begun, because of a limit.")
+    ] = None
     parent: Parent | None = None
 
 

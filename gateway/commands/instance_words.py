@@ -17,7 +17,9 @@ if TYPE_CHECKING:
         InstanceFound,
         InstanceStatus,
         LogLine,
+        SlotAwaited,
         Step,
+        TokensAt,
     )
 
 Rows: TypeAlias = list[dict[str, Any]]
@@ -54,7 +56,11 @@ def listed_rows(instances: "list[InstanceFound]", now: datetime, longest: int | 
             "moved": relative(one.updated_at, now),
             "what": _outcome(one.details, longest)
             or standing(
-                one.details, one.current_step, now, tokens_at(one.current_tokens, now), name=True
+                one.details,
+                None if one.awaited_slot else one.current_step,
+                now,
+                _elsewhere(one.workflow_name, one.awaited_slot, one.current_tokens, now),
+                name=True,
             ),
         }
         for one in instances
@@ -68,7 +74,12 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
         "instance": f"{meta.workflow_name}/{found.id}",
         "status": details.status,
         "step": f"{step.step_key} ({step.type})" if step else None,
-        "state": standing(details, step, now, tokens_at(meta.current_tokens, now)),
+        "state": standing(
+            details,
+            None if meta.awaited_slot else step,
+            now,
+            _elsewhere(meta.workflow_name, meta.awaited_slot, meta.current_tokens, now),
+        ),
         "error": _error(details.error),
         "labels": ", ".join(f"{name}={value}" for name, value in found.labels.items()) or None,
         "run": meta.run_number,
@@ -79,6 +90,19 @@ def summary_rows(found: "Instance", now: datetime, *, full: bool) -> Rows:
     if full:
         fields |= _whole(found, now)
     return [{"field": name, "value": value} for name, value in fields.items() if value is not None]
+
+
+def _elsewhere(
+    workflow: str, slot: "SlotAwaited | None", tokens: "list[TokensAt]", now: datetime
+) -> str | None:
+    """Where a run stands that stands at no step: it waits for its slot, or is a graph's."""
+    if slot is None:
+        return tokens_at(tokens, now)
+    key = slot.key if isinstance(slot.key, str) else _json(slot.key)
+    of = workflow if slot.key is None else f"{workflow}/{key}"
+    limit = "" if slot.limit is None else f"limit {slot.limit}, "
+    since = both(slot.since, now)
+    return f"waiting for a slot of {of} ({limit}{slot.before} before it), since {since}"
 
 
 def _whole(found: "Instance", now: datetime) -> dict[str, object]:

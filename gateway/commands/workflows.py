@@ -38,7 +38,9 @@ def workflows() -> None:
 def list_workflows(service: Service, *, as_json: bool) -> None:
     """List the workflows whose code a worker has or had, and the graphs that are deployed.
 
-    As JSON each has the JSON Schema of its params, if it declares one.
+    Of those with a limit of concurrency: how many runs have a slot, and how many wait for one.
+    As JSON each has the JSON Schema of its params, if it declares one, and its limit's longest
+    queues.
     """
 
     async def ask(client: "Client") -> "list[WorkflowListed]":
@@ -48,6 +50,21 @@ def list_workflows(service: Service, *, as_json: bool) -> None:
     if as_json:
         print_answer(found)
         return
-    print_rows([{"workflow": one.name} for one in found], ("workflow",))
+    limited = any(one.concurrency for one in found)
+    columns = ("workflow", "limit", "per", "running", "waiting") if limited else ("workflow",)
+    print_rows([_row(one) for one in found], columns)
     if not found:
         say("There are no workflows: `headwater worker --app …` brings those of an app.")
+
+
+def _row(one: "WorkflowListed") -> dict[str, object]:
+    limit = one.concurrency
+    if limit is None:
+        return {"workflow": one.name}
+    return {
+        "workflow": one.name,
+        "limit": limit.limit,
+        "per": limit.key,
+        "running": limit.held,
+        "waiting": limit.waiting,
+    }

@@ -1,7 +1,7 @@
 -- Each workflow has an index in the order of the page: of all together, each gives a page at most.
 select i.workflow_name, i.instance_id, i.run_number, i.status, i.output::text as output,
        i.error_name, i.error_message, i.labels, i.created_at, i.updated_at,
-       to_jsonb(s) as current_step, t.current_tokens
+       to_jsonb(s) as current_step, t.current_tokens, l.awaited_slot
 from (
     select one.*
     from ({workflows}) as known (name)

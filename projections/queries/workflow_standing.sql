@@ -28,3 +28,34 @@ left join lateral (
         group by node_ref, status
     ) n
 ) t on true
+-- Whoever waits for a slot has not begun; how many came before it is counted up to some thousands.
+left join lateral (
+    select to_jsonb(w) as awaited_slot
+    from (
+        select mine.key, mine.asked_at as since, (
+                select count(*)
+                from (
+                    select
+                    from workflow_slot other
+                    where other.workflow_name = mine.workflow_name
+                      and other.instance_id = mine.instance_id
+                      and other.number < mine.number
+                      and other.granted_at is null
+                    limit 10000
+                ) earlier
+            ) as before, (
+                select (o.limits -> i.workflow_name ->> 'limit')::integer
+                from workflow_owner o
+                where o.limits -> i.workflow_name is not null
+                order by o.claimed_at desc
+                limit 1
+            ) as "limit"
+        from workflow_slot mine
+        where mine.workflow_name = i.workflow_name
+          and mine.holder_id = i.instance_id
+          and mine.holder_run = i.run_number
+          and mine.granted_at is null
+          and i.status in ('waiting', 'paused')
+        limit 1
+    ) w
+) l on true

@@ -9,6 +9,7 @@ import msgspec
 
 from headwater.schemas.answers import (
     Answer,
+    Concurrency,
     CurrentStep,
     Event,
     Failure,
@@ -20,6 +21,8 @@ from headwater.schemas.answers import (
     JobListed,
     LogLine,
     Parent,
+    SlotAwaited,
+    SlotsListed,
     StatusOfRun,
     Step,
     Token,
@@ -36,6 +39,7 @@ __all__ = [
     "Placed",
     "Row",
     "RunKey",
+    "concurrency_of",
     "event_of",
     "found_of",
     "instance_of",
@@ -139,6 +143,7 @@ def listed_of(row: Row) -> InstanceListed:
 def found_of(row: Row) -> InstanceFound:
     """An instance on a page, with what it stands at."""
     step, tokens = _stands_at(row)
+    slot = row["awaited_slot"]
     return _made(
         InstanceFound,
         row,
@@ -146,12 +151,14 @@ def found_of(row: Row) -> InstanceFound:
         details=_stands(InstanceStatus, row),
         current_step=step,
         current_tokens=tokens,
+        awaited_slot=None if slot is None else _made(SlotAwaited, slot),
     )
 
 
 def instance_of(row: Row) -> Placed:
     """An instance, whole."""
     step, tokens = _stands_at(row)
+    slot = row["awaited_slot"]
     parent = {name: row[f"parent_{name}"] for name in Parent.__struct_fields__}
     meta = _made(
         InstanceMeta,
@@ -159,6 +166,7 @@ def instance_of(row: Row) -> Placed:
         params=_raw(row["params"]),
         current_step=step,
         current_tokens=tokens,
+        awaited_slot=None if slot is None else _made(SlotAwaited, slot),
         parent=Parent(**parent) if parent["workflow_name"] else None,
     )
     listed = listed_of(row)
@@ -172,6 +180,14 @@ def _stands_at(row: Row) -> tuple[CurrentStep | None, list[TokensAt]]:
         None if step is None else _standing(CurrentStep, step),
         [_made(TokensAt, each) for each in tokens],
     )
+
+
+def concurrency_of(row: Row | None) -> Concurrency | None:
+    """The limit of a workflow's concurrency, with who has a slot and who waits for one."""
+    if row is None:
+        return None
+    slots = [_made(SlotsListed, each) for each in row["slots"]]
+    return _made(Concurrency, {**row["concurrency"], **row, "slots": slots})
 
 
 def step_of(row: Row) -> Step:

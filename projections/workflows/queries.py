@@ -25,6 +25,7 @@ from headwater.projections.workflows.answers import (
     Page,
     Placed,
     RunKey,
+    concurrency_of,
     event_of,
     found_of,
     instance_of,
@@ -146,6 +147,7 @@ _STANDING: Final = template("workflow_standing")
 INSTANCE: Final = filled("workflow_instance", standing=_STANDING)
 _OF_INSTANCES: Final = template("workflow_names_of_instances").format(of_authors=_OF_AUTHORS)
 _REGISTERED: Final = filled("workflow_names", of_authors=_OF_AUTHORS, of_instances=_OF_INSTANCES)
+_LIMITS: Final = filled("workflow_limits")
 #: Which workflows a listing is of.
 _WORKFLOWS: Final[Mapping[str, sql.Composable]] = {
     "workflow_instances": sql.SQL("select {}::text").format(sql.Placeholder("workflow_name")),
@@ -190,11 +192,17 @@ class Workflows:
     async def registered(self) -> list[WorkflowListed]:
         """The workflows of authors: in code that owners have or had, and graphs that are deployed.
 
-        Shape:  by name, each with the JSON Schema of its params, if it declares one.
+        Shape:  by name, each with the JSON Schema of its params and its limit of concurrency, if it
+                declares them.
         """
         rows = await self._reader.answers(_REGISTERED)
+        limits = {row["name"]: row for row in await self._reader.answers(_LIMITS)}
         return [
-            WorkflowListed(name=row["name"], params_schema=_raw(row["params_schema"]))
+            WorkflowListed(
+                name=row["name"],
+                params_schema=_raw(row["params_schema"]),
+                concurrency=concurrency_of(limits.get(row["name"])),
+            )
             for row in rows
         ]
 

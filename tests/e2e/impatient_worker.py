@@ -17,6 +17,7 @@ import uvloop
 
 from headwater.processors.graph.engine import GraphEngine
 from headwater.processors.graph.graph import graph_of
+from headwater.processors.slots.engine import SlotsEngine
 from headwater.projections.workflows.step_commits import StepCommits
 from headwater.streams.clock import now_ms
 from headwater.streams.kafka.aiokafka_patches import mend
@@ -44,18 +45,20 @@ async def main() -> None:
         checkpoint_s=_told("CHECKPOINT_S", 60),
         idle_ms=int(_told("IDLE_MS", 50)),
     )
-    graphs = GraphEngine()
+    graphs, slots = GraphEngine(), SlotsEngine()
 
     async def joined() -> None:
-        for document in (await worker.declared()).graphs.values():
+        declared = await worker.declared()
+        for document in declared.graphs.values():
             graphs.deploy(graph_of(json.loads(document)))
+        slots.declare({each: declared.concurrency.get(each) for each in declared.workflows})
 
     dsn = os.environ.get("HEADWATER_POSTGRES")
     async with StepCommits(dsn) if dsn else contextlib.nullcontext() as database:
         worker = WorkflowWorker(
             cluster=Cluster(os.environ["HEADWATER_KAFKA"]),
             apps=sys.argv[1:],
-            engines={**ENGINES, GraphEngine.kind: graphs},
+            engines={**ENGINES, GraphEngine.kind: graphs, SlotsEngine.kind: slots},
             workflows={"count": CounterEngine.kind},
             clock=now_ms,
             draw_seed=lambda: secrets.token_hex(8),

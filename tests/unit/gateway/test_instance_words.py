@@ -28,6 +28,7 @@ from headwater.schemas.answers import (
     InstanceStatus,
     LogLine,
     Parent,
+    SlotAwaited,
     Step,
 )
 from headwater.schemas.statuses import RunStatus
@@ -141,6 +142,27 @@ def test_what_a_step_waits_for(step: CurrentStep, words: str):
 )
 def test_where_an_instance_stands(status: str, step: CurrentStep | None, words: str | None):
     assert standing(stands(status), step, NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("slot", "words"),
+    [
+        (("eu", 3, 12), "order/eu (limit 3, 12 before it)"),
+        ((7, 3, 0), "order/7 (limit 3, 0 before it)"),
+        ((None, None, 1), "order (1 before it)"),
+    ],
+)
+def test_a_run_that_has_not_begun_waits_for_its_slot(
+    slot: tuple[object, int | None, int], words: str
+):
+    key, limit, before = slot
+    awaited = SlotAwaited(key=key, limit=limit, before=before, since=ago(minutes=2))
+    found = answered(
+        InstanceFound, id="o-1", details=stands("waiting"), labels={}, awaited_slot=awaited
+    )
+    (row,) = listed_rows([found], NOW, None)
+    since = "since 2026-11-21 13:58:00 UTC (2 min ago)"
+    assert row["what"] == f"waiting for a slot of {words}, {since}"
 
 
 def described(status: InstanceStatus, **meta: object) -> Instance:

@@ -70,6 +70,7 @@ def row(**changes: object) -> dict[str, Any]:
         "offset": 7,
         "current_step": None,
         "current_tokens": None,
+        "awaited_slot": None,
     }
     return columns | changes
 

@@ -1,0 +1,32 @@
+-- Limits of concurrency, as the newest claims say them, with who has a slot and who waits for one.
+-- Of the keys of a limit those alone for which most wait; there may be one for each customer.
+select known.name, known.concurrency,
+       coalesce(sum(k.held), 0)::bigint as held, coalesce(sum(k.waiting), 0)::bigint as waiting,
+       coalesce(
+           jsonb_agg(
+               jsonb_build_object(
+                   'key', k.key, 'held', k.held, 'waiting', k.waiting,
+                   'waiting_since', k.waiting_since
+               )
+               order by k.waiting desc, k.held desc, k.instance_id
+           ) filter (where k.place <= 20),
+           '[]'
+       ) as slots
+from (
+    select distinct on (name) name, (o.limits -> name)::jsonb as concurrency
+    from workflow_owner o cross join lateral unnest(o.workflows) as named (name)
+    order by name, o.claimed_at desc
+) known
+left join (
+    select workflow_name, instance_id, min(key::text)::jsonb as key,
+           count(granted_at) as held, count(*) - count(granted_at) as waiting,
+           min(asked_at) filter (where granted_at is null) as waiting_since,
+           row_number() over (
+               partition by workflow_name
+               order by count(*) - count(granted_at) desc, count(*) desc, instance_id
+           ) as place
+    from workflow_slot
+    group by workflow_name, instance_id
+) k on k.workflow_name = known.name
+where known.concurrency is not null
+group by known.name, known.concurrency

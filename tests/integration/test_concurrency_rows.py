@@ -1,0 +1,96 @@
+"""What is read of limits of concurrency: who waits for a slot, behind how many, and how deep."""
+
+import pytest
+
+from headwater.projections.postgres.migrate import migrate
+from headwater.projections.workflows.queries import Workflows
+from headwater.schemas.answers import InstanceFound, WorkflowListed
+from headwater.schemas.history import (
+    ClaimedWorkflow,
+    PartitionClaimed,
+    RunStarted,
+    SlotAsked,
+    SlotGranted,
+    SlotQueued,
+    SlotReturned,
+    SlotsGiven,
+    SlotsLimited,
+)
+from tests.integration.test_workflow_projection import project
+from tests.integration.test_workflow_projection_queries import asking
+from tests.unit.projections.histories import Log
+
+
+@pytest.fixture
+def migrated(fresh_database: str) -> str:
+    migrate(fresh_database, lambda _: None)
+    return fresh_database
+
+
+def five_orders() -> Log:
+    """Of region eu there are two slots, and four who want one; of us one."""
+    log = Log(partitions=[[]])
+    epoch = log.claim()
+    log.partitions[0].clear()
+    claimed = (
+        ClaimedWorkflow("free", "replay"),
+        ClaimedWorkflow("order", "replay", limit=2, limit_key="params.region"),
+    )
+    log.write("", PartitionClaimed("me", claimed), workflow="", epoch=epoch)
+    for number in range(5):
+        slots, key = ("~us", '"us"') if number == 4 else ("~eu", '"eu"')
+        log.write(f"o-{number}", RunStarted("{}", "seed", kind="replay"), SlotAsked(slots, key))
+        begun = [RunStarted(key, "", kind="slots"), SlotsLimited(2)] if number in (0, 4) else []
+        place = 0 if number == 4 else number
+        given = [SlotsGiven(place)] if number in (0, 1, 4) else []
+        log.write(slots, *begun, SlotQueued(f"o-{number}#0#seed", place, key), *given)
+    log.write("o-0", SlotGranted())
+    log.write("o-1", SlotGranted())
+    return log
+
+
+def read(dsn: str, log: Log) -> tuple[list[WorkflowListed], dict[str, InstanceFound]]:
+    project(dsn, log, 100)
+    listed: list[WorkflowListed] = []
+    found: dict[str, InstanceFound] = {}
+
+    async def scenario(workflows: Workflows) -> None:
+        page = await workflows.instances("order", limit=10)
+        whole = await workflows.instance("order", "o-3")
+        assert whole is not None
+        found.update({each.id: each for each in page.rows})
+        assert whole.instance.meta.awaited_slot == found["o-3"].awaited_slot
+        listed.extend(await workflows.registered())
+
+    asking(dsn, log, scenario)
+    return listed, found
+
+
+def test_it_is_shown_who_waits_for_a_slot_and_how_many_wait_of_a_limit(migrated: str):
+    log = five_orders()
+    (free, order), found = read(migrated, log)
+    assert free.concurrency is None
+    limit = order.concurrency
+    assert limit is not None
+    assert (limit.limit, limit.key, limit.held, limit.waiting) == (2, "params.region", 3, 2)
+    assert [(each.key, each.held, each.waiting) for each in limit.slots] == [
+        ("eu", 2, 2),
+        ("us", 1, 0),
+    ]
+    assert limit.slots[0].waiting_since is not None
+    waits = {name: each.awaited_slot for name, each in found.items()}
+    assert {name for name, slot in waits.items() if slot is not None} == {"o-2", "o-3"}
+    second, third = waits["o-2"], waits["o-3"]
+    assert second is not None
+    assert third is not None
+    assert (second.key, second.limit, second.before) == ("eu", 2, 0)
+    assert (third.key, third.limit, third.before) == ("eu", 2, 1)
+    log.write("~eu", SlotReturned(0), SlotsGiven(2))
+    log.write("o-2", SlotGranted())
+    (_, order), found = read(migrated, log)
+    assert found["o-2"].awaited_slot is None
+    third = found["o-3"].awaited_slot
+    assert third is not None
+    assert third.before == 0
+    assert order.concurrency is not None
+    assert order.concurrency.waiting == 1
