@@ -45,8 +45,8 @@ _FETCH_BYTES: Final = 16 * 1024 * 1024
 #: How long an idle poll waits, which is also how long an idle projector takes to stop.
 _POLL_MS: Final = 200
 _COMMIT_EVERY_MS: Final = 1_000
-#: How long the broker may hold a fetch of idle partitions, which holds up the busy ones.
-_FETCH_WAIT_MS: Final = 50
+#: How long the broker may hold a fetch. A rebalance, and a seek, may wait as long.
+_FETCH_WAIT_MS: Final = 250
 #: Topics made after the projector started are found this soon, and so are partitions that a broker
 #: did not know yet when it was asked just after its start.
 _METADATA_AGE_MS: Final = 3_000

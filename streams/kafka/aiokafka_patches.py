@@ -18,10 +18,9 @@ pause, and sends nothing to anybody before it is answered, which takes half a mi
 broker that stands still. Here it asks now and then, and sends meanwhile.
 
 Fetches of idle partitions: a consumer has one fetch under way to a broker, and a partition whose
-records were being worked on waits for the end of one that began without it; so a broker may hold
-fetches for a moment only, and a house in which nothing happens asks twenty times a second for
-nothing. Here a fetch that asks for all partitions may take longer: whichever of them gets a record
-ends it.
+records were being worked on waits for the end of one that began without it. Here the broker may
+hold such a fetch for a moment only. One that asks for all partitions may take as long as its
+consumer says: whichever of them gets a record ends it.
 
 Making connections: a client makes one at a time. While it waits for a broker that stands still, it
 connects to no other, whatever has to be sent there. Here it makes one at a time to each broker; one
@@ -60,8 +59,8 @@ _OTHERWISE: Final = (
     "usual cause: it expects other security, TLS, SASL or the certificate of a client"
 )
 
-#: How long a broker may hold a fetch of all partitions. A rebalance, and a seek, may wait as long.
-_IDLE_WAIT_MS: Final = 250
+#: How long a broker may hold a fetch that leaves a partition of its consumer out.
+_PARTIAL_WAIT_MS: Final = 50
 
 #: How long a broker gets to say goodbye.
 _GOODBYE_S: Final = 1.0
@@ -199,8 +198,8 @@ async def _close(self: Fetcher) -> None:
 def _get_actions(self: Fetcher, assignment: Any) -> Any:  # noqa: ANN401 (as aiokafka has it)
     wait_ms = self._fetch_max_wait_ms
     states = map(assignment.state_value, assignment.tps)
-    if not self._records and all(each.has_valid_position and not each.paused for each in states):
-        self._fetch_max_wait_ms = max(wait_ms, _IDLE_WAIT_MS)
+    if self._records or not all(each.has_valid_position and not each.paused for each in states):
+        self._fetch_max_wait_ms = min(wait_ms, _PARTIAL_WAIT_MS)
     try:
         return _GET_ACTIONS(self, assignment)  # type: ignore[no-untyped-call]
     finally:

@@ -51,9 +51,9 @@ _RECORDS_A_FETCH: Final = 2_000
 _BYTES_A_PARTITION: Final = 1024 * 1024
 _COMMIT_EVERY_S: Final = 1.0
 _METADATA_AGE_MS: Final = 3_000
-#: aiokafka has one fetch under way to a broker. One that asks for idle partitions alone holds up
-#: all others until the broker answers it; Faust would let the broker take 1.5 s.
-_FETCH_WAIT_MS: Final = 50
+#: How long the broker may hold a fetch. A rebalance, and a seek, may wait as long; Faust would let
+#: it take 1.5 s.
+_FETCH_WAIT_MS: Final = 250
 #: aiokafka lets a member that fetched nothing for as long leave its group, and join it no more, and
 #: Faust fetches nothing for a worker that has no partitions. So this is longer than any of them
 #: lives; whoever has partitions and gets on with none is ended by the watchdog.

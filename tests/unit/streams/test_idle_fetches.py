@@ -1,4 +1,4 @@
-"""A broker may hold the fetch of a consumer that has nothing left to work on."""
+"""A broker may hold a fetch for long only if it leaves no partition of its consumer out."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from aiokafka.structs import PartitionMetadata, TopicPartition
 from headwater.streams.kafka.aiokafka_patches import mend
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
-NODE, OWN_WAIT_MS, IDLE_WAIT_MS = 1, 50, 250
+NODE, LONG_MS, PARTIAL_MS, SHORT_MS = 1, 250, 50, 25
 
 
 async def waits_of_fetches(wait_ms: int, unlike: str) -> list[int]:
@@ -43,10 +43,11 @@ async def waits_of_fetches(wait_ms: int, unlike: str) -> list[int]:
 @pytest.mark.parametrize(
     ("wait_ms", "unlike", "expected"),
     [
-        (OWN_WAIT_MS, "nothing", IDLE_WAIT_MS),
-        (OWN_WAIT_MS, "worked on", OWN_WAIT_MS),
-        (OWN_WAIT_MS, "paused", OWN_WAIT_MS),
-        (500, "nothing", 500),
+        (LONG_MS, "nothing", LONG_MS),
+        (LONG_MS, "worked on", PARTIAL_MS),
+        (LONG_MS, "paused", PARTIAL_MS),
+        (SHORT_MS, "nothing", SHORT_MS),
+        (SHORT_MS, "worked on", SHORT_MS),
     ],
 )
 def test_only_a_fetch_that_leaves_no_partition_out_may_take_long(
