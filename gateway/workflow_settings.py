@@ -14,6 +14,7 @@ from headwater.processors.runs.limits import (
     INSTANCE_ID_TOP,
     LOG_CATEGORY_TOP,
     RUN_BYTES_MAX,
+    THREADS_MAX,
     USUAL,
     VALUE_BYTES_TOP,
     WORKFLOW_NAME_MAX,
@@ -116,6 +117,19 @@ class WorkflowSettings(BaseSettings):
         ge=1,
         le=36_500,
         description="Days that a sleep may last.",
+    )
+    step_threads: int = Field(
+        default=THREADS_MAX,
+        ge=1,
+        le=1_000,
+        description="Threads that the host of an app has for callbacks that are not async; when "
+        "all are held by callbacks that were given up, the host is started again.",
+    )
+    worker_metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port on loopback where a workflow worker answers GET /metrics; 0 has none.",
     )
     max_clock_ahead_s: int = Field(
         default=10,

@@ -20,6 +20,7 @@ from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
 from headwater.gateway.commands.state import stores_of
+from headwater.gateway.commands.worker_metrics import counted
 from headwater.gateway.request_ids import ulid_source
 from headwater.gateway.settings import Settings, environment
 from headwater.gateway.sources import secret_variables
@@ -95,7 +96,9 @@ def run_workflows(
 
 def _bounds(settings: Settings) -> Bounds:
     return Bounds(
-        run_bytes_max=settings.max_run_bytes, ahead_max_ms=1_000 * settings.max_clock_ahead_s
+        run_bytes_max=settings.max_run_bytes,
+        ahead_max_ms=1_000 * settings.max_clock_ahead_s,
+        threads_max=settings.step_threads,
     )
 
 
@@ -163,6 +166,8 @@ async def _work(
         )
         if ticked:
             await exits.enter_async_context(_ticks_heard(settings, worker, new_id))
+        if settings.worker_metrics_port:
+            exits.enter_context(counted(settings.worker_metrics_port, worker.threads_held))
         starts = start_workflows(
             settings, rules, worker.declared(), name=name, clock=clock, new_id=new_id
         )

@@ -58,6 +58,10 @@ MAILBOX_MAX: Final = 10_000
 #: How long the code of a run that is cancelled may clean up, unless its worker says otherwise.
 CLEANUP_MS: Final = 30_000
 BATCH_MAX: Final = 100
+#: Callbacks that are not async, at a time in a process. They mostly wait for a network; more
+#: threads would only take turns at the interpreter. Small enough for a database's usual limit of
+#: 100 connections.
+THREADS_MAX: Final = 32
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")
 

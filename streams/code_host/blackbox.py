@@ -26,9 +26,9 @@ EXIT_BROKEN: Final = 70
 #: Callbacks that were given up hold every thread.
 EXIT_NO_THREADS: Final = 71
 
-#: Turn, pulse and the length of the note, 8 bytes each.
-_TURN, _PULSE, _LENGTH = range(3)
-_HEAD: Final = 24
+#: Turn, pulse, the length of the note, and threads that are held, 8 bytes each.
+_TURN, _PULSE, _LENGTH, _HELD = range(4)
+_HEAD: Final = 32
 #: Room for the attempts that begin in one turn of the loop, some 100 bytes each.
 _NOTE_MAX: Final = 1024 * 1024
 _SIZE: Final = _HEAD + _NOTE_MAX
@@ -90,6 +90,10 @@ class BlackBox:
         """Notes that the event loop goes on."""
         self._head[_PULSE] += 1
 
+    def hold_threads(self, number: int) -> None:
+        """Notes how many threads callbacks hold that were given up and have not returned."""
+        self._head[_HELD] = number
+
     def note(self, starting: Sequence[Started]) -> bool:
         """Notes attempts that may run before the parent knows of them.
 
@@ -114,6 +118,11 @@ class BlackBox:
     def pulse(self) -> int:
         """A number that changes while the child goes on."""
         return self._head[_PULSE]
+
+    @property
+    def threads_held(self) -> int:
+        """How many threads callbacks hold that were given up and have not returned."""
+        return self._head[_HELD]
 
     def turn(self) -> int | None:
         """Whose code ran last, if it was in the middle of it."""

@@ -62,6 +62,7 @@ class Child:
         box: BlackBox,
         app: App,
         beat_s: float,
+        threads_max: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -75,7 +76,7 @@ class Child:
         self._forgotten: set[int] = set()
         self.left = asyncio.Event()
         self._life = asyncio.current_task()
-        threads = Threads(lambda: _die(EXIT_NO_THREADS))
+        threads = Threads(lambda: _die(EXIT_NO_THREADS), threads_max, box.hold_threads)
         self._host = Host(
             app.workflows,
             emit=self._emit,
@@ -226,16 +227,19 @@ def _load(connection: socket.socket, spec: str, schedules: Sequence[str], house:
     return app
 
 
-async def _live(connection: socket.socket, box: BlackBox, app: App, beat_s: float) -> None:
-    await Child(connection, box, app, beat_s).left.wait()
+async def _live(
+    connection: socket.socket, box: BlackBox, app: App, beat_s: float, threads_max: int
+) -> None:
+    await Child(connection, box, app, beat_s, threads_max).left.wait()
 
 
 def main(house: House = _schedules_alone) -> NoReturn:
     """Runs until the pipe is closed.
 
-    Arguments: pipe, black box, seconds between beats, app; for the house's, names of schedules.
+    Arguments: pipe, black box, seconds between beats, threads at most, app; for the house's, names
+    of schedules.
     """
-    pipe, memory, beat_s, app, *schedules = sys.argv[1:]
+    pipe, memory, beat_s, threads_max, app, *schedules = sys.argv[1:]
     for descriptor in (pipe, memory):
         # Programs that authors start must not keep the pipe open.
         os.set_inheritable(int(descriptor), False)
@@ -249,7 +253,7 @@ def main(house: House = _schedules_alone) -> NoReturn:
     gc.set_threshold(_GC_THRESHOLD)
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    life = loop.create_task(_live(connection, box, loaded, float(beat_s)))
+    life = loop.create_task(_live(connection, box, loaded, float(beat_s), int(threads_max)))
     life.add_done_callback(lambda _: loop.stop())
     while not life.done():
         # Not until complete: a task that raises SystemExit would leave it with the loop half run.

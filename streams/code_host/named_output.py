@@ -46,6 +46,6 @@ class NamedLines(io.TextIOBase):
 
 
 if __name__ == "__main__":
-    app = sys.argv[4]
+    app = sys.argv[5]
     sys.stdout, sys.stderr = NamedLines(sys.stdout, app), NamedLines(sys.stderr, app)
     main()

@@ -5,29 +5,37 @@ thread until it returns; when such callbacks hold all threads, the process is of
 """
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
+from headwater.processors.runs.limits import THREADS_MAX
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 
 log = logging.getLogger(__name__)
 
-#: Callbacks at a time. They mostly wait for a network; more threads would only take turns at the
-#: interpreter. Small enough for a database's usual limit of 100 connections.
-THREADS_MAX: Final = 32
-
 
 class Threads:
-    """The threads of a process; `exhausted` is called when given-up callbacks hold all of them."""
+    """The threads of a process.
 
-    def __init__(self, exhausted: Callable[[], None], limit: int = THREADS_MAX) -> None:
+    Shape:  `exhausted` is called when callbacks that were given up hold all of them, `count` with
+            how many they hold, whenever that changes.
+    """
+
+    def __init__(
+        self,
+        exhausted: Callable[[], None],
+        limit: int = THREADS_MAX,
+        count: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._pool = ThreadPoolExecutor(limit, thread_name_prefix="step")
         self._limit = limit
         self._exhausted = exhausted
         self._given_up: set[Future[Any]] = set()
+        self._count = count
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
         """Calls a function in a thread, with the caller's context; gives its result."""
@@ -44,7 +52,10 @@ class Threads:
         return value
 
     def _give_up(self, work: Future[Any]) -> None:
-        self._given_up = {each for each in (*self._given_up, work) if not each.done()}
+        self._given_up.add(work)
+        loop = asyncio.get_running_loop()
+        work.add_done_callback(lambda done: _back(loop, self._returned, done))
+        self._count(len(self._given_up))
         attempt = ATTEMPT.get()
         log.warning(
             "%s of %s threads are held by callbacks that were given up and have not returned; the "
@@ -54,6 +65,17 @@ class Threads:
         )
         if len(self._given_up) >= self._limit:
             self._exhausted()
+
+    def _returned(self, work: Future[Any]) -> None:
+        self._given_up.discard(work)
+        self._count(len(self._given_up))
+
+
+def _back(
+    loop: asyncio.AbstractEventLoop, returned: Callable[[Future[Any]], None], work: Future[Any]
+) -> None:
+    with contextlib.suppress(RuntimeError):  # The loop is over, and with it the count.
+        loop.call_soon_threadsafe(returned, work)
 
 
 def _named(attempt: CurrentAttempt) -> str:

@@ -20,11 +20,11 @@ import msgspec
 
 from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import Disposition, HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.code_host.blackbox import EXIT_BROKEN, EXIT_NO_THREADS, BlackBox, place_of
 from headwater.streams.code_host.frames import Pipe
-from headwater.streams.code_host.threads import THREADS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ _FROM_HOST: Final = msgspec.msgpack.Decoder(list[FromHost])
 _HELLO: Final = msgspec.msgpack.Decoder(list[Declarations])
 _EXITS: Final = {
     EXIT_BROKEN: "with an error of its own, which its log shows",
-    EXIT_NO_THREADS: f"because callbacks that went on after their timeout held all {THREADS_MAX} "
-    "threads",
+    EXIT_NO_THREADS: "because callbacks that went on after their timeout held all threads "
+    "(step_threads)",
 }
 
 
@@ -111,8 +111,9 @@ class HostProcess:
         stall_s: float = STALL_S,
         directory: Path | None = None,
         hidden: Container[str] = (),
+        threads_max: int = THREADS_MAX,
     ) -> None:
-        self._hidden = hidden
+        self._hidden, self._threads_max = hidden, threads_max
         self._app = app
         self._program = program or Program()
         self._schedules = schedules
@@ -128,6 +129,11 @@ class HostProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._pulse = self._still = 0
         self._stalled = self._stopping = False
+
+    @property
+    def threads_held(self) -> int:
+        """How many threads callbacks hold that were given up and have not returned."""
+        return self._box.threads_held
 
     @property
     def pid(self) -> int:
@@ -169,7 +175,8 @@ class HostProcess:
                 # Without the current directory, where an author may have a `streams` too.
                 *(sys.executable, "-P", "-m", self._program.module),
                 *(str(theirs.fileno()), str(box.descriptor)),
-                *(str(self._stall_s / _LOOKS), self._app, *self._schedules),
+                *(str(self._stall_s / _LOOKS), str(self._threads_max)),
+                *(self._app, *self._schedules),
                 pass_fds=(theirs.fileno(), box.descriptor),
                 env={**environment_of_apps(self._hidden), **self._program.environment},
                 stdin=asyncio.subprocess.DEVNULL,

@@ -7,6 +7,7 @@ from typing import Final
 
 from headwater.processors.replay.host_messages import FromHost
 from headwater.processors.runs.host_messages import HostMessage
+from headwater.processors.runs.limits import THREADS_MAX
 from headwater.schemas.errors import HeadwaterError
 from headwater.streams.code_host.apps import AppNotLoaded, Declarations
 from headwater.streams.engine.driver import Driver
@@ -28,7 +29,7 @@ class HostSupervisor:
             has sent something, was started or is gone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917, what its user chooses
         self,
         number: int,
         app: str,
@@ -36,8 +37,10 @@ class HostSupervisor:
         wake_up: Callable[[], None],
         schedules: Sequence[str] = (),
         program: Program | None = None,
+        threads_max: int = THREADS_MAX,
     ) -> None:
         self.number = number
+        self._threads_max = threads_max
         self.app = app
         self._driver = driver
         self._wake_up = wake_up
@@ -78,6 +81,7 @@ class HostSupervisor:
             gone=self._lost,
             schedules=self._schedules,
             program=self._program,
+            threads_max=self._threads_max,
         )
         declared = await host.start()
         missing = set(self.declared.workflows) - set(declared.workflows)
@@ -134,6 +138,11 @@ class HostSupervisor:
     def is_open(self) -> bool:
         """Whether there is a host that may be given more."""
         return self._host is not None and not self._host.full
+
+    @property
+    def threads_held(self) -> int:
+        """How many threads callbacks hold that were given up and have not returned."""
+        return 0 if self._host is None else self._host.threads_held
 
     def pause_reading(self) -> None:
         """Reads no more of the host."""

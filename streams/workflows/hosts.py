@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from headwater.processors.runs.host_messages import Allow, HostMessage
+from headwater.processors.runs.limits import THREADS_MAX
 from headwater.processors.runs.slots import Concurrency
 from headwater.streams.code_host.apps import Declarations, side_by_side
 from headwater.streams.code_host.house_app import HOUSE_APP
@@ -32,14 +33,19 @@ class Hosts:
         house: Program | None = None,
         *,
         named: bool = False,
+        threads_max: int = THREADS_MAX,
     ) -> None:
-        """Makes them; with named, lines that steps print say whose they are."""
+        """Makes them; with named, lines that steps print say whose they are.
+
+        Shape:  each has so many threads for callbacks that are not async.
+        """
+        self._threads_max = threads_max
         program = _NAMED_OUTPUT if named else None
         self._driver = driver
         self._house = house
         self._wake_up = wake_up
         self._apps = [
-            HostSupervisor(number, app, driver, wake_up, program=program)
+            HostSupervisor(number, app, driver, wake_up, program=program, threads_max=threads_max)
             for number, app in enumerate(apps, 1)
         ]
         self._all: list[HostSupervisor] = list(self._apps)
@@ -59,7 +65,9 @@ class Hosts:
             apps = self.declared_by_app()
             declared = side_by_side(apps)
             names = [each.schedule for each in declared.schedules]
-            house = HostSupervisor(0, HOUSE_APP, self._driver, self._wake_up, names, self._house)
+            house = HostSupervisor(
+                0, HOUSE_APP, self._driver, self._wake_up, names, self._house, self._threads_max
+            )
             self._all.append(house)
             await house.start()
             everything = side_by_side({**apps, HOUSE_APP: house.declared})
@@ -148,6 +156,10 @@ class Hosts:
         for each in self._all:
             if each.number == number:
                 each.send((Allow(0, attempts),))
+
+    def threads_held(self) -> dict[str, int]:
+        """By app, how many threads callbacks hold that were given up and have not returned."""
+        return {each.app: each.threads_held for each in self._all}
 
     def closed(self) -> set[int]:
         """The numbers of those that may not be given more now."""

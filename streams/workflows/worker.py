@@ -25,7 +25,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
-from headwater.processors.runs.limits import RUN_BYTES_MAX
+from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
 from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.driver import Driver
@@ -83,11 +83,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker does not go beyond.
 
-    Shape:  how large the state of a run may become, and how far ahead of Kafka's its clock.
+    Shape:  how large the state of a run may become, how far ahead of Kafka's its clock, and how
+            many threads a host has for callbacks that are not async.
     """
 
     run_bytes_max: int = RUN_BYTES_MAX
     ahead_max_ms: int = AHEAD_MAX_MS
+    threads_max: int = THREADS_MAX
 
 
 class WorkflowWorker:
@@ -130,7 +132,7 @@ class WorkflowWorker:
         self._pace, self._bounds, self._graphs = pace or Pace(), bounds or Bounds(), graphs
         self._driver, self._something_came = Driver(1, 1 + len(apps)), asyncio.Event()
         self._log = WorkflowLog(cluster=cluster, client_id=f"{name}-log", clock=clock)
-        self._hosts = Hosts(apps, self._driver, self._something_came.set, house, named=reload)
+        self._hosts = self._make_hosts(apps, house, named=reload)
         self._outbox = Outbox(
             cluster=cluster, client_id=f"{name}-posts", clock=clock, sent=self._posts_sent
         )
@@ -213,12 +215,20 @@ class WorkflowWorker:
         assert self._ticks is not None  # noqa: S101, whoever ticks has chosen so
         return await self._ticks.tick(max_instances, max_steps, continuing=continuing)
 
+    def _make_hosts(self, apps: Sequence[str], house: Program | None, *, named: bool) -> Hosts:
+        wake_up, threads_max = self._something_came.set, self._bounds.threads_max
+        return Hosts(apps, self._driver, wake_up, house, named=named, threads_max=threads_max)
+
     def _make_ticks(self) -> Ticks:
         hosts, wake_up = self._hosts, self._something_came.set
         return Ticks(wake_up, self._owners, hosts.all_numbers, hosts.allow)
 
     def _ticks_continue(self) -> bool:
         return self._ticks is not None and self._ticks.continuing
+
+    def threads_held(self) -> dict[str, int]:
+        """See `Hosts.threads_held`."""
+        return self._hosts.threads_held()
 
     async def declared(self) -> Declarations:
         """What the apps declare, once `run` has loaded them."""

@@ -7,7 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headwater import Step, StepTx, WorkflowEvent, workflow
+from headwater.processors.replay.host_messages import Activate
+from headwater.processors.runs.host_messages import Forget
+from headwater.processors.runs.requests import StepReturned
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
+from headwater.streams.code_host.host import Host
 from headwater.streams.code_host.threads import Threads
 
 PATIENCE_S = 60
@@ -109,6 +114,69 @@ async def _cancelled(task: asyncio.Task[object]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def test_threads_that_are_held_are_counted_until_they_return():
+    held: list[int] = []
+
+    async def scenario() -> None:
+        free = asyncio.Event()
+
+        def count(number: int) -> None:
+            held.append(number)
+            if not number:
+                free.set()
+
+        threads = Threads(lambda: None, 3, count)
+        hanging = Hanging()
+        calls = [asyncio.create_task(threads.call(hanging)) for _ in range(2)]
+        for _ in calls:
+            await hanging.began()
+        for call in calls:
+            await _cancelled(call)
+        assert held == [1, 2]
+        hanging.let_go.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await free.wait()
+
+    asyncio.run(scenario())
+    assert held == [1, 2, 1, 0]
+
+
+def test_a_callback_in_a_thread_hears_that_its_attempt_is_given_up():
+    heard: list[bool] = []
+    told = threading.Event()
+
+    def wait(tx: StepTx) -> None:
+        heard.append(tx.cancelled(PATIENCE_S))
+        told.set()
+
+    async def quick(step: Step) -> str:
+        return await step.do("quick", lambda: "won")
+
+    async def slow(step: Step) -> None:
+        await step.do("slow", wait)
+
+    @workflow("hedge")
+    async def hedge(event: WorkflowEvent, step: Step) -> str:
+        return (await step.race("first", quick=quick, slow=slow)).winner
+
+    async def scenario() -> None:
+        ended: asyncio.Queue[object] = asyncio.Queue()
+        threads = Threads(lambda: None, 2)
+        host = Host(
+            {"hedge": hedge}, emit=ended.put_nowait, now_ms=lambda: 0, call_sync=threads.call
+        )
+        host.handle([Activate(1, "hedge", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
+        while not isinstance(getattr(await ended.get(), "request", None), StepReturned):
+            pass
+        # As the owner says it when the race is decided: the loser's attempt is not wanted.
+        host.handle([Forget(1)])
+        assert await asyncio.to_thread(told.wait, PATIENCE_S)
+        host.stop()
+
+    asyncio.run(scenario())
+    assert heard == [True]
 
 
 def test_a_thread_that_does_not_return_is_counted_and_named_with_its_step(
