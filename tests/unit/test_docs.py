@@ -34,6 +34,8 @@ BLOCK = re.compile(r"^```python ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: Workflows by name: their params, and their output.
 ENDS: dict[str, tuple[Any, Any]] = {
+    "report": ({}, "written"),
+    "intake": ({"customer": "acme"}, "read"),
     "order": ({"sku": "x"}, {"sku": "x", "price": 125, "by": {"by": "test"}}),
     "steps": (None, [2, "charge-1", "charge-1"]),
     "sleeps": (None, None),

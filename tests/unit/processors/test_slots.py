@@ -1,0 +1,151 @@
+"""Slots as they are counted: in order, never too many, and with the limit as it is now."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headwater.processors.runs.decisions import Decision, Rejection
+from headwater.processors.runs.requests import Wake
+from headwater.processors.runs.slots import Concurrency
+from headwater.processors.slots import state
+from headwater.processors.slots.engine import SlotsEngine
+from headwater.schemas.history import (
+    NO_CAUSE,
+    AskSlot,
+    GrantSlot,
+    HistoryAppended,
+    PostsQueued,
+    ReturnSlot,
+    RunCommand,
+)
+from tests.fakes.engines import fold
+
+if TYPE_CHECKING:
+    from headwater.processors.slots.state import SlotsRun
+
+
+class Limit:
+    """The slots of one limit, as their owner has them."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.engine = SlotsEngine()
+        self.declare(limit)
+        self.run: SlotsRun | None = None
+        self.granted: list[str] = []
+
+    def declare(self, limit: int | None) -> None:
+        self.engine.declare({"order": None if limit is None else Concurrency(limit)})
+
+    def tell(self, command: RunCommand) -> Rejection | None:
+        return self._take(
+            self.engine.decide_command(
+                self.run, "~", command, workflow="order", sent_at_ms=0, now_ms=0, seed=""
+            )
+        )
+
+    def wake(self) -> Rejection | None:
+        assert self.run is not None
+        return self._take(self.engine.decide(self.run, Wake(0), 0))
+
+    def _take(self, decided: Decision) -> Rejection | None:
+        if isinstance(decided, Rejection):
+            return decided
+        sequence = self.run.sequence if self.run else 0
+        record = HistoryAppended(
+            workflow="order", instance_id="~", run_number=0, sequence=sequence, epoch=0,
+            cause=NO_CAUSE, at_ms=0, events=tuple(decided),
+        )  # fmt: skip
+        self.run = fold(self.run, record)
+        for event in decided:
+            if isinstance(event, PostsQueued):
+                commands = [post.command for post in event.posts]
+                self.granted += [c.ticket for c in commands if isinstance(c, GrantSlot)]
+        assert self.run is not None
+        again = self.engine.decode(self.engine.encode(self.run))
+        assert again == self.run
+        return None
+
+    def ask(self, *names: str) -> None:
+        for name in names:
+            self.tell(AskSlot(f"{name}#0#seed"))
+
+    def give_back(self, *names: str) -> None:
+        for name in names:
+            self.tell(ReturnSlot(f"{name}#0#seed"))
+
+    def names(self) -> str:
+        return "".join(ticket[0] for ticket in self.granted)
+
+
+def test_slots_are_given_in_the_order_of_arrival():
+    limit = Limit(2)
+    limit.ask(*"abcdef")
+    assert limit.names() == "ab"
+    limit.give_back("b", "d")
+    assert limit.names() == "abc"
+    limit.give_back("a", "c", "e")
+    assert limit.names() == "abcef"
+    assert limit.run is not None
+    assert not limit.run.is_forgotten
+    limit.give_back("f")
+    assert limit.run.is_forgotten
+
+
+def test_what_is_asked_or_returned_twice_changes_nothing():
+    limit = Limit(1)
+    limit.ask(*"ab")
+    for command in (AskSlot("a#0#seed"), AskSlot("b#0#seed"), ReturnSlot("x#0#seed")):
+        refused = limit.tell(command)
+        assert refused is not None
+        assert refused.code == "STALE"
+    limit.give_back("a")
+    assert limit.tell(ReturnSlot("a#0#seed")) is not None
+    assert limit.names() == "ab"
+
+
+def test_a_larger_limit_gives_more_slots_when_it_is_known():
+    limit = Limit(1)
+    limit.ask(*"abcd")
+    assert limit.run is not None
+    assert limit.engine.next_wake_ms(limit.run) is None
+    limit.declare(3)
+    assert limit.engine.next_wake_ms(limit.run) is not None
+    limit.wake()
+    assert limit.names() == "abc"
+    assert limit.engine.next_wake_ms(limit.run) is None
+
+
+def test_with_a_smaller_limit_those_that_have_a_slot_finish_first():
+    limit = Limit(3)
+    limit.ask(*"abcde")
+    limit.declare(1)
+    limit.give_back("a", "b")
+    assert limit.names() == "abc"
+    limit.give_back("c")
+    assert limit.names() == "abcd"
+
+
+def test_without_a_limit_all_who_wait_begin():
+    limit = Limit(1)
+    limit.ask(*"abc")
+    limit.declare(None)
+    limit.wake()
+    assert limit.names() == "abc"
+
+
+def test_a_workflow_that_is_not_known_here_keeps_its_limit():
+    limit = Limit(2)
+    limit.ask(*"abcd")
+    limit.engine.declare({})
+    limit.give_back("a")
+    assert limit.names() == "abc"
+
+
+def test_a_queue_has_an_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headwater.processors.slots.decide.WAITING_MAX", 2)
+    assert state.WAITING_MAX == 100_000
+    limit = Limit(1)
+    limit.ask(*"abc")
+    refused = limit.tell(AskSlot("d#0#seed"))
+    assert refused is not None
+    assert refused.code == "SLOT_QUEUE_FULL"
