@@ -24,12 +24,13 @@ from headwater.gateway.commands.options import (
     data_dir_option,
     dsn_of,
     examples,
+    json_option,
     kafka_option,
     listen_options,
     postgres_option,
     settings_from,
 )
-from headwater.gateway.commands.output import counted, say
+from headwater.gateway.commands.output import counted, print_json, say
 from headwater.gateway.commands.user_tokens import for_users
 from headwater.gateway.request_ids import drawn_ahead, ulid_source
 from headwater.schemas.errors import HeadwaterError, PartUnavailable
@@ -361,7 +362,8 @@ async def _project(settings: "Settings") -> None:
     help="Then make this role, which reads the documented tables and views alone.",
 )
 @postgres_option
-def migrate(reader: str | None, postgres: str | None) -> None:
+@json_option
+def migrate(reader: str | None, postgres: str | None, as_json: bool) -> None:
     """Bring Postgres' tables up to this release."""
     from headwater.projections.postgres.analysts import make_reader  # noqa: PLC0415 (see above)
     from headwater.projections.postgres.migrate import migrate as migrate_database  # noqa: PLC0415 (see above)
@@ -369,8 +371,11 @@ def migrate(reader: str | None, postgres: str | None) -> None:
     dsn = dsn_of(settings_from(postgres=postgres))
     applied = migrate_database(dsn, say)
     say(f"{counted(len(applied), 'migration')} applied." if applied else "Nothing to do.")
-    if reader is not None:
-        say(f"{reader} reads {', '.join(make_reader(dsn, reader))}.")
+    readable = None if reader is None else make_reader(dsn, reader)
+    if readable is not None:
+        say(f"{reader} reads {', '.join(readable)}.")
+    if as_json:
+        print_json({"applied": applied, "reader": reader, "readable": readable})
 
 
 for _command in COMMANDS:

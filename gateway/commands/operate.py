@@ -201,7 +201,7 @@ def replay_letters(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names
     if as_json:
         print_json({"dry_run": dry_run, "replayed": done, "failed": failed, "results": results})
     else:
-        print_rows(results, ("partition", "offset", "topic", "ok", "detail"))
+        print_rows(results, ("partition", "offset", "topic", "ok", "detail"), drops=("topic",))
         say(f"{done} {'would be replayed' if dry_run else 'replayed'}, {failed} not.")
     if failed:
         raise click.exceptions.Exit(1)

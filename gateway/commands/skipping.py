@@ -6,8 +6,8 @@ from typing import Final
 import click
 
 from headwater.gateway.commands.cluster import cluster_of
-from headwater.gateway.commands.options import examples, kafka_option, settings_from
-from headwater.gateway.commands.output import say
+from headwater.gateway.commands.options import examples, json_option, kafka_option, settings_from
+from headwater.gateway.commands.output import print_json, say
 from headwater.schemas.errors import UndecodableRecord
 from headwater.schemas.newer import Place
 from headwater.streams.clock import now_ms
@@ -30,7 +30,10 @@ _WARNING: Final = (
 @click.argument("offset", type=click.IntRange(min=0))
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @kafka_option
-def skip(topic: str, partition: int, offset: int, yes: bool, kafka: str | None) -> None:
+@json_option
+def skip(
+    topic: str, partition: int, offset: int, yes: bool, kafka: str | None, as_json: bool
+) -> None:
     """Pass over a record that nobody can read and that holds up its partition.
 
     A part that waits for it says so in its log: TOPIC/PARTITION@OFFSET has to wait. The record
@@ -47,4 +50,6 @@ def skip(topic: str, partition: int, offset: int, yes: bool, kafka: str | None) 
     if not yes:
         click.confirm("Skip it?", abort=True, err=True)
     asyncio.run(mark_skipped(cluster, record, fault, now_ms))
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "offset": offset, "fault": fault})
     say("It is a dead letter now; restart the parts that wait for it.")

@@ -12,7 +12,7 @@ from headwater.gateway.commands.options import (
     settings_from,
     topic_options,
 )
-from headwater.gateway.commands.output import counted, print_rows, say
+from headwater.gateway.commands.output import counted, print_json, print_rows, say
 from headwater.schemas.topics import TOPICS
 
 
@@ -49,7 +49,10 @@ def list_topics(as_json: bool) -> None:
 @topics.command("create", epilog=examples("headwater topics create --partitions 12"))
 @kafka_option
 @topic_options
-def make_topics(kafka: str | None, partitions: int | None, replication: int | None) -> None:
+@json_option
+def make_topics(
+    kafka: str | None, partitions: int | None, replication: int | None, as_json: bool
+) -> None:
     """Make the topics that are missing; those that exist stay as they are."""
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     # Of the extra `server`, which the list does without.
@@ -63,6 +66,9 @@ def make_topics(kafka: str | None, partitions: int | None, replication: int | No
             replication=settings.replication,
         )
     )
+    if as_json:
+        print_json({"made": made})
+        return
     say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}" if made else "Nothing to do.")
 
 

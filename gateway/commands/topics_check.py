@@ -65,7 +65,13 @@ def check(
 def _report(differences: Sequence[Difference], *, as_json: bool) -> None:
     if differences or as_json:
         rows = [each._asdict() for each in differences]
-        print_rows(rows, _COLUMNS, as_json=as_json, title=counted(len(rows), "difference"))
+        print_rows(
+            rows,
+            _COLUMNS,
+            as_json=as_json,
+            title=counted(len(rows), "difference"),
+            drops=("loses_data",),
+        )
     else:
         say("All topics are as the catalogue has them.")
     if differences:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.gateway.commands.options import data_dir_option, examples, settings_from
+from headwater.gateway.commands.options import data_dir_option, examples, json_option, settings_from
+from headwater.gateway.commands.output import print_json
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER, is_loopback
 from headwater.processors.runs.durations import milliseconds
 from headwater.streams.clock import monotonic, now_ms
@@ -98,7 +99,8 @@ _LONGEST_S = 366 * 86_400
     help="How long it is good: 15m, 8h, 7d, or a number of seconds.",
 )
 @data_dir_option
-def token(user_id: str, lifetime_s: int, data_dir: "Path | None") -> None:
+@json_option
+def token(user_id: str, lifetime_s: int, data_dir: "Path | None", as_json: bool) -> None:
     """Print a token of a user, of the development issuer that `headwater up` has.
 
     It is good on this machine alone. With HEADWATER_JWKS, tokens come from your own issuer.
@@ -123,4 +125,7 @@ def token(user_id: str, lifetime_s: int, data_dir: "Path | None") -> None:
         text = token_of(settings.data_dir, user_id, now_s=now_ms() // 1000, lifetime_s=lifetime_s)
     except NoIssuer as error:
         raise click.ClickException(str(error)) from error
-    click.echo(text)
+    if as_json:
+        print_json({"token": text, "user_id": user_id, "expires_in": lifetime_s})
+    else:
+        click.echo(text)

@@ -68,7 +68,12 @@ def sources(as_json: bool) -> None:
         }
         for source in sources_of(settings)
     ]
-    print_rows(rows, ("source", "scheme", "provider", "secrets", "paths"), as_json=as_json)
+    print_rows(
+        rows,
+        ("source", "scheme", "provider", "secrets", "paths"),
+        as_json=as_json,
+        drops=("secrets", "scheme", "provider"),
+    )
 
 
 def _places(source: "Source") -> str:
@@ -104,7 +109,10 @@ def webhook() -> None:
 @click.option("--secret", help="The signing secret. Default: the first of the source.")
 @click.option("--type", "type_", help="What the delivery is, if its source says that in a header, "
               "as GitHub does. Default: example.")  # fmt: skip
-def sign(file: click.utils.LazyFile, name: str, secret: str | None, type_: str | None) -> None:
+@json_option
+def sign(
+    file: click.utils.LazyFile, name: str, secret: str | None, type_: str | None, as_json: bool
+) -> None:
     """Print the headers of a delivery, as its source would send it now, a line each.
 
     FILE is the body, byte for byte; - reads standard input.
@@ -127,6 +135,9 @@ def sign(file: click.utils.LazyFile, name: str, secret: str | None, type_: str |
         raise click.UsageError(f"--secret: {error}") from error
     if source.provider.type_header is not None:
         headers[source.provider.type_header] = type_ or "example"
+    if as_json:
+        print_json(headers)
+        return
     for header, value in headers.items():
         sys.stdout.write(f"{header}: {value}\n")
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from headwater.gateway.cli import cli
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER
 from headwater.gateway.tokens.development import AUDIENCE as DEVELOPMENT_AUDIENCE
 from headwater.gateway.tokens.development import NoIssuer, make_issuer, token_of
@@ -312,3 +314,15 @@ def test_the_development_issuer_makes_its_key_once(tmp_path: Path):
 def test_without_its_key_the_development_issuer_says_who_makes_it(tmp_path: Path):
     with pytest.raises(NoIssuer, match="headwater up"):
         token_of(tmp_path, USER, now_s=NOW_S, lifetime_s=60)
+
+
+def test_the_command_prints_a_token_in_json_with_whose_it_is_and_how_long_it_is_good(
+    tmp_path: Path,
+):
+    make_issuer(tmp_path)
+    asked = ["token", USER, "--expires", "15m", "--data-dir", str(tmp_path), "--json"]
+    made = CliRunner().invoke(cli, asked)
+    assert made.exit_code == 0, made.output
+    shown = json.loads(made.stdout)
+    assert (shown["user_id"], shown["expires_in"]) == (USER, 900)
+    assert shown["token"].count(".") == 2

@@ -45,6 +45,15 @@ def test_what_sign_prints_verify_takes(body: Path, tmp_path: Path, source: str) 
     assert "dev-" not in found.output
 
 
+def test_headers_are_one_object_in_json_and_verify_takes_them(body: Path, tmp_path: Path) -> None:
+    made = run("webhook", "sign", "--json", body)
+    listed = tmp_path / "headers.txt"
+    listed.write_text(
+        "".join(f"{name}: {value}\n" for name, value in json.loads(made.stdout).items())
+    )
+    assert run("webhook", "verify", "--headers", listed, body).exit_code == 0
+
+
 @pytest.mark.parametrize(("source", "header"), [("github", "x-github-event"),
                                                ("shopify", "x-shopify-topic")])  # fmt: skip
 def test_what_is_signed_says_its_type_where_the_gateway_looks_for_it(

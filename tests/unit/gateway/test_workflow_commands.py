@@ -148,10 +148,9 @@ def test_log_lines_are_objects_a_line_in_json():
     assert [each["message"] for each in lines] == [line(1)["message"], line(2)["message"]]
 
 
-#: Commands that run until they are ended, or whose output is text as such: a token, a file.
+#: Commands that run until they are ended, or whose output is a file in a form of its own.
 _WITHOUT_JSON = {
-    "export", "graph show", "instances draw", "migrate", "project", "serve", "terra-stand-in",
-    "token", "topics create", "topics skip", "up", "webhook sign", "worker",
+    "export", "graph show", "instances draw", "project", "serve", "terra-stand-in", "up", "worker",
 }  # fmt: skip
 
 
