@@ -145,9 +145,10 @@ def test_threads_that_are_held_are_counted_until_they_return():
 
 def test_a_callback_in_a_thread_hears_that_its_attempt_is_given_up():
     heard: list[bool] = []
-    told = threading.Event()
+    begun, told = threading.Event(), threading.Event()
 
     def wait(tx: StepTx) -> None:
+        begun.set()
         heard.append(tx.cancelled(PATIENCE_S))
         told.set()
 
@@ -170,6 +171,7 @@ def test_a_callback_in_a_thread_hears_that_its_attempt_is_given_up():
         host.handle([Activate(1, "hedge", "i", 0, "null", "s", 0, 0, 0, 0, {}, 10)])
         while not isinstance(getattr(await ended.get(), "request", None), StepReturned):
             pass
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         # As the owner says it when the race is decided: the loser's attempt is not wanted.
         host.handle([Forget(1)])
         assert await asyncio.to_thread(told.wait, PATIENCE_S)
