@@ -354,14 +354,17 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         status: str | None = None,
         labels: Mapping[str, str] | None = None,
         dry_run: bool = False,
+        reason: str = "",
     ) -> AsyncGenerator[BulkPage]:
         """Retries, pauses, resumes, cancels or terminates all instances with a status, or labels.
 
         Shape:  page by page as it is done, the newest first; an instance that refuses has a
-                `.code`. With a dry run nothing is done.
+                `.code`. Those that are ended can be told why. With a dry run nothing is done.
         """
         asked: dict[str, Any] = {"action": action, "status": status, "labels": dict(labels or {})}
         asked["dryRun"] = dry_run
+        if reason:
+            asked["reason"] = reason
         where = path("workflows", self.name, "bulk")
         while True:
             answer = await self._session.write(where, json.dumps(asked), repeat=Repeat.SAFE)

@@ -46,35 +46,28 @@ def one_or_all(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
             workflow = given.pop("workflow")
             service = given.pop("service")
             as_json = given.pop("as_json")
+            reason = given.pop("reason", "")
             if workflow is None or any(given.values()):
                 raise click.UsageError(
                     "expected -w WORKFLOW with --status or --label, and nothing that is of one "
                     "instance alone"
                 )
-            _change(service, action, workflow, status, labels, dry_run=dry_run, as_json=as_json)
+            asked = {"status": status, "labels": labels, "dry_run": dry_run, "reason": reason}
+            _change(service, action, workflow, asked, as_json=as_json)
 
         return chosen
 
     return decorate
 
 
-def _change(  # noqa: PLR0913 (one parameter a flag)
-    service: Service,
-    action: str,
-    workflow: str,
-    status: str | None,
-    labels: dict[str, str],
-    *,
-    dry_run: bool,
-    as_json: bool,
+def _change(
+    service: Service, action: str, workflow: str, asked: dict[str, Any], *, as_json: bool
 ) -> None:
     """Does it, says how far it is page by page, and shows those that refused."""
 
     async def ask(client: "Client") -> "list[BulkChanged]":
         found: list[BulkChanged] = []
-        pages = client.workflow(workflow).change_all(
-            action, status=status, labels=labels, dry_run=dry_run
-        )
+        pages = client.workflow(workflow).change_all(action, **asked)
         async for page in pages:
             found += page.instances
             if page.has_next_page:
@@ -84,7 +77,7 @@ def _change(  # noqa: PLR0913 (one parameter a flag)
     found = service.ask(ask)
     if as_json:
         print_answer(found)
-    if dry_run:
+    if asked["dry_run"]:
         rows = [_named(workflow, one) | {"status": one.status} for one in found]
         if not as_json:
             print_rows(rows, ("instance", "status"))

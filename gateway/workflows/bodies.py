@@ -50,6 +50,7 @@ BULK: Final[dict[str, Command]] = {
     "retry": RetryRun(),
     **{verb.name: verb.command for verb in VERBS if verb.repeatable},
 }
+_ENDING: Final = {verb.name: verb for verb in VERBS if verb.takes_reason}
 #: What one tick may be asked for.
 TICK_MAX: Final = 10_000
 #: What names are made of; faults in them have codes of their own, so it is described alone.
@@ -203,8 +204,8 @@ class Retry(Body, frozen=True, kw_only=True):
             raise invalid(f"{at}fromStep", "expected a step's key without NUL")
 
 
-class BulkChange(Body, frozen=True, kw_only=True):
-    """What is done to all instances of a workflow that have a status, or labels."""
+class BulkChange(Ending, frozen=True, kw_only=True):
+    """What is done to all instances of a workflow that have a status, or labels; if ended, why."""
 
     action: Annotated[
         str, msgspec.Meta(description=f"One of {', '.join(BULK)}.", extra={"one_of": list(BULK)})
@@ -224,7 +225,16 @@ class BulkChange(Body, frozen=True, kw_only=True):
             raise invalid(f"{at}action", found)
         if self.status is None and not self.labels:
             raise invalid(f"{at}status", "expected a status or labels, found neither")
+        if self.reason and self.action not in _ENDING:
+            found = f"expected none with {self.action}, found one: {' and '.join(_ENDING)} take it"
+            raise invalid(f"{at}reason", found)
         _check_labels(f"{at}labels", self.labels)
+
+    def command(self) -> Command:
+        """What each of them is told."""
+        if self.action in _ENDING:
+            return _ENDING[self.action].because(self.reason)
+        return BULK[self.action]
 
 
 class RoutingAsked(Body, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ twice, because what is done so is refused or done already.
 from litestar import Response
 
 from headwater.gateway.workflows.accepting import accepting
-from headwater.gateway.workflows.bodies import BULK, BulkChange
+from headwater.gateway.workflows.bodies import BulkChange
 from headwater.gateway.workflows.reading import Reading, answer
 from headwater.gateway.workflows.writing import Writing, answered
 from headwater.projections.workflows.queries import Page
@@ -42,7 +42,7 @@ class Bulk:
         if asked.dry_run or not page.rows:
             found = [BulkChanged(id=row.id, status=row.details.status) for row in page.rows]
             return answer(_page(page, found), {})
-        command = BULK[asked.action]
+        command = asked.command()
         told = await self._writing.send(
             [Addressed(workflow, row.id, command) for row in page.rows], prefer
         )

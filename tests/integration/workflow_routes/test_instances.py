@@ -279,9 +279,14 @@ def test_the_same_is_done_to_all_instances_of_a_status_or_label(api: httpx.Clien
     assert {one["id"] for one in change("resume", status="paused")} == names
     last = batch[0]["id"]
     assert api.post(of("choosy", str(last), "terminate")).status_code == 200
-    ended = {one["id"]: (one["status"], one.get("code")) for one in change("terminate")}
+    changed = change("terminate", reason="the order was a test")
+    ended = {one["id"]: (one["status"], one.get("code")) for one in changed}
     assert ended.pop(last) == ("terminated", "INSTANCE_TERMINAL")
     assert set(ended.values()) == {("terminated", None)}
+    (why,) = {
+        api.get(of("choosy", str(id_))).json()["details"]["error"]["message"] for id_ in ended
+    }
+    assert "the order was a test" in why
     assert {one["code"] for one in change("retry")} == {"INSTANCE_NOT_ERRORED"}
     unknown = api.post("/workflows/nobodys/bulk", json={"action": "retry", "status": "errored"})
     assert problem(unknown) == (404, "WORKFLOW_NOT_FOUND")

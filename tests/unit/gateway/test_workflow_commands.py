@@ -360,6 +360,13 @@ def test_the_same_is_done_to_all_page_by_page_and_those_that_refuse_are_shown():
     assert network.body(1) == {**asked, "cursor": "n1"}
 
 
+def test_all_that_are_ended_can_be_told_why():
+    network = Network(bulk({"id": "a", "status": "terminated"}))
+    every = ("-w", "order", "--status", "active", "--reason", "a test")
+    found = headwater(network, "instances", "cancel", *every)
+    assert (found.exit_code, network.body(0)["reason"]) == (0, "a test")
+
+
 def test_before_the_same_is_done_to_all_it_can_be_seen_which_they_are():
     network = Network(bulk({"id": "a", "status": "waiting"}))
     found = headwater(

@@ -221,6 +221,11 @@ def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: Memo
             b'{"action":"restart","status":"errored"}',
             *(400, "invalid_body", "action"),
         ),
+        (
+            f"{BASE}/workflows/order/bulk",
+            b'{"action":"pause","status":"active","reason":"why"}',
+            *(400, "invalid_body", "reason"),
+        ),
         (ORDERS, b'{"labels":{"a b":"c"}}', 400, "INVALID_LABELS", "labels"),
         (ORDERS, b'{"labels":{"a":1}}', 400, "invalid_body", "labels[...]"),
         (
