@@ -92,7 +92,8 @@ def _apply(instances: LiveInstances, offset: int, record: HistoryAppended) -> No
     if isinstance(first, InstanceDeleted):
         instances.delete(key)
         return
-    if live is None and not isinstance(first, RunStarted | CommandRejected):
+    begins = isinstance(first, RunStarted) and record.run_number == 0
+    if live is None and not (begins or isinstance(first, CommandRejected)):
         # A checkpoint that was not completed has its bytes removed already.
         instances.torn.add(key)
         return

@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     HistoryAppended,
     InstanceDeleted,
     PauseRun,
+    RestartRun,
     StartRun,
     TerminateRun,
 )
@@ -297,6 +298,19 @@ def test_a_state_that_is_missing_and_was_not_deleted_is_read_from_the_whole_hist
     second = Owned(log, MemoryStore())
     assert second.ended() == set(KEYS[:2])
     assert log.starts[-2:] == [2 + 1, 0]
+
+
+def test_a_state_that_is_missing_may_be_followed_by_a_restart():
+    log = Log()
+    first = Owned(log, MemoryStore())
+    first.tell(StartRun("1"), *KEYS[:2])
+    first.checkpoint()
+    first.tell(RestartRun(), *KEYS[:2])
+    first.tell(TerminateRun("done"), *KEYS[:2])
+    log.snapshots.append((KEYS[0].encode(), snapshot_of(GONE, first.epoch, len(log.history))))
+    second = Owned(log, MemoryStore())
+    assert second.ended() == set(KEYS[:2])
+    assert log.starts[-1] == 0
 
 
 def test_what_has_not_ended_is_not_deleted_and_what_is_not_there_is_named_nowhere():
