@@ -7,6 +7,7 @@ paused, or whose code rests, is sent nothing: what it has to see is held until i
 from collections.abc import Callable, Iterator, Mapping
 
 from headwater.processors.runs.host_messages import Ask, Drop, Forget, HostMessage, Started
+from headwater.processors.runs.step_commits import StepCommit
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.engine.agenda import Agenda
 from headwater.streams.engine.live_instances import LiveInstance
@@ -60,8 +61,12 @@ class Activations:
     # -- to hosts
 
     def make_ready(self, live: LiveInstance, priority: Priority, at_ms: int) -> None:
-        """Lets an instance go on, unless its code is at work already."""
-        if live.ready or (live.activation is not None and not live.resting):
+        """Lets an instance go on, unless its code is at work already.
+
+        Shape:  one whose host is gone waits for the SQL of its steps: it would begin them again.
+        """
+        at_work = live.committing if live.activation is None else not live.resting
+        if live.ready or at_work:
             return
         live.ready = True
         self.ready.put(self.host_of(live), live.key, priority, at_ms)
@@ -140,6 +145,21 @@ class Activations:
         for started in [live.attempts.pop(key, None) for key in keys]:
             if started is not None:
                 self._agenda.unwatch(started)
+
+    # -- the SQL of steps
+
+    def commit_began(self, live: LiveInstance, commit: StepCommit) -> None:
+        """Takes note that the SQL of an attempt is to take effect: it no longer takes too long."""
+        key = commit.returned.step.key
+        self.attempts_ended(live, key)
+        live.attempts[key] = None
+        live.committing.add(commit.id)
+
+    def commit_ended(self, live: LiveInstance, commit: StepCommit, now_ms: int) -> None:
+        """Takes note that it has taken effect, or will not; who waited for that goes on."""
+        live.committing.discard(commit.id)
+        if live.activation is None and live.engine.is_runnable(live.run, now_ms):
+            self.make_ready(live, Priority.CONTINUE, now_ms)
 
     # -- hosts that are gone
 

@@ -30,6 +30,7 @@ from headwater.streams.engine.turns import (
     Flight,
     Partition,
     Released,
+    StepOutcome,
     StepTransaction,
     Turn,
 )
@@ -122,8 +123,8 @@ class Driver:
         if sender is not None:
             sender.posts_sent.append((key, through))
 
-    def step_settled(self, step: StepTransaction, outcome: StepReturned | StepRaised) -> None:
-        """Takes note of what became of the SQL of a step: it took effect, or the step failed."""
+    def step_settled(self, step: StepTransaction, outcome: StepOutcome) -> None:
+        """Takes note of what became of the SQL of a step."""
         step.partition.step_outcomes.append((step, outcome))
 
     def messages_waiting(self) -> int:
@@ -301,9 +302,10 @@ def _take_notes(partition: Partition, now_ms: int) -> None:
     for step, outcome in outcomes:
         if isinstance(outcome, StepRaised):
             partition.owner.request(step.activation, outcome, now_ms)
-        else:
+        elif outcome is not None:
             # Its host may be gone by now, and the step has taken effect all the same.
             recover(partition, msgspec.structs.replace(step.commit, returned=outcome), now_ms)
+        partition.owner.commit_ended(step.commit, now_ms)
 
 
 def _dispatch(

@@ -17,6 +17,7 @@ from headwater.streams.engine.instance_store import GONE, InstanceStore, MemoryS
 
 if TYPE_CHECKING:
     from headwater.processors.runs.host_messages import HostMessage, Started
+    from headwater.processors.runs.step_commits import StepId
 
 #: Bytes of a state that one record of Kafka's holds, which takes 11 MiB: a larger one has several.
 PART_BYTES: Final = 8 * 1024 * 1024
@@ -30,6 +31,7 @@ class LiveInstance:
         "attempts",
         "batch",
         "bytes_most",
+        "committing",
         "engine",
         "held",
         "key",
@@ -54,6 +56,8 @@ class LiveInstance:
         self.activation: int | None = None
         #: Attempts under way, by the key of their step; None until their host says they take long.
         self.attempts: dict[str, Started | None] = {}
+        #: Steps whose SQL takes effect right now, whether or not their host is there to hear of it.
+        self.committing: set[StepId] = set()
         #: What the code of a run that is paused, or rests, sees when it goes on.
         self.held: list[HostMessage] = []
         self.resting = False
@@ -71,7 +75,7 @@ class LiveInstance:
     def may_be_evicted(self) -> bool:
         """Whether its bytes are all there is to keep of it."""
         run = self.run
-        if self.ready or self.held or self.attempts or run.unsent:
+        if self.ready or self.held or self.attempts or self.committing or run.unsent:
             return False
         return run.ended or run.status is not RunStatus.ACTIVE
 
@@ -81,7 +85,7 @@ class LiveInstance:
         Shape:  with a time, nothing has happened to it since, either.
         """
         run = self.run
-        is_over = run.ended and not run.unsent and not self.attempts
+        is_over = run.ended and not (run.unsent or self.attempts or self.committing)
         return is_over and (since_ms is None or run.updated_at_ms <= since_ms)
 
     def stored(self, position: int) -> StoredState:

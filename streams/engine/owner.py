@@ -424,18 +424,20 @@ class Owner:
     def begin_commit(self, activation: int, returned: StepReturned) -> StepCommit | None:
         """Takes note of an attempt that returned with SQL; None if nobody wants its result.
 
-        It no longer takes too long, and stays under way until `recover` or `request` says what
-        became of the SQL: its instance is not let go, and the step is not tried again meanwhile.
+        Until `commit_ended` it is under way: its step is not begun again, though its host may go.
         """
-        live = self._activations.find(activation)
-        if live is None:
+        if (live := self._activations.find(activation)) is None:
             return None
         commit = StepCommit(live.key, live.run.run_number, returned)
         if not self.expects(commit):
             return None
-        self._activations.attempts_ended(live, returned.step.key)
-        live.attempts[returned.step.key] = None
+        self._activations.commit_began(live, commit)
         return commit
+
+    def commit_ended(self, commit: StepCommit, now_ms: int) -> None:
+        """Takes note that the SQL of an attempt has taken effect and was recorded, or will not."""
+        if (live := self.instances.find(commit.key)) is not None:
+            self._activations.commit_ended(live, commit, now_ms)
 
     def expects(self, commit: StepCommit) -> bool:
         """Whether the result of this attempt is still wanted."""
@@ -444,8 +446,7 @@ class Owner:
 
     def recover(self, commit: StepCommit, now_ms: int) -> None:
         """Completes a step whose SQL took effect, if the log does not say so yet."""
-        awaited = self._attempt_awaited(commit)
-        if awaited is not None:
+        if (awaited := self._attempt_awaited(commit)) is not None:
             live, attempt = awaited
             self._request(live, msgspec.structs.replace(commit.returned, attempt=attempt), now_ms)
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from headwater.processors.runs.host_messages import HostMessage
 from headwater.processors.runs.requests import StepRaised, StepReturned
@@ -11,6 +11,9 @@ from headwater.schemas.history import CommandSent, HistoryAppended, ReplySent, i
 from headwater.streams.engine.effects import Batch, Queued
 from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import Outcome
+
+#: What became of the SQL of a step: it took effect, the attempt failed, or nobody wanted it.
+StepOutcome: TypeAlias = StepReturned | StepRaised | None
 
 #: Appends of a partition that may be under way at once: one with the broker, one being made ready.
 FLIGHTS_MAX: Final = 2
@@ -43,9 +46,7 @@ class Partition:
     #: Posts that are durable: their instance, and up to which number.
     posts_sent: list[tuple[str, int]] = field(default_factory=list)
     #: What became of the SQL of steps.
-    step_outcomes: list[tuple["StepTransaction", StepReturned | StepRaised]] = field(
-        default_factory=list
-    )
+    step_outcomes: list[tuple["StepTransaction", StepOutcome]] = field(default_factory=list)
     #: Batches on their way to the log, in order; and of those that have landed, where they begin,
     #: or None if nobody knows what became of them.
     under_way: deque[Batch] = field(default_factory=deque)

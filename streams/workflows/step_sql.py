@@ -4,13 +4,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 
-from headwater.processors.runs.requests import StepRaised, StepReturned
+from headwater.processors.runs.requests import StepReturned
 from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.schemas.errors import HeadwaterError, StoreUnavailable, Superseded
 from headwater.schemas.history import Failure
 from headwater.streams.engine.driver import recover
 from headwater.streams.engine.step_database import StepDatabase, failed
-from headwater.streams.engine.turns import Partition, StepTransaction
+from headwater.streams.engine.turns import Partition, StepOutcome, StepTransaction
 from headwater.streams.kafka.retrying import Retrying
 
 log = logging.getLogger(__name__)
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 class StepSql:
     """The SQL of a worker's steps.
 
-    Shape:  `settled` is called with what became of a step: it returned, and its SQL took effect, or
-            it failed; `superseded` with a partition that somebody else has claimed in Postgres.
+    Shape:  `settled` is called with what became of a step; `superseded` with a partition that
+            somebody else has claimed in Postgres.
     """
 
     def __init__(
         self,
         database: StepDatabase | None,
         *,
-        settled: Callable[[StepTransaction, StepReturned | StepRaised], None],
+        settled: Callable[[StepTransaction, StepOutcome], None],
         superseded: Callable[[Partition, str], None],
     ) -> None:
         self._database = database
@@ -62,6 +62,7 @@ class StepSql:
             outcome = failed(commit.returned, done) if isinstance(done, Failure) else done
             self._settled(step, outcome)
             return
+        self._settled(step, None)
 
     async def _commit(self, partition: Partition, commit: StepCommit) -> StepReturned | Failure:
         if self._database is None:

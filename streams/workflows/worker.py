@@ -26,7 +26,6 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from headwater.processors.replay.host_messages import Activate
 from headwater.processors.runs.engine import Engines
 from headwater.processors.runs.limits import RUN_BYTES_MAX, THREADS_MAX
-from headwater.processors.runs.requests import StepRaised, StepReturned
 from headwater.streams.code_host.apps import Declarations
 from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.instance_store import InstanceStore
@@ -35,7 +34,7 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import take_over
 from headwater.streams.engine.room import Room
 from headwater.streams.engine.step_database import StepDatabase
-from headwater.streams.engine.turns import Flight, Partition, StepTransaction
+from headwater.streams.engine.turns import Flight, Partition, StepOutcome, StepTransaction
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_stores import StateStores
@@ -343,7 +342,7 @@ class WorkflowWorker:
         self._driver.posts_sent(partition, key, through)
         self._something_came.set()
 
-    def _step_settled(self, step: StepTransaction, outcome: StepReturned | StepRaised) -> None:
+    def _step_settled(self, step: StepTransaction, outcome: StepOutcome) -> None:
         self._driver.step_settled(step, outcome)
         self._something_came.set()
 

@@ -8,7 +8,6 @@ import pytest
 
 from headwater import Retry, Step, StepFailedError, WorkflowEvent, WorkflowTest, workflow
 from headwater.processors.runs.requests import StepReturned
-from headwater.processors.runs.step_commits import StepCommit
 from tests.workflows.running import (
     START,
     Deployed,
@@ -373,14 +372,12 @@ def test_an_attempt_without_a_delay_is_at_once_also_beside_one_that_takes_long()
     run(scenario, order)
 
 
-def test_an_attempt_ends_when_the_one_before_it_turns_out_to_have_had_its_result():
-    """The SQL of an attempt takes effect while its host is lost, and another has begun it again."""
+def test_a_step_whose_sql_takes_effect_while_its_host_is_lost_is_not_begun_again():
     calls = []
 
     async def slow() -> None:
         calls.append("begun")
         await pass_time("5 seconds")
-        calls.append("ended")
 
     @workflow("order")
     async def order(event: WorkflowEvent, step: Step) -> None:
@@ -394,17 +391,49 @@ def test_an_attempt_ends_when_the_one_before_it_turns_out_to_have_had_its_result
         hand = owner.instances.find("order/i-1")
         started = hand.attempts["charge"]
         returned = StepReturned(started.step, 1, started.policy, "1")
-        assert owner.begin_commit(started.activation, returned) is not None
+        commit = owner.begin_commit(started.activation, returned)
         test._stop()
         test._hosts = [test._new_host(number) for number in range(2)]
         owner.host_gone("it ended", test.now_ms, host=1)
         await test.run_until_idle()
-        owner.recover(StepCommit("order/i-1", 0, returned), test.now_ms)
+        assert not hand.may_be_evicted()
+        owner.recover(commit, test.now_ms)
+        owner.commit_ended(commit, test.now_ms)
         await test.advance("10 seconds")
-        assert calls == ["begun", "begun"]
+        assert calls == ["begun"]
         assert await state_of(instance) == "waiting"
         await instance.send_event("paid")
         await test.run_until_idle()
         assert (await error_of(instance)).name == "LookupError"
+
+    run(scenario, order)
+
+
+def test_a_step_whose_sql_fails_while_its_host_is_lost_is_begun_again():
+    calls = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        async def slow() -> None:
+            calls.append("begun")
+            await pass_time("5 seconds")
+
+        await step.do("charge", slow)
+
+    async def scenario(test: WorkflowTest) -> None:
+        await begin(test)
+        owner = test._owner
+        started = owner.instances.find("order/i-1").attempts["charge"]
+        returned = StepReturned(started.step, 1, started.policy, "1")
+        commit = owner.begin_commit(started.activation, returned)
+        assert commit is not None
+        test._stop()
+        test._hosts = [test._new_host(number) for number in range(2)]
+        owner.host_gone("it ended", test.now_ms, host=1)
+        await test.run_until_idle()
+        assert calls == ["begun"]
+        owner.commit_ended(commit, test.now_ms)
+        await test.run_until_idle()
+        assert calls == ["begun", "begun"]
 
     run(scenario, order)

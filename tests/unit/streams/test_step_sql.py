@@ -11,7 +11,7 @@ from headwater.processors.runs.requests import Reached, RetryPolicy, StepRaised,
 from headwater.processors.runs.step_commits import StepCommit, StepId
 from headwater.schemas.history import Failure
 from headwater.streams.engine.step_database import StepDatabase
-from headwater.streams.engine.turns import StepTransaction
+from headwater.streams.engine.turns import StepOutcome, StepTransaction
 from headwater.streams.workflows.step_sql import StepSql
 
 POLICY: Final = RetryPolicy(2, 1_000, "constant")
@@ -52,7 +52,7 @@ class Wants:
 def test_a_fault_in_the_sql_of_a_step_fails_that_attempt_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ):
-    settled: list[StepReturned | StepRaised] = []
+    settled: list[StepOutcome] = []
     sql = StepSql(
         Faulty(),
         settled=lambda _, outcome: settled.append(outcome),
@@ -81,12 +81,14 @@ def test_a_step_waits_where_there_is_no_database_and_the_log_names_it(
         def expects(self, _: StepCommit) -> bool:
             return next(wanted)
 
+    settled: list[StepOutcome] = []
     sql = StepSql(
         None,
-        settled=lambda *_: pytest.fail("expected the step to wait"),
+        settled=lambda _, outcome: settled.append(outcome),
         superseded=lambda *_: pytest.fail("expected the partition to stay"),
     )
     commit = StepCommit("order/o-1", 0, RETURNED)
     asyncio.run(sql.run(StepTransaction(cast("Any", WantsForAWhile()), 1, commit)))
+    assert settled == [None]
     assert 'the SQL of step "pay" of order/o-1 has to wait' in caplog.text
     assert "start the worker with HEADWATER_POSTGRES set" in caplog.text
