@@ -54,8 +54,8 @@ tokens as (
         workflow_name, instance_id, run_number, id, node_ref, task, subworkflow, status, path_id,
         parent_token_id, sibling_group, branch_index, branch_total, iteration_counts, attempts,
         input, result, error_name, error_message, error_detail, next_retry_at, wake_at, reason,
-        retry_status, child_workflow_name, child_instance_id, idempotency_token, created_at,
-        updated_at, completed_at, "offset"
+        retry_status, child_workflow_name, child_instance_id, idempotency_token, worker, lease_until,
+        created_at, updated_at, completed_at, "offset"
     )
     select
         t.workflow_name, t.instance_id, r.run_number, t.id, t.node_ref, t.task, t.subworkflow,
@@ -75,7 +75,9 @@ tokens as (
         case when t.retry_status is null then t.reason end, null,
         case when t.retry_status is null then t.child_workflow_name end,
         case when t.retry_status is null then t.child_instance_id end,
-        case when t.retry_status is null then t.idempotency_token end, t.created_at,
+        case when t.retry_status is null then t.idempotency_token end,
+        case when t.retry_status is null then t.worker end,
+        case when t.retry_status is null then t.lease_until end, t.created_at,
         case when t.retry_status is null then t.updated_at
              else to_timestamp(r.started_at_ms / 1000) end,
         case when t.retry_status is null then t.completed_at end, r."offset"

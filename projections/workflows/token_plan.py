@@ -58,7 +58,8 @@ def _dispatched(patches: Patches, context: EventContext, event: TasksDispatched)
     tokens = patches.tokens(context, (task.token for task in event.tasks))
     for task, token in zip(event.tasks, tokens, strict=True):
         token.begin_attempt(task.attempt, task.input, context.at_ms)
-        token.idempotency_token = task.job
+        if task.job is not None:
+            token.idempotency_token = task.job
 
 
 def _under_way(patches: Patches, context: EventContext, event: TaskUnderWay) -> None:

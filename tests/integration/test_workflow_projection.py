@@ -556,6 +556,32 @@ def test_a_retry_goes_on_with_what_the_run_before_had_done(migrated: str, size: 
     assert found == log.fold().rows()
 
 
+def a_token(log: Log) -> None:
+    log.write("x", RunStarted("{}", "s"), TokensCreated(0, 1, "n", None, "", "", "", None, 0, 1, ()))
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_retry_keeps_who_has_the_job_of_a_token(migrated: str, size: int):
+    log = Log()
+    log.claim()
+    a_token(log)
+    log.write("x", JobActivated(0, 1, "me", START_MS + 60_000))
+    log.write("x", RunStarted("{}", "s", None, ()), run_number=1)
+    project(migrated, log, size)
+    assert rows_of(migrated) == log.fold().rows()
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_token_keeps_the_job_that_a_later_dispatch_does_not_name(migrated: str, size: int):
+    log = Log()
+    log.claim()
+    a_token(log)
+    for attempt, job in enumerate(("job", None)):
+        log.write("x", TasksDispatched((TaskDispatch(0, attempt, None, job),)))
+    project(migrated, log, size)
+    assert rows_of(migrated) == log.fold().rows()
+
+
 def test_a_retry_of_a_retry_keeps_the_order_and_a_restart_keeps_nothing(migrated: str):
     log = Log()
     log.claim()
