@@ -86,7 +86,8 @@ def left_standing(world: "World") -> None:
 
 def _is_rolled_back(run: CodeRun) -> bool:
     if run.status is RunStatus.TERMINATED:
-        return run.failure is not None
+        # One that is terminated at once has an error, too, if it was said why.
+        return run.failure is not None and run.failure.name == "Cancelled"
     return run.status is RunStatus.ERRORED and run.workflow in ROLLS_BACK
 
 
