@@ -36,8 +36,7 @@ def place_of(concurrency: Concurrency, params: Json) -> Place | Rejection:
     """
     if concurrency.key is None:
         return Place(SLOTS_ID)
-    facts = Facts({"params": json.loads(params)}, _PARAMS)
-    found = _expression(concurrency.key).evaluate(facts)
+    found = _evaluated(concurrency.key, params)
     why = found.message if isinstance(found, Fault) else _fault(found)
     if why is not None:
         return Rejection(
@@ -50,6 +49,15 @@ def place_of(concurrency: Concurrency, params: Json) -> Place | Rejection:
     key = json.dumps(found, ensure_ascii=False)
     digest = hashlib.sha256(key.encode()).hexdigest()
     return Place(f"{SLOTS_ID}{digest[:32]}", key)
+
+
+def _evaluated(source: str, params: Json) -> object:
+    try:
+        facts = Facts({"params": json.loads(params)}, _PARAMS)
+    except (ValueError, OverflowError, RecursionError) as error:
+        # JSON has numbers of any length, and lists of any depth; what reads it here has not.
+        return Fault(str(error))
+    return _expression(source).evaluate(facts)
 
 
 def _fault(found: object) -> str | None:
