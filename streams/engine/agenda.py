@@ -73,7 +73,9 @@ class Agenda:
 
     def rest(self, live: LiveInstance) -> None:
         """Notes that nothing happens to an instance for now."""
-        self._rests.append((live.run.updated_at_ms, live.key))
+        # What it sent may be acknowledged later than anything happened to its run.
+        since_ms = max(live.run.updated_at_ms, live.since_ms)
+        self._rests.append((since_ms, live.key))
 
     def rested(self, before_ms: int) -> Iterator[tuple[int, str]]:
         """Takes out the instances that have begun to rest before a time, with that time."""

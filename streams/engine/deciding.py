@@ -98,6 +98,8 @@ class CommandDecider:
         if isinstance(decision, Rejection) or not isinstance(decision[0], RunStarted):
             return decision
         concurrency = self._concurrency.get(sent.workflow)
+        if decision[0].kind != self._workflows.get(sent.workflow):
+            concurrency = None  # It began when a graph had this name, and graphs have no limits.
         if concurrency is None and (run is None or run.slot is None):
             return decision
         place = None if concurrency is None else place_of(concurrency, decision[0].params)

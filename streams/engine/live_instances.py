@@ -96,7 +96,7 @@ class LiveInstance:
         run, engine = self.run, self.engine
         if run.ended:
             engine.drop_finished(run)
-        if run.unsent or engine.is_runnable(run, 0):
+        if run.unsent or run.is_forgotten or engine.is_runnable(run, 0):
             wake_at_ms = 0
         else:
             wake = engine.next_wake_ms(run)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headwater.processors.runs.claims import Claims, claim_of
+from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import (
     Command,
     CommandRejected,
@@ -143,7 +144,15 @@ def snapshot_of(each: StoredState, epoch: int, position: int, cause: int = -1) -
 class Owned:
     """A partition with an owner, whose appends are durable at once."""
 
-    def __init__(self, log: Log, store: InstanceStore, live_max: int = 10_000) -> None:
+    def __init__(
+        self,
+        log: Log,
+        store: InstanceStore,
+        live_max: int = 10_000,
+        *,
+        kind: str = REPLAY.kind,
+        limit: Concurrency | None = None,
+    ) -> None:
         self.log = log
         self.epoch = log.claim()
         self.restored = self._take_over(store, live_max)
@@ -152,7 +161,8 @@ class Owned:
             self.restored.claims,
             self.restored.instances,
             self.restored.wakes,
-            workflows={"order": REPLAY.kind},
+            workflows={"order": kind},
+            concurrency={} if limit is None else {"order": limit},
             number_activations=lambda _: 1,
             draw_seed=lambda: "seed",
         )
