@@ -557,7 +557,8 @@ def test_a_retry_goes_on_with_what_the_run_before_had_done(migrated: str, size: 
 
 
 def a_token(log: Log) -> None:
-    log.write("x", RunStarted("{}", "s"), TokensCreated(0, 1, "n", None, "", "", "", None, 0, 1, ()))
+    created = TokensCreated(0, 1, "n", None, "", "", "", None, 0, 1, ())
+    log.write("x", RunStarted("{}", "s"), created)
 
 
 @pytest.mark.parametrize("size", [1, 100])

@@ -1,4 +1,4 @@
-"""Limits of concurrency as owners keep them: who waits rests, and who counts is forgotten in time."""
+"""Limits of concurrency as owners keep them: who waits rests, and who counts none is forgotten."""
 
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import AskSlot, RestartRun, ReturnSlot, StartRun
