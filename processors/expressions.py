@@ -23,6 +23,8 @@ import msgspec
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_strings
 
+from headwater.schemas.history import NESTING_MAX
+
 _PLACE: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
 #: How the library says that a field or an element is not there.
 _MISSING: Final = re.compile(r"NOT_FOUND: Key not found in map|UNKNOWN: Index error: index=")
@@ -242,14 +244,17 @@ def _json_value(value: object) -> object:
         return Fault(f"expected a value of JSON: {error}")
 
 
-def _plain(value: object) -> object:
+def _plain(value: object, levels: int = NESTING_MAX) -> object:
+    if levels == 0 and isinstance(value, list | dict):
+        # A loop that wraps what it has in one list more would go on until Python gives up.
+        raise ValueError(f"more than {NESTING_MAX} levels of lists and maps")
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(each, levels - 1) for each in value]
     if isinstance(value, dict):
         strange = next((key for key in value if not isinstance(key, str)), None)
         if strange is not None:
             raise TypeError(f"expected texts as keys, found {_shown(strange)}")
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(each, levels - 1) for key, each in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a number of JSON")
     return value if isinstance(value, str | int | float | None) else _as_text(value)

@@ -32,13 +32,10 @@ from headwater.schemas.failures import (
     INVALID_LABELS,
     INVALID_PARAMS,
 )
-from headwater.schemas.history import Command, Json, Limits, RetryRun
+from headwater.schemas.history import NESTING_MAX, Command, Json, Limits, RetryRun
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.authoring.steering import VERBS
 
-#: Levels of lists and objects in a body, its own included. JSON of services has a few, and parsers
-#: give up at some hundred, each at another.
-NESTING_MAX: Final = 128
 #: Characters of a step's key: names of 256 in a path of a few loops and branches.
 STEP_KEY_MAX: Final = 4_096
 #: Characters of why an instance is ended.

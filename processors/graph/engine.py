@@ -150,8 +150,7 @@ class GraphEngine:
             document = self._documents[who[0]]
         else:
             return runs.not_found(who[1])
-        schema = graph.input_schema
-        wrong = None if schema is None else schema.fault(json.loads(first.params), "input")
+        wrong = _input_fault(graph, first.params)
         if wrong:
             return Rejection(INVALID_PARAMS, bounded(wrong))
         made_from = Artifact(graph.definition.name, "", graph.digest)
@@ -351,6 +350,17 @@ def _call(graph: Graph, run: GraphRun, token: LiveToken) -> TaskCall:
         policy,
         idempotency_token(run, token.number),
     )
+
+
+def _input_fault(graph: Graph, params: Json) -> str | None:
+    """What is wrong with what a run is to begin with."""
+    try:
+        value = json.loads(params)
+    except (ValueError, RecursionError) as error:
+        # Numbers of any length and lists of any depth are JSON; what reads it here has its bounds.
+        return f"input: expected JSON that can be read, found: {error}"
+    schema = graph.input_schema
+    return None if schema is None else schema.fault(value, "input")
 
 
 def _ended_children(before: GraphRun | None) -> list[RunEvent]:

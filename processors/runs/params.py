@@ -19,7 +19,12 @@ def params_fault(schema: Json | None, params: Json) -> str | None:
     """
     if schema is None:
         return None
-    return _compiled(schema).fault(msgspec.json.decode(params), "params")
+    try:
+        value = msgspec.json.decode(params)
+    except (ValueError, RecursionError) as error:
+        # Numbers of any length and lists of any depth are JSON; what reads it here has its bounds.
+        return f"params that cannot be read: {error}"
+    return _compiled(schema).fault(value, "params")
 
 
 @lru_cache(_COMPILED_MAX)

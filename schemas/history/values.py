@@ -4,12 +4,15 @@ Values of authors (params, results, payloads) are JSON text, never looked into. 
 because building a frozen dataclass costs microseconds.
 """
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 #: JSON text, as an author's code gave it.
 Json: TypeAlias = str
+#: Levels of lists and objects in a value, its own included. JSON of services has a few, and parsers
+#: give up at some hundred, each at another.
+NESTING_MAX: Final = 128
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):

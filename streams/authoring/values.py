@@ -16,7 +16,7 @@ import msgspec
 
 from headwater.processors.replay.errors import UnserialisableError
 from headwater.processors.runs.limits import VALUE_BYTES_MAX, value_fault
-from headwater.schemas.history import Json
+from headwater.schemas.history import NESTING_MAX, Json
 
 _ENCODE: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 #: The end of a key that may have been a number, a bool or None before the encoder wrote it as
@@ -47,6 +47,11 @@ def encode(
         text.encode()
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as why:
         raise UnserialisableError(_refusal(value, what, str(why))) from why
+    if text.count("[") + text.count("{") > NESTING_MAX and _is_deeper(value, NESTING_MAX):
+        raise UnserialisableError(
+            f"expected {what} to have at most {NESTING_MAX} levels of lists and dicts, found more: "
+            "make it flatter"
+        )
     if _ODD_KEY(text) and not _keys_are_text(value):
         raise UnserialisableError(_refusal(value, what, "a key that is not text"))
     fault = value_fault(what, text, most, setting)
@@ -70,6 +75,14 @@ def encode_params(
     ):
         params = msgspec.to_builtins(params)
     return encode(params, f"the params of {workflow}", most, "max_params_bytes")
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    at = [value] if isinstance(value, dict | list | tuple) else []
+    for _ in range(levels):
+        within = (each.values() if isinstance(each, dict) else each for each in at)
+        at = [each for some in within for each in some if isinstance(each, dict | list | tuple)]
+    return bool(at)
 
 
 def _keys_are_text(value: object) -> bool:

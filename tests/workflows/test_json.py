@@ -7,6 +7,7 @@ from enum import IntEnum, StrEnum
 import pytest
 
 from headwater import Continue, Step, UnserialisableError, WorkflowEvent, WorkflowTest, workflow
+from headwater.schemas.history import NESTING_MAX
 from headwater.streams.authoring.values import decode, encode
 from tests.workflows.running import failure, output, run
 
@@ -105,6 +106,22 @@ def test_a_key_may_be_a_member_of_an_enumeration_of_text():
 )
 def test_what_is_no_json_is_refused_with_its_place(value: object, told: str):
     assert refusal(value).startswith(told)
+
+
+def nested(levels: int) -> object:
+    value: object = {"[[[": "{{{"}
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_a_value_has_so_many_levels_that_everybody_can_read_it():
+    assert decode(encode(nested(NESTING_MAX), "the result")) == nested(NESTING_MAX)
+    assert decode(encode("[" * 1_000, "the result")) == "[" * 1_000
+    assert decode(encode([[]] * 1_000, "the result")) == [[]] * 1_000
+    told = "expected the result to have at most 128 levels of lists and dicts, found more"
+    with pytest.raises(UnserialisableError, match=told):
+        encode(nested(NESTING_MAX + 1), "the result")
 
 
 def test_a_step_whose_result_has_odd_keys_fails_at_once():

@@ -7,7 +7,6 @@ import pytest
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.workflows import bodies
 from headwater.gateway.workflows.bodies import (
-    NESTING_MAX,
     Body,
     NewEvent,
     NewInstance,
@@ -17,7 +16,7 @@ from headwater.gateway.workflows.bodies import (
     Tick,
     text,
 )
-from headwater.schemas.history import Limits
+from headwater.schemas.history import NESTING_MAX, Limits
 
 MIB = 1024 * 1024
 

@@ -16,6 +16,7 @@ from headwater.processors.expressions import (
     Gives,
     Names,
 )
+from headwater.schemas.history import NESTING_MAX
 
 EVENT = {
     "user_id": "user_1",
@@ -197,6 +198,16 @@ def test_a_list_that_map_would_copy_too_often_is_refused_and_named():
         )
     assert local_value("input.list.exists(n, n == 7)") is True
     assert local_value("state.few.map(n, n + 1).size() + input.list.size()", {"few": [1]}) == 2002
+
+
+def test_a_value_that_is_wrapped_again_and_again_has_an_end():
+    value: object = 1
+    for _ in range(NESTING_MAX):
+        value = local_value("[state.v]", {"v": value})
+        assert isinstance(value, list)
+    fault = local_value("[state.v]", {"v": value})
+    assert isinstance(fault, Fault)
+    assert "more than 128 levels of lists and maps" in fault.message
 
 
 @pytest.mark.parametrize(
