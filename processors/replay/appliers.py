@@ -4,12 +4,14 @@ The state is changed in place and returned. An event that its state cannot meet 
 because `decide` wrote it: InvariantViolation.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.replay.state import UNRESOLVED, Cancelling, CodeRun, Entry
+from headwater.processors.replay.entry_keys import keys_at_or_beneath
+from headwater.processors.replay.state import CONTAINERS, UNRESOLVED, Cancelling, CodeRun, Entry
 from headwater.processors.replay.transitions import TRANSITIONS
 from headwater.processors.replay.trimming import trim
 from headwater.processors.runs import appliers as runs
@@ -68,8 +70,26 @@ def _take_over(
         for key, entry in before.entries.items()
         if key in known
     }
+    done_again = [key for key in before.entries if key not in known or key in again]
+    for key in _behind(before.entries, done_again) & known:
+        run.entries[key].excused = True
     run.open = {key: None for key, entry in run.entries.items() if entry.status in OPEN}
     run.mailbox = list(before.mailbox)
+
+
+def _behind(entries: dict[str, Entry], done_again: list[str]) -> set[str]:
+    """What may lie behind entries that had ended and are done again: what was reached later.
+
+    What lies beneath one does not lie behind it, and behind one that was open is nothing.
+    """
+    ended = [key for key in done_again if entries[key].status not in OPEN]
+    containers = [key for key in ended if entries[key].kind in CONTAINERS]
+    first = min((entries[key].ordinal for key in {*ended}.difference(containers)), default=math.inf)
+    found = {key for key, each in entries.items() if each.ordinal >= first}
+    for key in containers:
+        later = {k for k, each in entries.items() if each.ordinal >= entries[key].ordinal}
+        found |= later.difference(keys_at_or_beneath(entries, [key]))
+    return found
 
 
 def _kept(entry: Entry, sequence: int) -> Entry:
@@ -309,6 +329,9 @@ def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
     """Counts the lines of the code, because a replay writes them again; the run keeps none."""
     if event.once is not None:
         run.told[event.once] = None
+    for key in event.missed:
+        if key in run.entries:
+            run.entries[key].excused = True
     if event.step_key is None and not event.is_replay and event.category != SYSTEM:
         if run.logged_at != run.resolved:
             run.logged_at, run.lines = run.resolved, 0

@@ -96,7 +96,11 @@ class Advance(Request, frozen=True):
 
 
 class Log(Request, frozen=True):
-    """A line of `step.log`, or of the engine; `once` names what a run is told only once."""
+    """A line of `step.log`, or of the engine.
+
+    Shape:  `once` names what a run is told only once; `missed` has the keys of recorded entries of
+            which it tells that the code comes to them no more.
+    """
 
     level: str
     category: str
@@ -106,6 +110,7 @@ class Log(Request, frozen=True):
     attempt: int | None
     is_replay: bool
     once: str | None = None
+    missed: tuple[str, ...] = ()
 
 
 class Suspend(Request, frozen=True):

@@ -427,6 +427,7 @@ def _log(run: CodeRun, asked: Log, __: int) -> Decision:
             asked.attempt,
             asked.is_replay,
             asked.once,
+            asked.missed,
         )
     ]
 

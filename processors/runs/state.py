@@ -126,6 +126,8 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             max_attempts 0 is any number. `iteration` and `commits` (state by iteration) belong to a
             loop, which replays from its latest commit and rolls back from its earliest; what lies
             before its iteration `trimmed` is forgotten (see `processors.replay.trimming`).
+            The code need not come to one that is `excused`: a retry has kept it behind what that
+            does again, or the run was told that its code comes to it no more.
     """
 
     name: str
@@ -153,3 +155,4 @@ class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     rollback_attempts: int = 0
     rollback_at_ms: int = 0
     trimmed: int = 0
+    excused: bool = False

@@ -155,6 +155,8 @@ class LogWritten(Tagged, frozen=True):
     is_replay: bool = False
     #: What the engine says only once in a run; null for lines that may come again.
     once: str | None = None
+    #: Recorded entries of which it says that the run's code comes to them no more.
+    missed: tuple[str, ...] = ()
 
 
 class PostsQueued(Tagged, frozen=True):

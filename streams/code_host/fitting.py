@@ -6,12 +6,11 @@ reads runs from its standard input, and writes what it found to its standard out
 
 import os
 import sys
-from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.replay.commands import BeginRollback, CodeCommand, Open, Raise
+from headwater.processors.replay.commands import BeginRollback, CodeCommand, Log, Raise
 from headwater.processors.replay.host_messages import Activate
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.clock import now_ms
@@ -39,28 +38,23 @@ class Fitting(msgspec.Struct, frozen=True):
 
 
 class _Onlooker:
-    """A host that begins nothing, and notes why a run would fail."""
+    """A host that begins nothing, and notes what is wrong."""
 
-    def __init__(self, recorded: Collection[str]) -> None:
-        self._recorded = set(recorded)
+    def __init__(self) -> None:
+        #: Why a run would fail.
         self.failed = ""
-        #: The first entry that the code comes to and that is not recorded.
-        self.new = ""
+        #: What the run would be told, if the code does not come to all that is recorded.
+        self.told = ""
 
     def send(self, command: CodeCommand) -> None:
-        """Notes a failure, and what is opened; all else is dropped."""
-        if isinstance(command, Open):
-            self._note_new(command.key)
+        """Notes a failure, and what the code misses; all else is dropped."""
+        if isinstance(command, Log) and command.missed:
+            self.told = command.message
         if isinstance(command, Raise | BeginRollback) and not self.failed:
             self.failed = f"{command.failure.name}: {command.failure.message}"
 
     def call(self, call: Call) -> None:
         """Begins no step."""
-        self._note_new(call.reached.key)
-
-    def _note_new(self, key: str) -> None:
-        if not self.new and key not in self._recorded:
-            self.new = key
 
     def call_handler(self, key: str, attempt: int, handler: object, output: Any) -> None:  # noqa: ANN401
         """Begins no handler."""
@@ -86,20 +80,17 @@ def misfit(begin: Activate, workflow: Workflow) -> str:
 
     It is replayed as far as it is recorded, and no step is begun.
     """
-    onlooker = _Onlooker(begin.entries)
     if begin.rollback is not None:
         return ""  # It has failed; its handlers are looked for when they are called.
+    onlooker = _Onlooker()
     try:
         activation = Activation(begin, workflow, read_params(workflow, begin.params), onlooker)
         activation.proceed()
-        ahead = activation.unvisited()
         activation.close()
     except Exception as error:  # noqa: BLE001, whatever it is, the run would meet it
         failure = failure_of(error)
         return f"{failure.name}: {failure.message}"
-    if onlooker.new and ahead and not onlooker.failed:
-        return f'comes to "{onlooker.new}" before "{ahead[0]}", which is recorded'
-    return onlooker.failed
+    return onlooker.failed or onlooker.told
 
 
 def fitting(app: App, runs: list[Activate]) -> Fitting:

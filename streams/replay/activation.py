@@ -107,10 +107,6 @@ class Activation:
         self._host.cancel()
         self._run.close()
 
-    def unvisited(self) -> list[str]:
-        """The keys of recorded entries that the code has not come to."""
-        return list(self._run.journal.unvisited())
-
     # -- messages of the owner
 
     def resolved(self, message: Resolved) -> None:

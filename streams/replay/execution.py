@@ -49,9 +49,8 @@ class Execution:
             rolling_back=rolling_back,
         )
         self.outcome: tuple[Any, BaseException | None] | None = None
-        #: Whether something was recorded before, which the code has to come to again. What a retry
-        #: has kept lies behind what it does again, so only a first run is looked at.
-        self._replayed = bool(begin.entries) and begin.run_number == 0
+        #: Whether nothing is recorded, or it was seen whether the code has come to all of it.
+        self._looked = not begin.entries
         self._workflow = workflow
         self._root = Step(self.run)
         event = WorkflowEvent(
@@ -102,26 +101,27 @@ class Execution:
         return recorded is not None or untold is not None
 
     def _tell_of_changed_code(self) -> None:
-        """Warns where code has come to something new before what is recorded, and raises nothing.
+        """Warns where code has come to something new and not to all that is recorded.
 
-        When it rests, all recorded results were given: so it would have come to all that is
-        recorded, had it not been changed. Looked at once, when it has come to something new.
+        When it rests, and no loop is about to begin an iteration, all recorded results were given:
+        so it would have come to all that is recorded, had it not been changed. Looked at once, when
+        it has come to something new.
         """
         run, new = self.run, self.run.journal.first_new
-        if not self._replayed or new is None or run.rolling_back:
+        if self._looked or new is None or run.rolling_back or run.results.awaits_commit:
             return
-        self._replayed = False
-        old = next(self._not_reached(), None)
-        if old is None:
+        self._looked = True
+        missed = tuple(key for key in self._not_reached() if not run.entries[key].excused)
+        if not missed:
             return
         text = (
-            f"the code has come to {new}, which is new, and not to {old}, which is recorded: it "
-            "does not fit the history of this run; usual cause: an entry was renamed, moved or "
+            f"the code has come to {new}, which is new, and not to {missed[0]}, which is recorded: "
+            "it does not fit the history of this run; usual cause: an entry was renamed, moved or "
             "taken out while the run was under way. Bring it back, or say step.removed where it "
             "was, and deploy"
         )
         line = bounded(text, LOG_MESSAGE_MAX)
-        run.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, once="changed code"))
+        run.send(Log("warn", SYSTEM, line, None, None, None, is_replay=False, missed=missed))
 
     def return_fault(self) -> Exception | None:
         """What is wrong with code that has returned, if anything."""

@@ -33,13 +33,13 @@ class Journal:
         #: The first entry that the code has come to and of which nothing was recorded.
         self.first_new: str | None = None
 
-    def visit(self, key: str, entry: Entry | None) -> None:
-        """Notes that the code has come to an entry."""
+    def visit(self, key: str, entry: Entry | None, *, or_removed: bool = False) -> None:
+        """Notes that the code has come to an entry, or to where one was that is removed."""
         self.visited.add(key)
-        if entry is None:
-            self.first_new = self.first_new or key
-        else:
+        if entry is not None:
             self.ordinal = max(self.ordinal, entry.ordinal + 1)
+        elif not or_removed:
+            self.first_new = self.first_new or key
 
     def new_ordinal(self) -> int:
         """The place of an entry that is reached for the first time."""

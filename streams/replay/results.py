@@ -52,6 +52,11 @@ class Results:
         if future is not None and not future.done():
             future.set_result(entry)
 
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether a loop waits until its commit is durable."""
+        return bool(self._commits)
+
     def of_commit(self, key: str) -> asyncio.Future[None]:
         """That the commit of a loop is durable."""
         future: asyncio.Future[None] = self._loop.create_future()

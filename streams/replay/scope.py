@@ -123,7 +123,7 @@ class Scope:
             journal.make_room(key, kind)
         if run.strict and key in journal.visited:
             raise HistoryDivergedError(key, kind.value, f"a second {kind.value} of the same name")
-        journal.visit(key, entry)
+        journal.visit(key, entry, or_removed=or_removed)
         self.under_way[key] = asyncio.current_task(run.loop)
         return key, entry
 

@@ -175,6 +175,8 @@ class Reader:
                 self.received.add((key, event.event_id))
             case PostsQueued():
                 self._queued(key, event)
+            case LogWritten() if event.missed:
+                raise Violation(f"{key} is told of changed code, which it has not: {event}")
             case _:
                 self._note_end(where, event)
 
