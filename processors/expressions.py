@@ -43,6 +43,11 @@ _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 #: How the values of an expression's own names are asked for, within CEL.
 _LOCAL: Final = "headwater_local"
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
+#: Words that cannot be names of an expression's own: those of CEL, and that one.
+WORDS: Final = frozenset(
+    "as break const continue else false for function if import in let loop namespace null package "
+    f"return true var void while {_LOCAL}".split()
+)
 _local_values: ContextVar[Mapping[str, Any]] = ContextVar("local_values", default=NO_VALUES)
 
 

@@ -18,7 +18,7 @@ from headwater.processors.graph.draft import Draft, planned
 from headwater.processors.graph.ends import CannotGoOn, Over, end, fail
 from headwater.processors.graph.graph import Graph
 from headwater.processors.graph.leases import lease_over
-from headwater.processors.graph.state import GraphRun, LiveToken
+from headwater.processors.graph.state import GraphRun, LiveToken, meeting_place
 from headwater.processors.graph.synchronization import decide_timeout
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.runs.decisions import STALE, Decision
@@ -201,7 +201,7 @@ def _token_late(draft: Draft, token: LiveToken) -> None:
 
 def meeting_timed_out(draft: Draft, key: str) -> None:
     """Decides for those who have waited too long at a meeting point."""
-    fork, _, node = key.rpartition("/")
+    fork, node = meeting_place(key)
     waiting = waiting_at(draft, fork, node)
     transition = draft.graph.transition(draft.run.meetings[key].transition)
     for decision in draft.hear(decide_timeout(transition, [planned(each) for each in waiting])):

@@ -72,19 +72,21 @@ def _input(draft: Draft, token: LiveToken) -> str:
 
 def _start(draft: Draft, token: LiveToken, node: Node, workflow: str, params: str) -> None:
     run = draft.run
-    child = Child(workflow, child_id(run.instance_id, run.run_number, token.number))
+    child = Child(workflow, child_id(run, token.number))
     me = Parent(run.workflow, run.instance_id, run.run_number, str(token.number))
     post = Post(0, child.workflow, child.instance_id, StartRun(params, me))
     until_ms = draft.now_ms + node.timeout_ms if node.timeout_ms else None
     draft.emit(*queue(run, [post]), SubworkflowStarted(token.number, child, until_ms))
 
 
-def child_id(instance_id: str, run_number: int, token: int) -> str:
-    """The id of the instance that a token starts: the same whenever it is decided."""
-    if len(instance_id) > _PREFIX_MAX:
-        digest = sha256(instance_id.encode()).hexdigest()[:16]
-        instance_id = f"{instance_id[:_PREFIX_MAX]}-{digest}"
-    return f"{instance_id}-{run_number}-{token}"
+def child_id(run: GraphRun, token: int) -> str:
+    """The id of the instance that a token starts: the same whenever it is decided.
+
+    Shape:  no other instance has a child of that id, of whatever workflow it is, nor has one that
+            had its id before and was deleted.
+    """
+    whose = sha256(f"{run.workflow}/{run.instance_id}/{run.seed}".encode()).hexdigest()[:16]
+    return f"{run.instance_id[:_PREFIX_MAX]}-{whose}-{run.run_number}-{token}"
 
 
 def try_again(draft: Draft, numbers: list[int]) -> None:

@@ -8,7 +8,14 @@ from typing import Final, NamedTuple
 from headwater.processors.graph.definition import Synchronization
 from headwater.processors.graph.introspection import shown_failure, waits_for
 from headwater.processors.graph.past import Past, moment, moment_or_none
-from headwater.processors.graph.state import GraphRun, LiveFork, LiveToken, Meeting, place
+from headwater.processors.graph.state import (
+    GraphRun,
+    LiveFork,
+    LiveToken,
+    Meeting,
+    meeting_place,
+    place,
+)
 from headwater.processors.graph.tokens import TokenStatus
 from headwater.processors.graph.validation import quorum
 from headwater.processors.runs.token_views import TokenView
@@ -84,7 +91,7 @@ def _last_tokens(past: Past) -> dict[str, TokenView]:
 def _join(around: _Around, key: str) -> JoinExplained:
     run, graph = around.past.run, around.past.graph
     assert graph is not None  # noqa: S101, a meeting is of a definition
-    name, _, node = key.rpartition("/")
+    name, node = meeting_place(key)
     fork, meeting = run.forks[name], run.meetings[key]
     joined = graph.transition(meeting.transition).synchronization
     assert joined is not None  # noqa: S101, else nobody waits there

@@ -17,7 +17,7 @@ from headwater.processors.graph.definition import (
     read_definition,
 )
 from headwater.processors.graph.scope import BRANCH, RESULT, SHARED
-from headwater.processors.graph.validation import problems_of
+from headwater.processors.graph.validation import may_be_item, problems_of
 from headwater.processors.json_schemas import JsonSchema, SchemaInvalid
 
 #: Targets and the expressions that give their values.
@@ -127,7 +127,7 @@ class _Compiler:
         self.problems: list[Problem] = []
         items = {each.foreach.item_var for each in transitions if each.foreach}
         # A name that cannot be one is told where it is declared.
-        self._items = sorted(name for name in items if name.isidentifier() and name.isascii())
+        self._items = sorted(name for name in items if may_be_item(name))
         self._compiled: dict[tuple[str, Gives, bool], Expression | ExpressionInvalid] = {}
 
     def expression(

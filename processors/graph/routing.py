@@ -116,7 +116,7 @@ def _fork_id(token: Token, found: Route) -> str | None:
         return None
     if transition.sibling_group is not None:
         return f"{token.id}/{transition.sibling_group}"
-    return f"{token.id}/:{transition.ref}"
+    return f"{token.id}:{transition.ref}"
 
 
 def _created(

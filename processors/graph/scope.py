@@ -11,13 +11,21 @@ from typing import Any, Final
 
 import msgspec
 
-from headwater.processors.expressions import NO_VALUES, Expression, Facts, Fault, Gives, Names
+from headwater.processors.expressions import (
+    NO_VALUES,
+    WORDS,
+    Expression,
+    Facts,
+    Fault,
+    Gives,
+    Names,
+)
 
 SHARED: Final = Names("input", "state", "output")
 BRANCH: Final = "_branch"
 RESULT: Final = "result"
 #: Names that an item variable may not take.
-RESERVED: Final = frozenset({"input", "state", "output", BRANCH, RESULT})
+RESERVED: Final = WORDS | {"input", "state", "output", BRANCH, RESULT}
 
 
 class Context:

@@ -151,5 +151,11 @@ def place(fork: str, branch: int) -> str:
 
 
 def meeting_key(fork: str, node: str) -> str:
-    """The key of a meeting point; names of nodes have no slash."""
-    return f"{fork}/{node}"
+    """The key of a meeting point: a slash in the name of its node is written as `~1`."""
+    return f"{fork}/{node.replace('~', '~0').replace('/', '~1')}"
+
+
+def meeting_place(key: str) -> tuple[str, str]:
+    """The fork and the node of a meeting point."""
+    fork, _, node = key.rpartition("/")
+    return fork, node.replace("~1", "/").replace("~0", "~")

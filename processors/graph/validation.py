@@ -23,8 +23,8 @@ from headwater.processors.graph.definition import (
     Transition,
 )
 from headwater.processors.graph.scope import RESERVED
-from headwater.processors.runs.durations import milliseconds_of
-from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
+from headwater.processors.runs.durations import LONGEST_MS, milliseconds_of
+from headwater.processors.runs.limits import RETRIES_MAX, WORKFLOW_NAME_MAX, name_fault
 
 #: Branches of one fork. A run keeps each of them, and an engine can say so of its events in records
 #: of a megabyte; ten times what anybody is known to do.
@@ -36,6 +36,8 @@ TIMEOUTS: Final = ("fail", "proceed_with_available")
 BACKOFFS: Final = ("constant", "exponential", "linear")
 FAN_IN: Final = "fan_in"
 
+#: What a count may be that nothing else bounds: a number of 64 bits.
+_NUMBER_MAX: Final = 2**63 - 1
 _M_OF_N: Final = re.compile(r"m_of_n:([1-9]\d{0,8})")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TARGET: Final = re.compile(r"(?:state|output)(?:\.[^.]+)+")
@@ -46,6 +48,11 @@ def quorum(strategy: str) -> int | None:
     """How many branches `m_of_n:N` waits for; None for any other strategy."""
     found = _M_OF_N.fullmatch(strategy)
     return int(found[1]) if found else None
+
+
+def may_be_item(name: str) -> bool:
+    """Whether expressions may have an item variable of this name."""
+    return _NAME.fullmatch(name) is not None and name not in RESERVED
 
 
 def problems_of(definition: Definition, *, whole: bool = True) -> list[Problem]:
@@ -116,7 +123,7 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
                 f"outputMapping.{target}",
                 f"expected a target state.… or output.…, found {target!r}",
             )
-    yield from _not_positive("timeoutMs", node.timeout_ms)
+    yield from _not_within("timeoutMs", node.timeout_ms, 1, LONGEST_MS)
     if node.retries is not None:
         yield from _of_retries(node, node.retries)
 
@@ -124,9 +131,7 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
 def _of_retries(node: Node, retries: NodeRetries) -> Iterator[tuple[str, str, str]]:
     if node.subworkflow is not None:
         yield INVALID_DEFINITION, "retries", "expected them at a task; a subworkflow has its own"
-    if retries.limit < 0:
-        message = f"expected 0 or more, found {retries.limit}"
-        yield INVALID_DEFINITION, "retries.limit", message
+    yield from _not_within("retries.limit", retries.limit, 0, RETRIES_MAX)
     yield from _not_among(INVALID_DEFINITION, "retries.backoff", retries.backoff, BACKOFFS)
     try:
         milliseconds_of("the delay", retries.delay)
@@ -148,21 +153,21 @@ def _of_transition(transition: Transition) -> Iterator[tuple[str, str, str]]:
     spawned, foreach = transition.spawn_count, transition.foreach
     if spawned is not None and foreach is not None:
         yield INVALID_DEFINITION, "spawnCount", "expected it or foreach, found both"
-    if spawned is not None and not 1 <= spawned <= BRANCHES_MAX:
-        message = f"expected 1 to {BRANCHES_MAX}, found {spawned}"
-        yield INVALID_DEFINITION, "spawnCount", message
+    yield from _not_within("spawnCount", spawned, 1, BRANCHES_MAX)
     if transition.sibling_group == "":
         yield INVALID_SIBLING_GROUP, "siblingGroup", "expected a name, found ''"
     if foreach is not None:
-        if not _NAME.fullmatch(foreach.item_var) or foreach.item_var in RESERVED:
+        if not may_be_item(foreach.item_var):
             message = f"expected a name that is not taken, found {foreach.item_var!r}"
             yield INVALID_EXPRESSION, "foreach.itemVar", message
         if foreach.on_empty is not None:
             yield from _not_among(
                 INVALID_DEFINITION, "foreach.onEmpty", foreach.on_empty, (FAN_IN,)
             )
-    if transition.loop_config is not None:
-        yield from _not_positive("loopConfig.maxIterations", transition.loop_config.max_iterations)
+    loop = transition.loop_config
+    if loop is not None:
+        field = "loopConfig.maxIterations"
+        yield from _not_within(field, loop.max_iterations, 1, _NUMBER_MAX)
     if transition.synchronization is not None:
         yield from _of_synchronization(transition.synchronization)
         if transition.forks:
@@ -177,9 +182,8 @@ def _of_synchronization(found: Synchronization) -> Iterator[tuple[str, str, str]
         message = f"expected one of {expected}, found {found.strategy!r}"
         yield INVALID_STRATEGY, f"{where}.strategy", message
     yield from _not_among(INVALID_STRATEGY, f"{where}.onTimeout", found.on_timeout, TIMEOUTS)
-    if found.timeout_ms is not None and found.timeout_ms < 0:
-        message = f"expected 0 (none) or more, found {found.timeout_ms}"
-        yield INVALID_DEFINITION, f"{where}.timeoutMs", message
+    # 0 is none.
+    yield from _not_within(f"{where}.timeoutMs", found.timeout_ms, 0, LONGEST_MS)
     if found.merge is None:
         return
     merge = found.merge
@@ -263,6 +267,8 @@ def _not_among(
         yield code, field, f"expected one of {', '.join(known)}, found {found!r}"
 
 
-def _not_positive(field: str, found: int | None) -> Iterator[tuple[str, str, str]]:
-    if found is not None and found < 1:
-        yield INVALID_DEFINITION, field, f"expected 1 or more, found {found}"
+def _not_within(
+    field: str, found: int | None, least: int, most: int
+) -> Iterator[tuple[str, str, str]]:
+    if found is not None and not least <= found <= most:
+        yield INVALID_DEFINITION, field, f"expected {least} to {most}, found {found}"

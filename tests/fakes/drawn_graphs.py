@@ -1,7 +1,8 @@
 """Random graphs, built of blocks: each has a first and a last node, and blocks lie in blocks.
 
 A node, blocks in a row, a fork with its join around a block, two ways that meet again, a choice,
-and a loop around a block. Whoever draws says which joins there are, and what nodes do.
+and a loop around a block. Whoever draws says which joins there are, and what nodes do. Slashes in
+names of nodes and groups are where keys of the engine have some, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ class Blocks:
         return {**begins, "nodes": self.nodes, "transitions": self.ways}
 
     def node(self) -> str:
-        ref = f"n{len(self.nodes)}"
+        ref = f"n/{len(self.nodes)}"
         given = {"node": f"'{ref}'", "branch": "_branch.index"}
         mappings = {"inputMapping": given, "outputMapping": {"output.at": "result.at"}}
         self.nodes.append({"ref": ref, **mappings, **self.does(self.draw)})
@@ -73,7 +74,7 @@ class Blocks:
     def fork(self, deep: int) -> tuple[str, str]:
         """So many branches of one block, of which every other may end elsewhere."""
         start, body, end = self.node(), self.block(deep), self.node()
-        group = f"g{len(self.ways)}"
+        group = f"g/{len(self.ways)}"
         collection = self.draw.choice([*INPUT, None])
         many: dict[str, Any] = {"spawnCount": 2}
         if collection:
@@ -91,7 +92,7 @@ class Blocks:
     def apart(self, deep: int) -> tuple[str, str]:
         """Branches of different blocks, which are one fork."""
         start, left, right, end = self.node(), self.block(deep), self.block(deep), self.node()
-        group = f"g{len(self.ways)}"
+        group = f"g/{len(self.ways)}"
         join = self._join(group)
         for each in (left, right):
             self.way(start, each[0], siblingGroup=group)

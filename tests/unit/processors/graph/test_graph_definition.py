@@ -14,6 +14,8 @@ from headwater.processors.graph.definition import (
     to_dict,
 )
 from headwater.processors.graph.graph import graph_of
+from headwater.processors.runs.durations import LONGEST_MS
+from headwater.processors.runs.limits import RETRIES_MAX
 from tests.unit.processors.graph.graphs import document, joined, merged, node, review, way
 
 Change: TypeAlias = Callable[[dict[str, Any]], object]
@@ -208,6 +210,29 @@ def test_the_digest_is_of_the_content_and_not_of_how_it_was_written():
             lambda d: d["transitions"][1]["synchronization"].update(timeoutMs=-1),
             "INVALID_DEFINITION",
             "transitions[1].synchronization.timeoutMs",
+        ),
+        (
+            lambda d: d["transitions"][1]["synchronization"].update(timeoutMs=LONGEST_MS + 1),
+            "INVALID_DEFINITION",
+            "transitions[1].synchronization.timeoutMs",
+        ),
+        (
+            lambda d: d["nodes"][0].update(timeoutMs=2**63),
+            "INVALID_DEFINITION",
+            "nodes[0].timeoutMs",
+        ),
+        (
+            lambda d: d["nodes"][0].update(retries={"limit": RETRIES_MAX + 1}),
+            "INVALID_DEFINITION",
+            "nodes[0].retries.limit",
+        ),
+        *(
+            (
+                lambda d, name=name: d["transitions"][0]["foreach"].update(itemVar=name),
+                "INVALID_EXPRESSION",
+                "transitions[0].foreach.itemVar",
+            )
+            for name in ("in", "true", "null", "for", "namespace", "headwater_local", "é", "")
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_spawn_count_forks_and_each_branch_has_its_path():
 def test_a_fork_without_a_group_is_a_fork_of_its_own():
     found = graph(NODES, [way("t", "a", "b", spawnCount=2), way("u", "a", "c", spawnCount=1)])
     first, second, third = created(routed(found))
-    assert (first.fork, first.sibling_group, second.path_id) == ("t1/:t", None, "root.a.1")
+    assert (first.fork, first.sibling_group, second.path_id) == ("t1:t", None, "root.a.1")
     assert (third.fork, third.path_id, third.branch_total) == (None, "root", 1)
 
 
