@@ -36,7 +36,8 @@ SOURCE_MAX: Final = 10_000
 #: list of 10,000 takes 1.6 GB and six seconds, one of 2,000 takes 70 MB and 0.2 seconds.
 COPIED_MAX: Final = 2_000
 _COPIES: Final = re.compile(r"\.\s*(?:map|filter)\s*\(")
-_PATH: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+#: A name, and fields of it; it may begin with a dot, as names do that no macro hides.
+_PATH: Final = re.compile(r"(?<![\w.])\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 #: Doubles a text with every use; nobody needs it in a condition.
 _BINDS: Final = re.compile(r"\bcel\s*\.\s*bind\b")
 
@@ -133,8 +134,10 @@ class Expression:
         self._paths = _copied(source, paths, names.shared.union(local))
         opened = [f'cel.bind({name},{_LOCAL}("{name}"),' for name in local if name in self.roots]
         before = "".join(opened)
+        # What closes them is on a line of its own if the expression may end with a comment.
+        after = ("\n" if opened and "//" in source else "") + ")" * len(opened)
         try:
-            self._compiled = names.env.compile(f"{before}{source}{')' * len(opened)}")
+            self._compiled = names.env.compile(f"{before}{source}{after}")
         except RuntimeError as error:
             raise ExpressionInvalid(_where(str(error), len(before))) from None
         found = self._compiled.return_type()

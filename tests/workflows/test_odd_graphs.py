@@ -97,3 +97,14 @@ def test_children_of_two_graphs_whose_instances_have_one_id_are_two():
         assert await outcome(other) == ("complete", {"who": "other"}, None)
 
     play(parent("one"), scenario, None, parent("other"), child)
+
+
+@pytest.mark.parametrize("source", [".state.n", "state.n // of the run", "(state).n"])
+def test_state_is_seen_however_it_is_named(source: str):
+    nodes = [node("a", outputMapping={"state.n": "7"})]
+
+    async def scenario(test: WorkflowTest, instance: Instance) -> None:
+        await test.run_until_idle()
+        assert await outcome(instance) == ("complete", {"n": 7}, None)
+
+    play(graph(nodes, [], outputMapping={"n": source}), scenario)

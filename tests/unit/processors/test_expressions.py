@@ -147,6 +147,7 @@ def local_value(source: str, state: object = None, **local: object) -> object:
         ("'item'", "item"),
         ("state.item", "other"),
         ("input.list[item.n]", 1),
+        ("item.n  // of the branch", 1),
         ("timestamp('2026-01-01T00:00:00Z')", "2026-01-01T00:00:00Z"),
     ],
 )
