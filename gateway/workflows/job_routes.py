@@ -1,8 +1,6 @@
 """The routes of jobs: workers outside take, end and keep them; operators see which there are."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 from litestar import Request, Response, get, post
@@ -16,7 +14,7 @@ from headwater.gateway.workflows.bodies import NAME_PATTERN, text
 from headwater.gateway.workflows.entrance import Entrance
 from headwater.gateway.workflows.job_bodies import Activation, Completion, Extension, JobFailure
 from headwater.gateway.workflows.job_keys import KEY_MAX, JobKey, read_key
-from headwater.gateway.workflows.jobs import Jobs
+from headwater.gateway.workflows.jobs import Jobs, lease_until
 from headwater.gateway.workflows.openapi import reads, works
 from headwater.gateway.workflows.parameters import PAGE_DEFAULT, Cursor, PageSize, Position
 from headwater.gateway.workflows.positions import furthest
@@ -57,15 +55,13 @@ _Type: TypeAlias = Annotated[
 ]
 
 
-def job_routes(
-    entrance: Entrance, reading: Reading, jobs: Jobs, clock: Callable[[], int]
-) -> list[HTTPRouteHandler]:
+def job_routes(entrance: Entrance, reading: Reading, jobs: Jobs) -> list[HTTPRouteHandler]:
     """The routes of jobs."""
     return [
         _listing(reading),
         _activate(entrance, jobs),
         *_ends(entrance, jobs),
-        _extend(entrance, jobs, clock),
+        _extend(entrance, jobs),
     ]
 
 
@@ -161,7 +157,7 @@ def _ends(entrance: Entrance, jobs: Jobs) -> list[HTTPRouteHandler]:
     return [complete_job, fail_job]
 
 
-def _extend(entrance: Entrance, jobs: Jobs, clock: Callable[[], int]) -> HTTPRouteHandler:
+def _extend(entrance: Entrance, jobs: Jobs) -> HTTPRouteHandler:
     @post(
         "/{key:str}/extend",
         operation_id="extendJob",
@@ -175,10 +171,8 @@ def _extend(entrance: Entrance, jobs: Jobs, clock: Callable[[], int]) -> HTTPRou
         request: AnyRequest, key: _KeyInPath, data: JSONBody[Extension]
     ) -> Response[bytes]:
         job = await _allowed(entrance, request, key)
-        sent_at_ms = clock()
         reply = await jobs.end(job, ExtendJob(job.attempt, data.lease_ms))
-        until = datetime.fromtimestamp((sent_at_ms + data.lease_ms) / 1000, UTC)
-        found = answers.JobExtended(lease_until=until)
+        found = answers.JobExtended(lease_until=lease_until(reply))
         return answer(found, furthest([(reply.partition, reply.position)]))
 
     return extend_job

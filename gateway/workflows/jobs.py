@@ -51,13 +51,11 @@ class Jobs:
         workflows: Workflows,
         freshness: Freshness,
         *,
-        clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
         self._commands = commands
         self._workflows = workflows
         self._freshness = freshness
-        self._clock = clock
         self._new_id = new_id
         self._closing = asyncio.Event()
         #: Keys of what was asked for, in the order of the times until which they are left out.
@@ -122,8 +120,7 @@ class Jobs:
         # Nothing is awaited in between: what one activation asks for, no other one does.
         free = {_key_of(job): job for job in found if _key_of(job).text not in self._left_out}
         self._left_out.update({key.text: now_s + _LEFT_OUT_S for key in free})
-        sent_at_ms = self._clock()
-        won = await self._won(
+        replies = await self._won(
             {
                 # Known by it if the outcomes of others are not heard of.
                 self._new_id(): Addressed(
@@ -134,11 +131,10 @@ class Jobs:
                 for key in free
             }
         )
-        until = datetime.fromtimestamp((sent_at_ms + wanted.lease_ms) / 1000, UTC)
         return [
-            _answer(key, job, until)
-            for (key, job), is_won in zip(free.items(), won, strict=True)
-            if is_won
+            _answer(key, job, lease_until(reply))
+            for (key, job), reply in zip(free.items(), replies, strict=True)
+            if reply is not None
         ]
 
     def _forget(self, now_s: float) -> None:
@@ -148,8 +144,8 @@ class Jobs:
                 return
             del self._left_out[key]
 
-    async def _won(self, commands: Mapping[str, Addressed]) -> list[bool]:
-        """Sends commands by their ids, and tells which of them were accepted.
+    async def _won(self, commands: Mapping[str, Addressed]) -> list[ReplySent | None]:
+        """Sends commands by their ids, and gives the replies to those that were accepted.
 
         Errors: OutcomeUnknown, if that is known of none.
         """
@@ -157,12 +153,12 @@ class Jobs:
             return []
         sent = [structs.replace(each, command_id=name) for name, each in commands.items()]
         try:
-            return [not is_refused(reply.code) for reply in await self._send(sent)]
+            return [_accepted(reply) for reply in await self._send(sent)]
         except OutcomeUnknown as error:
-            known = {name: not is_refused(reply.code) for name, reply in error.known.items()}
+            known = {name: _accepted(reply) for name, reply in error.known.items()}
             if not any(known.values()):
                 raise
-            return [known.get(name, False) for name in commands]
+            return [known.get(name) for name in commands]
 
     async def end(self, key: JobKey, command: JobCommand) -> ReplySent:
         """Completes, fails or extends a job.
@@ -186,6 +182,16 @@ class Jobs:
                 "broker_unavailable",
                 f"{error.message}; the command may have been sent, and may still be carried out",
             ) from error
+
+
+def _accepted(reply: ReplySent) -> ReplySent | None:
+    return None if is_refused(reply.code) else reply
+
+
+def lease_until(reply: ReplySent) -> datetime:
+    """Until when a worker has the job that it took or extended, as its owner says."""
+    assert reply.lease_until_ms is not None  # noqa: S101, that is what the command came to
+    return datetime.fromtimestamp(reply.lease_until_ms / 1000, UTC)
 
 
 def _key_of(job: OpenJob) -> JobKey:

@@ -111,7 +111,6 @@ class WorkflowService:
             ports.commands,
             ports.workflows,
             self._freshness,
-            clock=ports.clock,
             new_id=ports.new_id,
         )
 
@@ -167,7 +166,7 @@ class WorkflowService:
     def _jobs_router(self) -> Router:
         return Router(
             JOBS_BASE,
-            route_handlers=job_routes(self._entrance, self._reading, self._jobs, self._ports.clock),
+            route_handlers=job_routes(self._entrance, self._reading, self._jobs),
             dependencies={"position": Provide(min_position)},
             guards=[self._entrance.guard, known_parameters, whole_numbers],
             middleware=[self._bodies],

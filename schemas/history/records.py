@@ -80,6 +80,9 @@ class ReplySent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partition: int
     #: Offset of the outcome in that partition.
     position: int
+    #: Until when a worker has the job that it took or extended, Unix milliseconds; None of all
+    #: other commands.
+    lease_until_ms: int | None = None
 
 
 def record_key(of: bytes, epoch: int, number: int) -> bytes:

@@ -344,6 +344,7 @@ def _answered_again(
         run_number=known.run_number,
         partition=partition.number,
         position=known.position,
+        lease_until_ms=known.lease_until_ms,
     )
     notice = None
     if known.code:

@@ -15,6 +15,8 @@ from headwater.schemas.history import (
     CommandSent,
     HistoryAppended,
     InstanceDeleted,
+    JobActivated,
+    JobExtended,
     Post,
     ReplySent,
 )
@@ -110,8 +112,18 @@ def refused(
     )
 
 
+def lease_until_ms(record: HistoryAppended) -> int | None:
+    """Until when a worker has a job, if that is what a command came to."""
+    first = record.events[0]
+    return first.until_ms if isinstance(first, JobActivated | JobExtended) else None
+
+
 def replied(
-    sent: CommandSent, rejection: Rejection | None, run: Run | None, partition: int
+    sent: CommandSent,
+    rejection: Rejection | None,
+    run: Run | None,
+    partition: int,
+    outcome: HistoryAppended,
 ) -> ReplySent:
     """What the sender of a command is told; where its outcome lies is known when it is durable."""
     return ReplySent(
@@ -122,6 +134,7 @@ def replied(
         run_number=run.run_number if run else 0,
         partition=partition,
         position=-1,
+        lease_until_ms=lease_until_ms(outcome),
     )
 
 

@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.snapshots import SnapshotTaken
+from headwater.streams.engine.effects import lease_until_ms
 from headwater.streams.engine.instance_store import Mark
 from headwater.streams.engine.live_instances import LiveInstances
 from headwater.streams.engine.state_records import PART, Filler, Parts
@@ -41,6 +42,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     status: str
     run_number: int
     position: int
+    lease_until_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -217,4 +219,4 @@ def _outcome(instances: LiveInstances, offset: int, record: HistoryAppended) -> 
     first = record.events[0]
     if isinstance(first, CommandRejected):
         return Outcome(first.code, first.message, status, record.run_number, offset)
-    return Outcome("", "", status, record.run_number, offset)
+    return Outcome("", "", status, record.run_number, offset, lease_until_ms(record))

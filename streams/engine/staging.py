@@ -95,5 +95,6 @@ class Staging:
         run: Run | None,
     ) -> None:
         """Adds the answer to a command; the latest record has its outcome."""
-        reply = replied(sent, rejection, run, partition)
-        self.effect(Answer(sent.reply_to, offset, len(self._batch.records) - 1, reply))
+        records = self._batch.records
+        reply = replied(sent, rejection, run, partition, records[-1])
+        self.effect(Answer(sent.reply_to, offset, len(records) - 1, reply))

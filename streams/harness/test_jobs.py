@@ -1,6 +1,7 @@
 """Jobs under test: what a worker outside does with them, without HTTP."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from typing_extensions import override
@@ -49,12 +50,17 @@ class TestJob:
         self.attempt = token.attempts
         self.input = value_of(token.input)
         self.idempotency_token = token.idempotency_token
+        #: As of its activation; `extend` gives a later one.
+        self.lease_until = datetime.fromtimestamp(0, UTC)
 
     async def activate(self, worker: str, lease: Duration) -> bool:
         """Takes the job, if nobody else has it."""
         lease_ms = milliseconds_of("lease", lease)
         reply = await self._reply(ActivateJob(self._attempt, worker, lease_ms))
-        return not is_refused(reply.code)
+        if is_refused(reply.code):
+            return False
+        self.lease_until = _lease_until(reply)
+        return True
 
     async def complete(self, output: Any = None) -> None:  # noqa: ANN401
         """Ends the job with its result.
@@ -77,22 +83,28 @@ class TestJob:
         after = None if retry_after is None else milliseconds_of("retry_after", retry_after)
         await self._do(FailJob(self._attempt, Failure(name, message), retryable, after))
 
-    async def extend(self, lease: Duration = "1 minute") -> None:
-        """Keeps the job for longer, counted from now."""
-        await self._do(ExtendJob(self._attempt, milliseconds_of("lease", lease)))
+    async def extend(self, lease: Duration = "1 minute") -> datetime:
+        """Keeps the job for longer, counted from now; gives until when it is yours."""
+        reply = await self._do(ExtendJob(self._attempt, milliseconds_of("lease", lease)))
+        return _lease_until(reply)
 
     async def _reply(self, command: Command) -> ReplySent:
         return await self._send(self.workflow_name, self.instance_id, command)
 
-    async def _do(self, command: Command) -> None:
+    async def _do(self, command: Command) -> ReplySent:
         reply = await self._reply(command)
         if is_refused(reply.code):
             raise refused(reply.code, reply.message)
+        return reply
 
     @override
     def __repr__(self) -> str:
         at = f"{self.workflow_name}/{self.instance_id}"
         return f"<job {self.type} of {at}, token {self.token_id}, attempt {self.attempt}>"
+
+
+def _lease_until(reply: ReplySent) -> datetime:
+    return datetime.fromtimestamp((reply.lease_until_ms or 0) / 1000, UTC)
 
 
 def open_jobs(view: RunView, type: str, send: Send) -> Iterator[TestJob]:  # noqa: A002, its name

@@ -236,5 +236,5 @@ paying = GraphWorkflow(
 refunding = GraphWorkflow(
     name="refunding",
     initial_node_ref="pay",
-    nodes=[{"ref": "pay", "task": "refund", "external": True}],
+    nodes=[{"ref": "pay", "task": "refund", "external": True, "timeout_ms": 600_000}],
 )

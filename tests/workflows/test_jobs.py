@@ -54,6 +54,7 @@ def test_a_job_waits_until_a_worker_takes_it_and_its_output_goes_on():
         (token,) = (await instance.history()).tokens
         assert (token.status, token.worker) == ("executing", "test")
         assert token.lease_until == token.updated_at + timedelta(minutes=1)
+        assert job.lease_until == token.lease_until
         assert await test.activate_jobs("charge") == []
         await job.complete({"r": 7})
         await test.run_until_idle()

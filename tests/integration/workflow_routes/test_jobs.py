@@ -129,6 +129,18 @@ def test_what_is_said_of_a_job_is_answered_by_what_the_owner_knows(api: httpx.Cl
     assert problem(end(api, job, "complete", {})) == (410, "JOB_CANCELLED")
 
 
+def test_a_worker_is_told_until_when_it_has_a_job_in_truth(api: httpx.Client) -> None:
+    """No lease goes beyond the time of its attempt, ten minutes here, nor gets shorter."""
+    create(api, "refunding", {})
+    (job,) = activate(api, "refund", waitMs=10_000, leaseMs=3_600_000)
+    for lease_ms in (7_200_000, 1_000):
+        extended = end(api, job, "extend", {"leaseMs": lease_ms})
+        (shown,) = listed(api, "refund", extended.headers["headwater-position"])
+        until = {found["leaseUntil"] for found in (job, extended.json(), shown)}
+        assert len(until) == 1, until
+    assert end(api, job, "complete", {}).is_success
+
+
 def test_a_worker_that_is_gone_while_it_waits_is_given_nothing(
     house: House, api: httpx.Client
 ) -> None:

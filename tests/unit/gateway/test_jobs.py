@@ -16,9 +16,7 @@ from headwater.projections.workflows.answers import OpenJob
 from headwater.schemas.answers import Job
 from headwater.schemas.history import ReplySent
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
-from tests.unit.gateway.workflow_fakes import MemoryCommands, reply
-
-NOW_MS = 1_767_225_600_000
+from tests.unit.gateway.workflow_fakes import LEASE_UNTIL_MS, MemoryCommands, reply
 
 
 def job(name: str, attempt: int = 1) -> OpenJob:
@@ -75,9 +73,7 @@ def play(
         freshness = Freshness(rows.next_offsets)
         numbers = count(1)
         given: Any = rows
-        jobs = Jobs(
-            sent_to, given, freshness, clock=lambda: NOW_MS, new_id=lambda: f"c-{next(numbers)}"
-        )
+        jobs = Jobs(sent_to, given, freshness, new_id=lambda: f"c-{next(numbers)}")
         await freshness.start()
         try:
             await act(jobs, rows, sent_to)
@@ -104,7 +100,7 @@ def test_a_job_is_given_with_its_input_as_it_came_and_a_key_that_names_its_attem
     async def act(jobs: Jobs, _: Rows, commands: MemoryCommands) -> None:
         (found,) = await take(jobs)
         assert (found.key, bytes(found.input)) == ("order.a.0.4.1", b'{"n": 1.0}')
-        assert found.lease_until.timestamp() * 1000 == NOW_MS + 5_000
+        assert found.lease_until.timestamp() * 1000 == LEASE_UNTIL_MS
         assert read_key(found.key).attempt == commands.sent[0].command.attempt  # type: ignore[union-attr]
 
     play(act, Rows("a"))

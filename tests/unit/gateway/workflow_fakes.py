@@ -11,6 +11,7 @@ from headwater.schemas.history import HistoryAppended, ReplySent
 from headwater.streams.workflows.client import Addressed
 
 AT = datetime(2026, 7, 1, 8, tzinfo=UTC)
+LEASE_UNTIL_MS = 1_767_225_600_000
 
 
 def reply(**changes: object) -> ReplySent:
@@ -22,6 +23,7 @@ def reply(**changes: object) -> ReplySent:
         "run_number": 0,
         "partition": 1,
         "position": 7,
+        "lease_until_ms": LEASE_UNTIL_MS,
     }
     return ReplySent(**(fields | changes))
 
