@@ -258,6 +258,26 @@ TOPICS: Final = (
 )
 
 
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_OURS: Final = frozenset(topic.name for topic in TOPICS)
+
+
+def authors_topic_fault(name: str) -> str | None:
+    """Says what is wrong with a topic that authors publish to, if anything.
+
+    A record for a name that Kafka does not take would wait for ever, and one in a topic of ours
+    would be a record that no part of the house can read.
+    """
+    if _NAME.fullmatch(name) is None or set(name) == {"."}:
+        return (
+            "expected the name of a topic, of 1 to 249 characters out of a-z, A-Z, 0-9, ., _ "
+            f"and -, found {name[:120]!r}"
+        )
+    if name in _OURS:
+        return f"expected a topic of your own, found {name!r}, which is Headwater's"
+    return None
+
+
 def retention_of(name: str) -> int:
     """For how many milliseconds a topic keeps its records.
 

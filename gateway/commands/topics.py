@@ -1,6 +1,7 @@
 """`headwater topics`: the topics of Headwater, and making them."""
 
 import asyncio
+from functools import partial
 
 import click
 
@@ -13,7 +14,13 @@ from headwater.gateway.commands.options import (
     topic_options,
 )
 from headwater.gateway.commands.output import counted, print_json, print_rows, say
-from headwater.schemas.topics import TOPICS
+from headwater.schemas.topics import TOPICS, authors_topic_fault
+
+
+def _authors(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for fault in filter(None, map(authors_topic_fault, names)):
+        raise click.BadParameter(fault)
+    return names
 
 
 @click.group(
@@ -46,21 +53,39 @@ def list_topics(as_json: bool) -> None:
     print_rows(rows, ("topic", "key", "cleanup", "kept_days", "purpose"), as_json=as_json)
 
 
-@topics.command("create", epilog=examples("headwater topics create --partitions 12"))
+@topics.command(
+    "create",
+    epilog=examples(
+        "headwater topics create --partitions 12",
+        "headwater topics create orders-kept --partitions 3",
+    ),
+)
+@click.argument("authors", metavar="[TOPIC]...", nargs=-1, callback=_authors)
 @kafka_option
 @topic_options
 @json_option
 def make_topics(
-    kafka: str | None, partitions: int | None, replication: int | None, as_json: bool
+    authors: tuple[str, ...],
+    kafka: str | None,
+    partitions: int | None,
+    replication: int | None,
+    as_json: bool,
 ) -> None:
-    """Make the topics that are missing; those that exist stay as they are."""
+    """Make the topics that are missing; those that exist stay as they are.
+
+    They are all of Headwater's; or each TOPIC, which steps of your workflows publish to.
+    """
     settings = settings_from(kafka=kafka, partitions=partitions, replication=replication)
     # Of the extra `server`, which the list does without.
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415
-    from headwater.streams.kafka.topics import create_topics  # noqa: PLC0415
+    from headwater.streams.kafka.topics import (  # noqa: PLC0415
+        create_authors_topics,
+        create_topics,
+    )
 
+    create = partial(create_authors_topics, names=authors) if authors else create_topics
     made = asyncio.run(
-        create_topics(
+        create(
             cluster_of(settings),
             partitions=settings.partitions,
             replication=settings.replication,

@@ -39,8 +39,15 @@ from headwater.gateway.sources import (
 from headwater.projections.errors import MigrationChanged
 from headwater.projections.postgres.embedded import EmbeddedPostgres
 from headwater.projections.postgres.migrate import migrate
+from headwater.streams.code_host.apps import Declarations
 from headwater.streams.kafka.embedded import EmbeddedKafka
-from headwater.streams.kafka.topics import alter_topics, compare, create_topics, find_topics
+from headwater.streams.kafka.topics import (
+    alter_topics,
+    compare,
+    create_authors_topics,
+    create_topics,
+    find_topics,
+)
 
 _HEALTH_TIMEOUT_S: Final = 2.0
 #: Where Terra's stand-in is, unless somebody else is there.
@@ -72,14 +79,14 @@ def run_up(
     settings = with_development_issuer(with_development_sources(settings))
     # Whoever could not be received is told of before anything is started.
     sources_with_secrets(settings, os.environ)
-    _tell_of_app(settings)
+    declared = _tell_of_app(settings)
     result = _Result()
     with Supervisor(data_dir=settings.data_dir, report=say) as house:
         # Not before: what a killed Headwater has left behind may still listen.
         refuse_taken_port(settings.host, settings.port)
         given, given_postgres = bool(settings.kafka), bool(settings.postgres)
         settings = _with_servers(settings, house)
-        asyncio.run(_make_topics(settings, ours=not given))
+        asyncio.run(_make_topics(settings, declared, ours=not given))
         _migrate(settings, ours=not given_postgres)
         if show_day and not settings.app:
             settings = settings.model_copy(update={"app": DEMO_APP})
@@ -97,7 +104,7 @@ def run_up(
     return result.failure
 
 
-def _tell_of_app(settings: Settings) -> None:
+def _tell_of_app(settings: Settings) -> Declarations:
     """Says what the apps declare, so that a mistake in them is seen before anything is started."""
     rules = pipeline_rules(settings)
     if rules and not settings.apps:
@@ -105,7 +112,7 @@ def _tell_of_app(settings: Settings) -> None:
             "HEADWATER_APP: expected the app whose workflows rules start, found none"
         )
     if not settings.apps:
-        return
+        return Declarations()
     declared = declared_by(settings.apps, secret_variables(settings))
     check_rules(settings, rules, declared)
     say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows)}")
@@ -113,6 +120,7 @@ def _tell_of_app(settings: Settings) -> None:
         say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")
     for rule in rules:
         say(f"Rule {rule.name}: {rule.mode} {rule.workflow} by {rule.source}")
+    return declared
 
 
 def _migrate(settings: Settings, *, ours: bool) -> None:
@@ -128,12 +136,12 @@ def _migrate(settings: Settings, *, ours: bool) -> None:
         ) from error
 
 
-async def _make_topics(settings: Settings, *, ours: bool) -> None:
+async def _make_topics(settings: Settings, declared: Declarations, *, ours: bool) -> None:
     """Makes the topics that are missing; those of a Kafka of ours become what they should be."""
     cluster = cluster_of(settings)
-    made = await create_topics(
-        cluster, partitions=settings.partitions, replication=settings.replication
-    )
+    size = {"partitions": settings.partitions, "replication": settings.replication}
+    made = await create_topics(cluster, **size)
+    made += await create_authors_topics(cluster, declared.topics, **size)
     if made:
         say(f"Made {counted(len(made), 'topic')}: {', '.join(made)}")
     if ours:

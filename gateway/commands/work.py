@@ -38,7 +38,7 @@ from headwater.streams.code_host.apps import AppNotLoaded, Declarations, side_by
 from headwater.streams.kafka.membership import member_of_house
 from headwater.streams.kafka.skips import pass_over_skipped
 from headwater.streams.kafka.static_members import MemberFenced
-from headwater.streams.kafka.topics import check_topics
+from headwater.streams.kafka.topics import check_topics, warn_of_missing
 from headwater.streams.scheduling import run_as_batch
 from headwater.streams.workflows.definition_log import DefinitionLog
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
@@ -138,6 +138,7 @@ async def _work(
             graphs.deploy(graph_of(json.loads(document)))
         slots.declare({each: declared.concurrency.get(each) for each in declared.workflows})
         await check_topics(cluster)
+        await warn_of_missing(cluster, declared.publishes)
         await pass_over_skipped(cluster)
         await membership.joined()
 

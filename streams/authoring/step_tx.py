@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,6 +17,7 @@ from headwater.processors.runs.limits import (
     name_fault,
 )
 from headwater.schemas.history import Json, Limits, Post, SendEvent, StartRun
+from headwater.schemas.topics import authors_topic_fault
 from headwater.streams.authoring.values import check_sound, encode, encode_params
 from headwater.streams.authoring.workflow_values import Named, name_of
 
@@ -27,8 +28,10 @@ class StepTx:
     Everything is only noted here, and done when the result is recorded.
     """
 
-    def __init__(self, limits: Limits = USUAL) -> None:
+    def __init__(self, limits: Limits = USUAL, publishes: Collection[str] | None = None) -> None:
         self._limits = limits
+        #: The topics that its workflow declares; None where it declares none.
+        self._publishes = publishes
         self.posts: list[Post] = []
         self.statements: list[tuple[str, Json]] = []
         self._bytes = 0
@@ -49,8 +52,9 @@ class StepTx:
     def publish(self, topic: str, key: str | None, value: Any) -> None:  # noqa: ANN401
         """Appends a record to a Kafka topic; the value is JSON."""
         check_sound("the name of a topic", topic)
-        if not topic:
-            raise ValueError("expected the name of a topic, found none")
+        fault = authors_topic_fault(topic) or self._undeclared(topic)
+        if fault:
+            raise ValueError(fault)
         if key is not None:
             check_sound("the key of a record", key)
         text = encode(value, "a published value")
@@ -92,6 +96,14 @@ class StepTx:
         _check("an event type", type, limits.max_event_type, "max_event_type")
         text = encode(payload, "an event's payload", limits.max_event_bytes, "max_event_bytes")
         self._post(Post(0, workflow, id, SendEvent("", type, text)), text)
+
+    def _undeclared(self, topic: str) -> str | None:
+        if self._publishes is None or topic in self._publishes:
+            return None
+        return (
+            "expected one of the topics that the workflow declares, publishes="
+            f"{sorted(self._publishes)}, found {topic!r}"
+        )
 
     def _check_address(self, workflow: str, instance_id: str) -> None:
         limits = self._limits

@@ -66,6 +66,13 @@ class Declarations(msgspec.Struct, frozen=True):
     params: dict[str, str] = {}
     #: Limits of concurrency, by the names of workflows that have one.
     concurrency: dict[str, Concurrency] = {}
+    #: The topics that steps publish to, by the names of workflows that declare them.
+    publishes: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that steps of its workflows publish to."""
+        return {topic for topics in self.publishes.values() for topic in topics}
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -94,6 +101,9 @@ class App(NamedTuple):
             tasks=tuple(sorted(self.tasks)),
             params=schemas_of_params(self.workflows.values()),
             concurrency=limits_of(self.workflows.values()),
+            publishes={
+                n: tuple(sorted(w.publishes)) for n, w in self.workflows.items() if w.publishes
+            },
         )
 
 
@@ -122,6 +132,7 @@ def side_by_side(apps: Mapping[str, Declarations]) -> Declarations:
         tuple(schedule for each in apps.values() for schedule in each.schedules),
         graphs={name: text for each in apps.values() for name, text in each.graphs.items()},
         concurrency={n: limit for each in apps.values() for n, limit in each.concurrency.items()},
+        publishes={n: topics for each in apps.values() for n, topics in each.publishes.items()},
     )
 
 

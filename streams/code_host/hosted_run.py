@@ -25,7 +25,7 @@ from headwater.processors.runs.requests import (
     StepRaised,
     StepReturned,
 )
-from headwater.schemas.history import Json, Limits
+from headwater.schemas.history import Json
 from headwater.streams.authoring.attempt import ATTEMPT, CurrentAttempt
 from headwater.streams.authoring.failures import failure_of, traceback_of
 from headwater.streams.authoring.step_tx import StepTx
@@ -58,7 +58,6 @@ class Holder(Protocol):
     """Who has attempts under way: the run of an activation."""
 
     number: int
-    limits: Limits
     attempts: dict[str, "Attempt"]
 
 
@@ -67,7 +66,14 @@ class Attempt:
 
     __slots__ = ("call", "key", "number", "run", "task", "tx")
 
-    def __init__(self, run: "Holder", key: str, number: int, call: Call | None = None) -> None:
+    def __init__(
+        self,
+        run: "Holder",
+        key: str,
+        number: int,
+        call: Call | None = None,
+        tx: StepTx | None = None,
+    ) -> None:
         self.run = run
         self.key = key
         self.number = number
@@ -75,7 +81,7 @@ class Attempt:
         self.call = call
         self.task: asyncio.Task[None]
         #: None for a callback that takes none.
-        self.tx = StepTx(run.limits) if call is not None and call.wants_tx else None
+        self.tx = tx
 
     def started(self) -> Started:
         """The message about it to the owner."""
@@ -149,7 +155,8 @@ class HostedRun:
         self._services = services
         self._begin = begin
         self.number = begin.activation
-        self.limits = begin.limits or USUAL
+        self._limits = begin.limits or USUAL
+        self._publishes = workflow.publishes
         self._instance = f"{begin.workflow}/{begin.instance_id}"
         self._logged: Failure | None = None
         self._held = False
@@ -214,7 +221,8 @@ class HostedRun:
         if not self._services.allowance.take():
             self._held, call.started = True, False
             return
-        attempt = Attempt(self, call.reached.key, call.attempt, call)
+        tx = StepTx(self._limits, self._publishes) if call.wants_tx else None
+        attempt = Attempt(self, call.reached.key, call.attempt, call, tx)
         self._start(attempt, self._run_step(attempt, call))
 
     def call_handler(
@@ -266,7 +274,7 @@ class HostedRun:
             self.activation.step_ended(call, command)
 
     def _result(self, value: Any, step: str) -> Json:  # noqa: ANN401
-        most = self.limits.max_result_bytes
+        most = self._limits.max_result_bytes
         return encode(value, f'the result of step "{step}"', most, "max_result_bytes")
 
     async def _run_handler(

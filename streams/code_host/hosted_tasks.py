@@ -39,7 +39,7 @@ class HostedTasks:
         self._begin = begin
         self._tasks = tasks
         self.number = begin.activation
-        self.limits = begin.limits or USUAL
+        self._limits = begin.limits or USUAL
         self.attempts: dict[str, Attempt] = {}
         self._held = False
 
@@ -78,7 +78,7 @@ class HostedTasks:
                 function = partial(function, info=self._info(call))
             value = await invoke(self._services, function, json.loads(call.input))
             what = f'the result of task "{call.task}"'
-            text = encode(value, what, self.limits.max_result_bytes, "max_result_bytes")
+            text = encode(value, what, self._limits.max_result_bytes, "max_result_bytes")
             ended = StepReturned(call.reached, call.attempt, call.policy, text)
         except BaseException as error:  # noqa: BLE001, whatever a task raises is its failure
             if not attempt.counts():

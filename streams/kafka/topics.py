@@ -1,7 +1,7 @@
 """The topics of the catalogue in Kafka: making them, and comparing what is with what should be."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
-from headwater.schemas.topics import TOPICS, Topic
+from headwater.schemas.topics import MAX_RECORD_BYTES, TOPICS, Topic
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 
@@ -71,16 +71,35 @@ async def _admin(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def create_topics(cluster: Cluster, *, partitions: int, replication: int) -> list[str]:
-    """Creates the topics that are missing; returns their names.
+    """Creates the topics of the catalogue that are missing; returns their names.
 
     Errors: BrokerUnavailable, with the broker's reason.
     """
+    wanted = {topic.name: topic.config(replication) for topic in TOPICS}
+    return await _create(cluster, wanted, partitions, replication)
+
+
+async def create_authors_topics(
+    cluster: Cluster, names: Collection[str], *, partitions: int, replication: int
+) -> list[str]:
+    """Creates those of an author's topics that are missing; returns their names.
+
+    Errors: BrokerUnavailable, with the broker's reason.
+    """
+    # What a step may publish fits; all else is the broker's usual.
+    wanted = {name: {"max.message.bytes": str(MAX_RECORD_BYTES)} for name in names}
+    return await _create(cluster, wanted, partitions, replication)
+
+
+async def _create(
+    cluster: Cluster, wanted: Mapping[str, dict[str, str]], partitions: int, replication: int
+) -> list[str]:
     async with _admin(cluster) as admin:
         present = set(await admin.list_topics())
         missing = [
-            NewTopic(topic.name, partitions, replication, topic_configs=topic.config(replication))
-            for topic in TOPICS
-            if topic.name not in present
+            NewTopic(name, partitions, replication, topic_configs=config)
+            for name, config in wanted.items()
+            if name not in present
         ]
         if not missing:
             return []
@@ -227,13 +246,46 @@ async def alter_topics(
     return altered
 
 
+def creating(topic: str) -> str:
+    """What makes a topic of an author's."""
+    return f"`headwater topics create {topic}` makes it"
+
+
+def _looking() -> Retrying:
+    return Retrying(log, "waiting for Kafka to look at the topics")
+
+
+async def warn_of_missing(cluster: Cluster, publishes: Mapping[str, Collection[str]]) -> None:
+    """Says at the start of a worker which topics are missing that steps publish to.
+
+    Shape:  publishes has the topics that workflows declare, by their names.
+    """
+    whose: dict[str, list[str]] = {}
+    for workflow, topics in sorted(publishes.items()):
+        for topic in topics:
+            whose.setdefault(topic, []).append(workflow)
+    if not whose:
+        return
+    present = await _looking().until_done(lambda: _present(cluster))
+    for topic in sorted(whose.keys() - present):
+        log.warning(
+            "topic %s: expected it there, as steps of %s publish to it, found it missing; what "
+            "they publish waits for it: %s",
+            *(topic, ", ".join(whose[topic]), creating(topic)),
+        )
+
+
+async def _present(cluster: Cluster) -> set[str]:
+    async with _admin(cluster) as admin:
+        return set(await admin.list_topics())
+
+
 async def check_topics(cluster: Cluster) -> None:
     """Compares the topics at the start of a part, and waits for Kafka; warns of what differs.
 
     Errors: TopicsLoseData, so that the part takes and writes nothing.
     """
-    retrying = Retrying(log, "waiting for Kafka to look at the topics")
-    differences = compare(await retrying.until_done(lambda: find_topics(cluster)))
+    differences = compare(await _looking().until_done(lambda: find_topics(cluster)))
     for each in differences:
         log.warning("%s", each.line())
     unsafe = [each.line() for each in differences if each.loses_data]

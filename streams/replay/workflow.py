@@ -1,7 +1,7 @@
 """A workflow: an author's function with its name, and the decorator that makes one."""
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Generic, TypeAlias
 
 from typing_extensions import override
@@ -9,6 +9,7 @@ from typing_extensions import override
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX, name_fault
 from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import Json
+from headwater.schemas.topics import authors_topic_fault
 from headwater.streams.authoring.params import Params, params_of
 from headwater.streams.authoring.workflow_values import P_contra, R_co, WorkflowEvent
 from headwater.streams.replay.step import Step
@@ -31,6 +32,7 @@ class Workflow(Generic[P_contra, R_co]):
         strict: bool,
         replayed_lines: bool = False,
         concurrency: Concurrency | int | None = None,
+        publishes: Collection[str] | None = None,
     ) -> None:
         fault = name_fault("the name of a workflow", name, WORKFLOW_NAME_MAX)
         if fault:
@@ -45,6 +47,7 @@ class Workflow(Generic[P_contra, R_co]):
         self.strict = strict
         self.replayed_lines = replayed_lines
         self.concurrency = _concurrency(name, concurrency)
+        self.publishes = _publishes(name, publishes)
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__module__ = function.__module__
@@ -90,6 +93,21 @@ def _concurrency(name: str, given: object) -> Concurrency | None:
     )
 
 
+def _publishes(name: str, given: object) -> frozenset[str] | None:
+    if given is None:
+        return None
+    listed = list(given) if isinstance(given, Collection) and not isinstance(given, str) else [0]
+    names = [each for each in listed if isinstance(each, str)]
+    if len(names) < len(listed):
+        raise TypeError(
+            f"expected the topics that steps of the workflow {name} publish to as a list of names, "
+            f'such as publishes=["orders-kept"], found {given!r:.80}'
+        )
+    for fault in filter(None, map(authors_topic_fault, names)):
+        raise ValueError(f"of the workflow {name}: {fault}")
+    return frozenset(names)
+
+
 def read_params(workflow: Workflow, params: Json) -> Any:  # noqa: ANN401, what the author declared
     """The payload of a run, as the type that its workflow declares, read-only.
 
@@ -104,6 +122,7 @@ def workflow(
     strict: bool = False,
     replayed_lines: bool = False,
     concurrency: Concurrency | int | None = None,
+    publishes: Collection[str] | None = None,
 ) -> Callable[[Author[P_contra, R_co]], Workflow[P_contra, R_co]]:
     """Declares an async function (event, step) as a workflow.
 
@@ -111,8 +130,9 @@ def workflow(
             that repeats in a scope, and an entry in history that the code no longer visits, raise
             HistoryDivergedError. With `replayed_lines`, what a replay logs again is kept, too,
             marked as `is_replay`. With `concurrency`, no more runs than that are under way at once:
-            others wait for a slot, in the order of their arrival.
-    Errors: ValueError for the name, and for a limit below 1.
+            others wait for a slot, in the order of their arrival. With `publishes`, its steps may
+            publish to these topics alone, and a worker says at its start which of them are missing.
+    Errors: ValueError for the name, for a limit below 1, and for a topic that cannot be.
     """
     if callable(name):
         raise TypeError('expected a name: write @workflow("name") above the function')
@@ -124,6 +144,7 @@ def workflow(
             strict=strict,
             replayed_lines=replayed_lines,
             concurrency=concurrency,
+            publishes=publishes,
         )
 
     return declare

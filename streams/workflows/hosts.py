@@ -76,6 +76,7 @@ class Hosts:
                 everything.schedules,
                 graphs=declared.graphs,
                 concurrency=declared.concurrency,
+                publishes=declared.publishes,
             )
         except BaseException:
             await self.stop()

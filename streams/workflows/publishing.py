@@ -20,11 +20,13 @@ from typing import Final, NamedTuple, TypeAlias
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import Post
 from headwater.schemas.topics import MAX_RECORD_BYTES, WORKFLOW_HISTORY
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import partition_of
 from headwater.streams.kafka.retrying import Retrying
+from headwater.streams.kafka.topics import creating
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,9 @@ _TRANSACTION_S: Final = 15.0
 _BEGIN_S: Final = 30.0
 #: How long a producer may take to end.
 _STOP_S: Final = 5.0
+
+#: What is over by itself, or when somebody has mended it.
+_COME_BACK: Final = (KafkaError, OSError, BrokerUnavailable)
 
 #: Called when a post is durable: whose it is, and its number.
 Sent: TypeAlias = Callable[[str, int], None]
@@ -79,7 +84,7 @@ class Publisher:
                 await self._wake.wait()
                 self._wake.clear()
                 if self._waiting:
-                    await retrying.until_done(self._publish_waiting, (KafkaError, OSError))
+                    await retrying.until_done(self._publish_waiting, _COME_BACK)
         finally:
             await self._end_producer()
 
@@ -91,7 +96,7 @@ class Publisher:
             fresh = [each for each in waiting if self._is_fresh(each.post)]
             if fresh:
                 await self._transact(producer, sorted(fresh, key=_order))
-        except (KafkaError, OSError):
+        except _COME_BACK:
             # Whether it was committed, the next producer will learn.
             await self._end_producer()
             raise
@@ -113,8 +118,8 @@ class Publisher:
         )
         self._producer = producer
         await producer.start()
-        # Before a transaction holds anything open: is there such a topic at all?
-        await producer.partitions_for(self._topic)
+        # Before a transaction holds anything open.
+        await self._find_topic(producer)
         consumer = AIOKafkaConsumer(
             **self._cluster.options(), group_id=self._group, enable_auto_commit=False
         )
@@ -124,6 +129,17 @@ class Publisher:
         finally:
             await consumer.stop()
         return producer
+
+    async def _find_topic(self, producer: AIOKafkaProducer) -> None:
+        """Sees that there is such a topic; aiokafka would wait for one, and not say for what.
+
+        Errors: BrokerUnavailable.
+        """
+        client = producer.client
+        await client.add_topic(self._topic)
+        looked = await client.force_metadata_update()
+        if looked and client.cluster.partitions_for_topic(self._topic) is None:
+            raise BrokerUnavailable(f"expected a topic of that name: {creating(self._topic)}")
 
     async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[_Waiting]) -> None:
         reached = max(self._reached, _order(waiting[-1]) + 1)

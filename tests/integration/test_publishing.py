@@ -6,6 +6,7 @@ posts that each of them would be handed by the log.
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,6 +17,7 @@ from aiokafka.errors import KafkaError
 
 from headwater.schemas.history import Post
 from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.topics import create_authors_topics
 from headwater.streams.workflows.publishing import Publisher, Publishing
 
 PARTITIONS = 2
@@ -98,6 +100,13 @@ def play(bootstrap: str, scene: Callable[[str, str], Coroutine[Any, Any, None]])
     asyncio.run(whole())
 
 
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Waits until somebody says so."""
+    async with asyncio.timeout(10):
+        while text not in caplog.text:  # noqa: ASYNC110 (a log has no event)
+            await asyncio.sleep(0.05)
+
+
 def test_records_of_an_instance_keep_their_order(topics: str):
     async def scene(bootstrap: str, topic: str) -> None:
         told = await publish(bootstrap, topic, [("a", posts(topic, (0, 5), (1, 5), (3, 9)))])
@@ -152,19 +161,29 @@ def test_an_open_transaction_of_the_owner_before_is_undone(
     play(topics, scene)
 
 
-def test_a_topic_that_is_not_there_holds_up_no_other(topics: str):
+def test_a_topic_that_is_not_there_holds_up_no_other(topics: str, caplog: pytest.LogCaptureFixture):
     async def scene(bootstrap: str, topic: str) -> None:
         told = Told()
         publishing = Publishing(
             cluster=Cluster(bootstrap), sent=lambda partition, key, number: told(key, number)
         )
-        here, nowhere = posts(topic, (1, 5)), posts("nowhere", (0, 5))
+        later = f"{topic}-later"
+        here, nowhere = posts(topic, (1, 5)), posts(later, (0, 5))
         publishing.queue(0, "a", [*nowhere, *here])
         try:
             await told.until(1)
+            assert told.posts == [("a", 1)]
+            assert await found_in(bootstrap, topic) == [("a#1", "1")]
+            waits = f"records for {later} have to wait"
+            create = f"`headwater topics create {later}` makes it"
+            await logged(caplog, f"{waits}: expected a topic of that name: {create}; trying again")
+            size = {"partitions": PARTITIONS, "replication": 1}
+            assert await create_authors_topics(Cluster(bootstrap), [later], **size) == [later]
+            await told.until(2)
         finally:
             await publishing.stop()
-        assert told.posts == [("a", 1)]
-        assert await found_in(bootstrap, topic) == [("a#1", "1")]
+        assert await found_in(bootstrap, later) == [("a#0", "0")]
+        await logged(caplog, f"{waits}: over after")
 
+    caplog.set_level(logging.INFO, Publisher.__module__)
     play(topics, scene)

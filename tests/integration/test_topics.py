@@ -137,3 +137,53 @@ def test_a_part_warns_of_topics_that_are_otherwise(kafka: str):
         line = f"topic {DEAD_LETTERS}: expected retention.ms 2592000000, found "
         assert any(line in each for each in part.stderr)
         part.send_signal(signal.SIGTERM)
+
+
+SHOP = """
+from headwater import workflow
+
+@workflow("order", publishes=["orders-kept", "seen"])
+async def order(event, step):
+    return await step.do("keep", lambda tx: tx.publish("orders-kept", None, event.payload))
+
+@workflow("ship", publishes=["orders-kept"])
+async def ship(event, step):
+    return None
+"""
+
+
+def test_a_worker_says_which_topics_are_missing_that_its_app_declares(kafka: str, tmp_path: Path):
+    (tmp_path / "shop_topics.py").write_text(SHOP)
+    made = headwater(kafka, "topics", "create", "seen", "--partitions", "3", "--json")
+    assert json.loads(made.stdout) == {"made": ["seen"]}, made.stderr
+    command = [sys.executable, "-m", "headwater", "worker", "--app", "shop_topics"]
+    env = {**os.environ, "HEADWATER_KAFKA": kafka}
+    with subprocess.Popen(
+        command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stderr is not None
+        told = next(line for line in worker.stderr if " topic " in line)
+        worker.send_signal(signal.SIGTERM)
+    assert told.rstrip().endswith(
+        "topic orders-kept: expected it there, as steps of order, ship publish to it, found it "
+        "missing; what they publish waits for it: `headwater topics create orders-kept` makes it"
+    )
+
+
+def test_topics_of_authors_are_made_and_those_of_headwater_refused(kafka: str):
+    made = headwater(kafka, "topics", "create", "kept", "told", "--partitions", "3")
+    assert "Made 2 topics: kept, told" in made.stderr
+    made = headwater(kafka, "topics", "create", "kept", "more", "--partitions", "5")
+    assert "Made 1 topic: more" in made.stderr
+    assert asyncio.run(partitions_of(kafka, "kept", "told", "more")) == [3, 3, 5]
+    refused = headwater(kafka, "topics", "create", "webhooks")
+    assert refused.returncode == 2
+    assert "found 'webhooks', which is Headwater's" in refused.stderr
+
+
+async def partitions_of(kafka: str, *topics: str) -> list[int]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    found = {each["topic"]: each["partitions"] for each in await admin.describe_topics([*topics])}
+    await admin.close()
+    return [len(found[topic]) for topic in topics]

@@ -97,6 +97,10 @@ def test_an_error_that_is_not_to_be_retried_may_have_a_name_of_its_own():
         (lambda step: step.do("a", lambda tx: tx.publish("t", 42, {}), retries=ONCE), "key of a"),
         (lambda step: step.do("a", lambda tx: tx.publish(SURROGATE, "k", {}), retries=ONCE), "UTF"),
         (lambda step: step.do("a", lambda tx: tx.publish(b"t", "k", {}), retries=ONCE), "bytes"),
+        (lambda step: step.do("a", lambda tx: tx.publish("", "k", 1), retries=ONCE), "found ''"),
+        (lambda step: step.do("a", lambda tx: tx.publish("a b", "k", 1), retries=ONCE), "'a b'"),
+        (lambda step: step.do("a", lambda tx: tx.publish("..", "k", 1), retries=ONCE), "'..'"),
+        (lambda step: step.do("a", lambda tx: tx.publish("t" * 250, "", 1), retries=ONCE), "249"),
         (lambda step: step.do("a", lambda tx: tx.execute(SURROGATE), retries=ONCE), "SQL to be te"),
     ],
 )

@@ -254,6 +254,14 @@ def test_apps_side_by_side_declare_what_each_of_them_does():
     assert found == declares("order", "ship", schedules=(nightly,))
 
 
+def test_topics_that_steps_publish_to_are_declared(write: Write):
+    write("shop_t.py", ORDER.replace('"order"', '"order", publishes=["b", "a"]'))
+    declared = load_app("shop_t").declared
+    assert declared.publishes == {"order": ("a", "b")}
+    found = side_by_side({"shop": declared, "dock": Declarations(publishes={"ship": ("b", "c")})})
+    assert found.topics == {"a", "b", "c"}
+
+
 def test_apps_that_declare_the_same_name_are_refused():
     with pytest.raises(AppNotLoaded) as caught:
         side_by_side({"shop": declares("pay", "order"), "dock": declares("order")})
