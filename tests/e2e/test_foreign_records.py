@@ -5,6 +5,7 @@ else's, are a little greater than ours.
 """
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ def reasons(house: House, key: bytes) -> list[str | None]:
 def skip(house: House, partition: int, offset: int) -> subprocess.CompletedProcess[str]:
     where = [WEBHOOKS, str(partition), str(offset), "--kafka", house.bootstrap]
     return subprocess.run(
-        [sys.executable, "-m", "headwater", "topics", "skip", *where, "--yes"],
+        [sys.executable, "-m", "headwater", "topics", "skip", *where, "--yes", "--json"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -106,11 +107,14 @@ def test_a_record_that_is_not_ours_stops_nothing_and_an_operator_skips_what_does
         "headwater: expected a record at web",
     )
     ours = skip(house, 0, 1)
-    assert ours.returncode == 1
+    assert (ours.returncode, ours.stdout) == (1, "")
     assert "found a webhook_received: it holds up nothing" in ours.stderr
     for partition, offset in enumerate(offsets):
         done = skip(house, partition, offset)
         assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert (told["topic"], told["partition"], told["offset"]) == (WEBHOOKS, partition, offset)
+        assert told["fault"] in done.stderr
     assert reasons(house, OUR_KEY) == ["skipped"] * PARTITIONS
     assert processed(house) == 8
     house.stop("worker")

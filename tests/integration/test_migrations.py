@@ -9,12 +9,15 @@ from typing import get_type_hints
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from psycopg import sql
 
+from headwater.gateway.cli import cli
 from headwater.gateway.commands.up import _migrate as migrate_of_up
 from headwater.gateway.settings import load_settings
 from headwater.projections.deliveries.row_readers import table_row, table_row_reader
 from headwater.projections.errors import DatabaseTooNew, MigrationChanged
+from headwater.projections.postgres.analysts import documented
 from headwater.projections.postgres.binary_rows import BinaryRows, BinaryRowsDumper, array_of
 from headwater.projections.postgres.migrate import Migration, catalogue, migrate
 from headwater.projections.postgres.statements import (
@@ -57,6 +60,25 @@ def test_every_migration_is_applied_once(fresh_database: str):
 
 def test_numbers_of_migrations_are_gapless():
     assert [m.version for m in catalogue()] == list(range(1, len(catalogue()) + 1))
+
+
+def test_the_command_says_as_json_what_it_has_done(fresh_database: str):
+    def told(*more: str) -> dict[str, object]:
+        command = ["migrate", "--postgres", fresh_database, "--json", *more]
+        ended = CliRunner().invoke(cli, command)
+        assert ended.exit_code == 0, ended.output
+        found: dict[str, object] = json.loads(ended.stdout)
+        return found
+
+    names = [migration.name for migration in catalogue()]
+    assert told() == {"applied": names, "reader": None, "readable": None}
+    role = "reader_of_migrations"
+    again = told("--reader", role)
+    with psycopg.connect(fresh_database, autocommit=True) as connection:
+        tables = list(documented(connection))
+        connection.execute(sql.SQL("drop owned by {}").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
+    assert again == {"applied": [], "reader": role, "readable": tables}
 
 
 def test_two_that_start_together_do_not_collide(fresh_database: str):
