@@ -1,6 +1,7 @@
 """Topics as they are and as the catalogue has them: compared, mended, and refused by the parts."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -24,12 +25,13 @@ from tests.throwaway_kafka import ThrowawayKafka
 
 PARTITIONS = 2
 PATIENCE_S = 60.0
+_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
 def kafka(scratch: Path) -> Iterator[str]:
     """A broker of each test's own, with topics that it may spoil."""
-    broker = ThrowawayKafka(scratch / "topics", port=0, report=print)
+    broker = ThrowawayKafka(scratch / f"topics-{next(_NUMBERS)}", port=0, report=print)
     try:
         address = broker.start()
         asyncio.run(create_topics(Cluster(address), partitions=PARTITIONS, replication=1))
@@ -162,7 +164,7 @@ def test_a_worker_says_which_topics_are_missing_that_its_app_declares(kafka: str
         command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as worker:
         assert worker.stderr is not None
-        told = next(line for line in worker.stderr if " topic " in line)
+        told = next(line for line in worker.stderr if " topic orders-kept: " in line)
         worker.send_signal(signal.SIGTERM)
     assert told.rstrip().endswith(
         "topic orders-kept: expected it there, as steps of order, ship publish to it, found it "
