@@ -5,7 +5,7 @@ records, in one transaction of Kafka's. Each (partition, topic) has a producer o
 transactional id says so: when it begins, the producer of an owner before it is fenced off and what
 that had not committed is undone; then the group's offset says which records are there already.
 
-Records are sent in their `order`, and all that wait go into the next transaction. So the offset
+Records are sent in their `order`, a portion of those that wait in each transaction. So the offset
 parts what was published from what was not, and no record before it is unsent: an owner queues all
 records that its predecessors left before any of its own.
 """
@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -37,6 +38,10 @@ _BEGIN_S: Final = 30.0
 #: How long a producer may take to end.
 _STOP_S: Final = 5.0
 
+#: What goes into a transaction at most, but for records of one order: a third of a second's worth.
+#: It has to end in time, however many records have waited for a topic that was away.
+PORTION_RECORDS: Final = 5_000
+PORTION_BYTES: Final = 16 * 1024 * 1024
 #: What is over by itself, or when somebody has mended it.
 _COME_BACK: Final = (KafkaError, OSError, BrokerUnavailable)
 
@@ -44,15 +49,25 @@ _COME_BACK: Final = (KafkaError, OSError, BrokerUnavailable)
 Sent: TypeAlias = Callable[[str, int], None]
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
     """A record that is to be published."""
 
     key: str
     post: Post
 
 
-def _order(waiting: _Waiting) -> int:
-    return waiting.post.order
+_order: Final = attrgetter("post.order")
+
+
+def portion(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
+    """The first of those that wait, in their order, and whole orders of them."""
+    size = 0
+    for index, (key, post) in enumerate(waiting):
+        full = index >= PORTION_RECORDS or size >= PORTION_BYTES
+        if full and post.order != waiting[index - 1].post.order:
+            return waiting[:index]
+        size += len(key) + len(post.key or "") + len(post.value or "")
+    return waiting
 
 
 class Publisher:
@@ -65,7 +80,7 @@ class Publisher:
         self._name = f"headwater-publish-{partition}-{topic}"
         self._group = f"headwater-publish-{topic}"
         self._input = TopicPartition(WORKFLOW_HISTORY, partition)
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Waiting] = []
         self._wake = asyncio.Event()
         self._producer: AIOKafkaProducer | None = None
         #: What lies before is published.
@@ -73,7 +88,7 @@ class Publisher:
 
     def queue(self, key: str, posts: Sequence[Post]) -> None:
         """Takes posts of an instance; those of one call of the owner come before the next await."""
-        self._waiting.extend(_Waiting(key, post) for post in posts)
+        self._waiting.extend(Waiting(key, post) for post in posts)
         self._wake.set()
 
     async def run(self) -> None:
@@ -83,7 +98,7 @@ class Publisher:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                if self._waiting:
+                while self._waiting:
                     await retrying.until_done(self._publish_waiting, _COME_BACK)
         finally:
             await self._end_producer()
@@ -92,10 +107,11 @@ class Publisher:
         try:
             async with asyncio.timeout(_BEGIN_S):
                 producer = self._producer or await self._begin()
-            waiting = list(self._waiting)
+            self._waiting.sort(key=_order)
+            waiting = list(portion(self._waiting))
             fresh = [each for each in waiting if self._is_fresh(each.post)]
             if fresh:
-                await self._transact(producer, sorted(fresh, key=_order))
+                await self._transact(producer, fresh)
         except _COME_BACK:
             # Whether it was committed, the next producer will learn.
             await self._end_producer()
@@ -141,7 +157,7 @@ class Publisher:
         if looked and client.cluster.partitions_for_topic(self._topic) is None:
             raise BrokerUnavailable(f"expected a topic of that name: {creating(self._topic)}")
 
-    async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[_Waiting]) -> None:
+    async def _transact(self, producer: AIOKafkaProducer, waiting: Sequence[Waiting]) -> None:
         reached = max(self._reached, _order(waiting[-1]) + 1)
         count = len(await producer.partitions_for(self._topic))
         try:

@@ -14,11 +14,20 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwater.schemas.history import Post
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_authors_topics
-from headwater.streams.workflows.publishing import Publisher, Publishing
+from headwater.streams.workflows.publishing import (
+    PORTION_BYTES,
+    PORTION_RECORDS,
+    Publisher,
+    Publishing,
+    Waiting,
+    portion,
+)
 
 PARTITIONS = 2
 _NAMES = itertools.count(1)
@@ -114,6 +123,38 @@ def test_records_of_an_instance_keep_their_order(topics: str):
         assert await found_in(bootstrap, topic) == [("a#0", "0"), ("a#1", "1"), ("a#3", "3")]
 
     play(topics, scene)
+
+
+def test_what_has_waited_for_long_is_published_in_portions(topics: str):
+    async def scene(bootstrap: str, topic: str) -> None:
+        count = 2 * PORTION_RECORDS + 7
+        # Three records have the same order, wherever that is: they stay together.
+        told = await publish(
+            bootstrap, topic, [("a", posts(topic, *((n, n // 3) for n in range(count))))]
+        )
+        assert told.posts == [("a", number) for number in range(count)]
+        assert await found_in(bootstrap, topic) == [(f"a#{n}", str(n)) for n in range(count)]
+
+    play(topics, scene)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 3)), min_size=1, max_size=8))
+def test_portions_are_bounded_and_part_no_order(orders: list[tuple[int, int]]):
+    waiting = [
+        Waiting("a", Post(0, topic="t", value=mebibytes * 1024 * 1024 * "x", order=order))
+        for order, (count, mebibytes) in enumerate(orders)
+        for _ in range(count if not mebibytes else min(count, 5))
+    ]
+    left = waiting
+    while left:
+        taken = portion(left)
+        rest = left[len(taken) :]
+        assert taken
+        assert not rest or rest[0].post.order > taken[-1].post.order
+        before = [each for each in taken if each.post.order < taken[-1].post.order]
+        assert len(before) < PORTION_RECORDS
+        assert sum(len(each.post.value or "") for each in before) < PORTION_BYTES
+        left = rest
 
 
 def test_what_was_published_is_not_sent_again_by_the_next_owner(topics: str):
