@@ -23,6 +23,7 @@ import msgspec
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_strings
 
+from headwater.processors.nul_texts import carried, given_back, spells_nul
 from headwater.schemas.history import NESTING_MAX
 
 _PLACE: Final = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
@@ -49,7 +50,6 @@ WORDS: Final = frozenset(
     "as break const continue else false for function if import in let loop namespace null package "
     f"return true var void while {_LOCAL}".split()
 )
-_local_values: ContextVar[Mapping[str, Any]] = ContextVar("local_values", default=NO_VALUES)
 
 
 class Gives(Enum):
@@ -76,11 +76,31 @@ class Fault(msgspec.Struct, frozen=True):
     missing: bool = False
 
 
-def _local_value(name: str) -> object:
-    values = _local_values.get()
-    if name not in values:
+class _Own:
+    """The values of an expression's own names: which it asked for, and whether one had NUL."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+        self.asked = ""
+        self.had_nul = False
+
+
+_own: ContextVar[_Own] = ContextVar("own")
+
+
+def _own_value(name: str) -> object:
+    own = _own.get()
+    if name not in own.values:
         raise LookupError(f"undeclared variable {name}: it is known within its fork alone")
-    return values[name]
+    own.asked = name
+    value, had_nul = carried(own.values[name])
+    own.had_nul |= had_nul
+    return value
+
+
+def _named(message: str, own: _Own) -> str:
+    """A message of the library that names a value by its name, not by where that came from."""
+    return message.replace(f"Python function '{_own_value}'", own.asked)
 
 
 class Names:
@@ -89,7 +109,7 @@ class Names:
     def __init__(self, *shared: str) -> None:
         self.shared = frozenset(shared)
         asked = cel.Overload(
-            id=_LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_local_value
+            id=_LOCAL, return_type=cel.Type.DYN, parameters=[cel.Type.STRING], impl=_own_value
         )
         self.env = cel.NewEnv(
             variables=dict.fromkeys(shared, cel.Type.DYN),
@@ -107,6 +127,12 @@ class Facts:
 
     def __init__(self, values: Mapping[str, Any], names: Names = EVENT) -> None:
         self.values = values
+        self.fault: Fault | None = None
+        self.had_nul = False
+        try:
+            values, self.had_nul = carried(values)
+        except ValueError as error:
+            self.fault = Fault(f"expected no {error}")
         self.activation = names.env.Activation(values)
 
 
@@ -131,6 +157,7 @@ class Expression:
             raise ExpressionInvalid(f"expected neither cel.bind nor {_LOCAL}")
         paths = [tuple(path.split(".")) for path in _PATH.findall(source)]
         self.roots = frozenset(path[0] for path in paths)
+        self._spells_nul = spells_nul(source)
         self._paths = _copied(source, paths, names.shared.union(local))
         opened = [f'cel.bind({name},{_LOCAL}("{name}"),' for name in local if name in self.roots]
         before = "".join(opened)
@@ -152,21 +179,27 @@ class Expression:
 
         Shape:  a str, bool, any JSON value, or such as JSON text, as it was compiled to give.
         """
-        too_long = self._paths and self._longer_than_copied(facts.values, local)
-        if too_long:
-            return too_long
-        token = _local_values.set(local)
+        fault = facts.fault or (self._paths and self._longer_than_copied(facts.values, local))
+        if fault:
+            return fault
+        own = _Own(local)
+        token = _own.set(own)
         try:
             found = self._compiled.eval(facts.activation)
         # The library's errors have no class of their own.
         except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-            return Fault(str(error))
+            return Fault(_named(str(error), own))
         finally:
-            _local_values.reset(token)
+            _own.reset(token)
         if found.type() == cel.Type.ERROR:
-            message = str(found.value())
+            message = _named(str(found.value()), own)
             return Fault(message, missing=_MISSING.match(message) is not None)
-        return self._given(found.plain_value())
+        value = found.plain_value()
+        if not (facts.had_nul or own.had_nul):
+            return self._given(value)
+        if self._spells_nul:
+            return Fault("expected an expression that names no NUL, or values without that")
+        return self._given(given_back(value))
 
     def _given(self, value: Any) -> Any | Fault:  # noqa: ANN401
         if self.gives is Gives.JSON:
@@ -262,7 +295,8 @@ def _plain(value: object, levels: int = NESTING_MAX) -> object:
         strange = next((key for key in value if not isinstance(key, str)), None)
         if strange is not None:
             raise TypeError(f"expected texts as keys, found {_shown(strange)}")
-        return {key: _plain(each, levels - 1) for key, each in value.items()}
+        # A map of the evaluator has no order, and is to be the same text in every process.
+        return {key: _plain(value[key], levels - 1) for key in sorted(value)}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a number of JSON")
     return value if isinstance(value, str | int | float | None) else _as_text(value)

@@ -97,6 +97,21 @@ def looked(api: httpx.Client, name: str, wanted: dict[str, int]) -> dict[str, An
         time.sleep(0.05)
 
 
+def test_what_was_decided_of_objects_is_decided_again_in_another_process(api: httpx.Client) -> None:
+    document = {
+        "name": "copying",
+        "initialNodeRef": "copy",
+        "nodes": [{"ref": "copy", "task": "noop", "outputMapping": {"output.all": "[input]"}}],
+    }
+    graphs = str(api.base_url).replace("/api/workflows", "/api/graphs/copying")
+    assert api.put(graphs, json=document).is_success
+    params = {key: {"\0": "a\0b"} for key in "hgfedcba"}
+    name = create(api, "copying", params)
+    assert until(api, "copying", name, "complete")["output"] == {"all": [params]}
+    told = api.get(of("copying", name, "graph/trace")).json()
+    assert [each["same"] for each in told["decided"]] == [True, True]
+
+
 def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Client) -> None:
     name = create(api, "voting", {"voters": ["ada", "late", "nobody"], "file": ""})
     found = looked(api, name, {"retry": 1, "siblings": 1})

@@ -238,3 +238,58 @@ def test_macros_within_macros_end():
     fault = local_value("input.list.exists(a, input.list.exists(b, a + b < 0))")
     assert isinstance(fault, Fault)
     assert "Iteration budget exceeded" in fault.message
+
+
+WITH_NUL = {"text": "a\0b", "k\0y": ["\0", {"x": "c\0"}]}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("state", WITH_NUL),
+        ("state.text", "a\0b"),
+        ("[state.text + item]", ["a\0b\0"]),
+        ("size(state.text)", 3),
+        ("state.text == 'a'", False),
+        ("state.text == item", False),
+        ("state.map(key, key).size()", 2),
+        ("item", "\0"),
+        ("{item: state.text}", {"\0": "a\0b"}),
+    ],
+)
+def test_the_character_nul_is_one_like_others(source: str, expected: object):
+    assert local_value(source, WITH_NUL, item="\0") == expected
+
+
+def test_a_json_text_has_the_character_nul_escaped():
+    assert value("event", Gives.JSON, WITH_NUL) == json.dumps(
+        WITH_NUL, separators=(",", ":"), sort_keys=True
+    )
+
+
+def test_what_stands_in_for_nul_is_let_alone_by_itself():
+    assert local_value("[state.text, item]", {"text": "\ufdd0"}, item="a") == ["\ufdd0", "a"]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [(r"state.text.contains('\u0000')", "a\0b"), ("state.text", "\0\ufdd0"), ("item", "\0\ufdd0")],
+)
+def test_what_nothing_can_stand_in_for_is_an_error(source: str, text: str):
+    fault = local_value(source, {"text": text}, item=text)
+    assert isinstance(fault, Fault)
+    assert (fault.missing, "NUL" in fault.message) == (False, True)
+
+
+def test_a_number_of_more_than_64_bits_is_told_by_its_name_alone():
+    fault = local_value("item.n", {}, item={"n": 2**70})
+    assert isinstance(fault, Fault)
+    assert f"'item['n'] -> {2**70}'" in fault.message
+    assert "0x" not in fault.message
+
+
+def test_a_map_is_in_the_order_of_its_keys_whatever_process_evaluates_it():
+    names = "hgfedcba"
+    given = {key: {"z": 1, "y": 2, "x": 3} for key in names}
+    found = local_value("[state, item]", given, item=given)
+    assert json.dumps(found) == json.dumps([given, given], sort_keys=True)

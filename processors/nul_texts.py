@@ -1,0 +1,60 @@
+"""Texts with the character NUL on their way through the CEL library, which cuts them off there.
+
+Another character stands in for it: one that Unicode keeps for such uses, and that no text has.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+_NUL: Final = "\0"
+_STAND_IN: Final = "\ufdd0"
+_ENCODE: Final = msgspec.json.Encoder().encode
+#: How an expression can spell NUL itself.
+_SPELLED: Final = re.compile(r"\0|\\(?:u0000|U00000000|[xX]00|000)")
+
+
+class Carried(NamedTuple):
+    """A value without NUL, and whether it had some."""
+
+    value: Any
+    had_nul: bool
+
+
+def carried(value: Any) -> Carried:  # noqa: ANN401, any JSON value
+    """A value in which another character stands for NUL.
+
+    Shape:  without NUL it is the value itself. To look is a small part of its conversion for CEL.
+    Errors: ValueError, for a value that has both.
+    """
+    try:
+        text = _ENCODE(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return Carried(value, had_nul=False)  # CEL cannot take it either, and says why.
+    if b"\\u0000" not in text:
+        return Carried(value, had_nul=False)
+    if _STAND_IN.encode() in text:
+        raise ValueError("text with both of the characters NUL and U+FDD0, found to be evaluated")
+    return Carried(_with(value, _NUL, _STAND_IN), had_nul=True)
+
+
+def given_back(value: Any) -> Any:  # noqa: ANN401, what CEL gives
+    """What came of carried values, with NUL where it was."""
+    return _with(value, _STAND_IN, _NUL)
+
+
+def spells_nul(source: str) -> bool:
+    """Whether an expression may mean NUL: no other character stands for what it spells."""
+    return _SPELLED.search(source) is not None
+
+
+def _with(value: Any, old: str, new: str) -> Any:  # noqa: ANN401
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, list):
+        return [_with(each, old, new) for each in value]
+    if isinstance(value, Mapping):
+        return {_with(key, old, new): _with(each, old, new) for key, each in value.items()}
+    return value
