@@ -51,6 +51,7 @@ from headwater.schemas.history import (
     StartRun,
 )
 from headwater.schemas.statuses import RunStatus, newer_kept
+from headwater.streams.code_host.house_app import HOUSE_PREFIX
 from headwater.streams.workflows.client import Addressed, Commands, OutcomeUnknown
 
 #: Seconds that a write waits for Postgres; what lags by more will take longer than anybody waits.
@@ -235,10 +236,17 @@ def answered(found: Answer, told: Told, prefer: str) -> Response[bytes]:
 
 
 def _check_workflow(workflow: str, limits: Limits) -> None:
-    """Refuses a name that no workflow can have: it need not be looked for."""
+    """Refuses a name that no workflow can have, and those whose instances others begin."""
     fault = _workflow_fault(workflow, limits)
     if fault:
         raise Problem(WORKFLOW_NOT_FOUND, fault)
+    if workflow.startswith(HOUSE_PREFIX):
+        # Some of them do what only operators may who have another key.
+        raise Problem(
+            "forbidden",
+            f"expected a workflow of an author's, found {workflow}, which comes with Headwater: "
+            "its instances are begun by routes and commands of their own",
+        )
 
 
 def _workflow_fault(workflow: str, limits: Limits) -> str | None:

@@ -243,6 +243,17 @@ def test_an_event_that_may_start_an_instance_is_asked_about_twice(commands: Memo
         (f"{BASE}/workflows/{'x' * 65}/instances", b"{}", 404, "WORKFLOW_NOT_FOUND", None),
         (f"{BASE}/workflows/%00/instances", b"{}", 404, "WORKFLOW_NOT_FOUND", None),
         (f"{BASE}/workflows/%ff/instances", b"{}", 404, "WORKFLOW_NOT_FOUND", None),
+        (f"{BASE}/workflows/headwater-prune/instances", b"{}", 403, "forbidden", None),
+        (
+            f"{BASE}/workflows/headwater-prune/instances/batch",
+            b'{"instances":[{"id":"a"}]}',
+            *(403, "forbidden", None),
+        ),
+        (
+            f"{BASE}/workflows/headwater-forget/instances/a/events",
+            b'{"type":"go","startIfMissing":{}}',
+            *(403, "forbidden", None),
+        ),
         (f"{ORDERS}/a%20b/pause", b"", 404, "INSTANCE_NOT_FOUND", None),
         (f"{ORDERS}/{'a' * 101}/terminate", b"", 404, "INSTANCE_NOT_FOUND", None),
         (f"{ORDERS}/%00/events", b'{"type":"go"}', 404, "INSTANCE_NOT_FOUND", None),
