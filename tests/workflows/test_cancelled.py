@@ -182,7 +182,9 @@ def test_code_that_takes_too_long_is_cut_off_and_rolled_back(crash: bool):
         instance = await begin(test)
         await cancelled(test, instance)
         await test.advance("29 seconds")
+        await instance.cancel()  # changes nothing: it has no more time than it had
         assert (await state_of(instance), undone) == ("waiting", [])
+        assert len(await lines_of(instance)) == 1
         if crash:
             await test.crash()
         await test.advance("1 second")
@@ -313,6 +315,49 @@ def test_children_are_told_as_their_parent_is():
         assert (await state_of(child), tidied) == ("terminated", ["child"])
 
     run(scenario, order, invoice)
+
+
+def test_children_of_a_run_that_is_cut_off_may_clean_up():
+    tidied: list[str] = []
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        await step.checkpoint("before money")
+        await step.do("charge", lambda: "charged", rollback=lambda _: tidied.append("order"))
+        try:
+            await step.sleep("long", "1 day")
+        finally:
+            await step.run_workflow("child", "invoice", id="c-1")
+
+    @workflow("invoice")
+    async def invoice(event: WorkflowEvent, step: Step) -> None:
+        try:
+            await step.sleep("long", "1 day")
+        finally:
+            await step.do("tidy", lambda: tidied.append("invoice"))
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await cancelled(test, instance)
+        await test.advance("30 seconds")
+        assert await state_of(instance) == "terminated"
+        assert sorted(tidied) == ["invoice", "order"]
+
+    run(scenario, order, invoice)
+
+
+def test_a_cancelled_run_says_why_in_its_log_and_in_its_error():
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test, "sleeper")
+        await instance.cancel("sold out")
+        await test.run_until_idle()
+        error = (await instance.status()).error
+        assert error is not None
+        assert (error.name, error.message) == ("Cancelled", "the instance was cancelled: sold out")
+        (line,) = await lines_of(instance)
+        assert line.startswith("the instance is cancelled: sold out; its code may clean up until")
+
+    run(scenario, sleeper)
 
 
 def test_a_parent_hears_that_its_child_was_cancelled():

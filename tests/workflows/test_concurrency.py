@@ -155,6 +155,8 @@ async def test_who_is_ended_while_it_waits_leaves_the_queue(end: str):
             await getattr(test.get("order", each), end)()
         await test.run_until_idle()
         assert await statuses(test, ["a", "b", "c"]) == ["waiting", "terminated", "terminated"]
+        error = (await test.get("order", "b").status()).error
+        assert (error and error.name) == ("Cancelled" if end == "cancel" else None)
         await test.advance("1 minute")
         assert await begun(test, IDS) == ["a", "d"]
 

@@ -6,6 +6,8 @@ from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.schemas.history import Label, Once, ReplySent, Sender, SendEvent, StartRun
 from tests.workflows.running import Instance, begin, find, output_of, run, state_of
 
+BLUE = (Label("team", "blue"),)
+
 
 @workflow("order")
 async def order(event: WorkflowEvent, step: Step) -> object:
@@ -21,7 +23,8 @@ async def tell(
 ) -> ReplySent:
     """A program sends its event of this number."""
     sender = Sender("~hooks", "webhooks-3", 0, number)
-    command = SendEvent(f"~hooks/webhooks-3#{number}", "line", str(number), sender, start)
+    event_id = f"~hooks/webhooks-3#{number}"
+    command = SendEvent(event_id, "line", str(number), sender, start, labels=BLUE)
     reply = await test.send(workflow, "i-1", command)
     await test.run_until_idle()
     return reply
@@ -42,6 +45,9 @@ def test_an_event_creates_its_instance_which_finds_it_in_its_mailbox():
             (1, "first"),
         ]
         assert [line.is_replay for line in history.logs] == [False]
+        state = test.views("order", "i-1")[0].state
+        assert state is not None
+        assert state.labels == BLUE
 
     run(scenario, order)
 
@@ -131,6 +137,24 @@ def test_an_instance_is_created_once_under_a_key_for_as_long_as_it_is(crashes: b
             assert await start(test, "l", "1") == "INSTANCE_ID_ALREADY_EXISTS"
             await (await find(test, "order", "i-1")).restart()
         assert (await (await find(test, "order", "i-1")).status()).run_number == 2
+
+    run(scenario, order)
+
+
+def test_a_retry_keeps_the_labels_and_the_key_of_the_creation():
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        raise LookupError("sold out")
+
+    async def scenario(test: WorkflowTest) -> None:
+        start = StartRun("1", once=Once("k", "1"), labels=BLUE)
+        assert (await test.send("order", "i-1", start)).code == ""
+        await test.run_until_idle()
+        await (await find(test, "order", "i-1")).retry()
+        assert (await test.send("order", "i-1", start)).code == "INSTANCE_CREATED_BEFORE"
+        state = test.views("order", "i-1")[1].state
+        assert state is not None
+        assert state.labels == BLUE
 
     run(scenario, order)
 

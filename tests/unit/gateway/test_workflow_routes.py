@@ -516,6 +516,29 @@ def test_under_a_key_the_same_values_are_the_same_however_they_are_written(
     assert once[0].digest != once[2].digest
 
 
+@pytest.mark.parametrize(
+    ("path", "bodies"),
+    [
+        (ORDERS, ('{"labels":{"a":"b"}}', '{"labels":{"a":"c"}}', '{"params":1}', "{}")),
+        (
+            f"{ORDER}/events",
+            (
+                '{"type":"go"}',
+                '{"type":"no"}',
+                '{"type":"go","startIfMissing":{}}',
+                '{"type":"go","startIfMissing":{"params":1}}',
+                '{"type":"go","startIfMissing":{"labels":{"a":"b"}}}',
+            ),
+        ),
+    ],
+)
+def test_under_a_key_all_that_is_asked_tells_requests_apart(
+    client: Client, commands: MemoryCommands, path: str, bodies: tuple[str, ...]
+) -> None:
+    digests = [sent_under(client, commands, path, "k", body).command.once.digest for body in bodies]
+    assert len(set(digests)) == len(bodies)
+
+
 def test_what_was_done_before_is_answered_as_it_was(
     client: Client, commands: MemoryCommands
 ) -> None:

@@ -179,6 +179,15 @@ ACCEPTED = {
         GrantSlot("o-1#0#seed", "~", _FULL),
         [PostsQueued((Post(0, "order", "~", ReturnSlot("o-1#0#seed")),)), RunErrored(_FULL)],
     ),
+    "cancel what waits for its slot and has to undo what the run before it did": (
+        a_run(
+            _WAITING,
+            slot=_ASKED,
+            entries={"charge": an_entry(status=EntryStatus.COMPLETED, rollback=True)},
+        ),
+        CancelRun("why"),
+        [SlotGranted(), _CANCELLED, CancelRequested("why", _UNTIL)],
+    ),
     "cancel what waits for its slot": (
         a_run(_WAITING, slot=_ASKED),
         CancelRun("why"),
