@@ -134,12 +134,68 @@ def test_without_a_limit_all_who_wait_begin():
     assert limit.names() == "abc"
 
 
+def test_who_leaves_the_queue_before_a_larger_limit_was_counted_with_has_no_slot():
+    limit = Limit(1)
+    limit.ask(*"abcd")
+    limit.declare(2)
+    limit.give_back("b")
+    assert limit.names() == "ac"
+
+
+def test_the_limit_is_known_as_it_was_counted_with():
+    limit = Limit(3)
+    limit.ask("a")
+    assert limit.run is not None
+    assert limit.run.limit == 3
+    limit.declare(2)
+    assert limit.engine.next_wake_ms(limit.run) is not None
+    limit.wake()
+    assert limit.run.limit == 2
+    assert limit.engine.next_wake_ms(limit.run) is None
+    limit.declare(4)
+    limit.ask("b")
+    assert limit.run.limit == 4
+    limit.declare(None)
+    limit.give_back("a")
+    assert limit.run.limit is None
+
+
+def test_no_more_slots_are_given_at_once_than_a_record_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("headwater.processors.slots.decide.GIVEN_MAX", 2)
+    limit = Limit(1)
+    limit.ask(*"abcdef")
+    limit.declare(None)
+    for found in ("abc", "abcde", "abcdef"):
+        assert limit.run is not None
+        assert limit.engine.next_wake_ms(limit.run) is not None
+        limit.wake()
+        assert limit.names() == found
+    assert limit.engine.next_wake_ms(limit.run) is None
+
+
+def test_a_new_owner_looks_at_those_for_whom_somebody_waits():
+    limit = Limit(1)
+    for name, waits in (("a", False), ("b", True)):
+        limit.ask(name)
+        assert limit.run is not None
+        assert limit.engine.is_runnable(limit.run, 0) is waits
+
+
 def test_a_workflow_that_is_not_known_here_keeps_its_limit():
     limit = Limit(2)
     limit.ask(*"abcd")
     limit.engine.declare({})
     limit.give_back("a")
     assert limit.names() == "abc"
+
+
+def test_of_a_workflow_that_was_never_known_here_one_run_begins():
+    limit = Limit(2)
+    limit.engine.declare({})
+    limit.ask(*"ab")
+    assert limit.names() == "a"
 
 
 def test_a_queue_has_an_end(monkeypatch: pytest.MonkeyPatch):
