@@ -115,7 +115,7 @@ def _tell_of_app(settings: Settings) -> Declarations:
         return Declarations()
     declared = declared_by(settings.apps, secret_variables(settings))
     check_rules(settings, rules, declared)
-    say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows)}")
+    say(f"Workflows of {', '.join(settings.apps)}: {', '.join(declared.workflows) or 'none'}")
     for each in declared.schedules:
         say(f"Schedule {each.schedule}: {each.cron} in {each.timezone} starts {each.workflow}")
     for rule in rules:

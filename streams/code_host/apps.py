@@ -170,6 +170,11 @@ def load_app(spec: str) -> App:
     for task in [each for each in parts if isinstance(each, Task)]:
         if tasks.setdefault(task.name, task) is not task:
             raise AppNotLoaded(f"expected each name once in {spec}, found two tasks {task.name!r}")
+    if not runs and not tasks:
+        raise AppNotLoaded(
+            f'expected a workflow or a task in {spec}, an async function under @workflow("name") '
+            'or @task("name"), found none'
+        )
     return App(
         {name: each for name, each in runs.items() if isinstance(each, Workflow)},
         _schedules(spec, schedules, runs),
@@ -282,10 +287,6 @@ def _by_name(spec: str, workflows: list[_Runs]) -> dict[str, _Runs]:
                 f"expected each name once in {spec}, found two workflows {each.name!r}: "
                 f"{_place(other)} and {_place(each)}"
             )
-    if not found:
-        raise AppNotLoaded(
-            f'expected a workflow in {spec}, an async function under @workflow("name"), found none'
-        )
     for name, each in found.items():
         if name.startswith(HOUSE_PREFIX):
             raise AppNotLoaded(

@@ -222,7 +222,7 @@ def _load(connection: socket.socket, spec: str, schedules: Sequence[str], house:
         app, declared = App({}), Declarations(error=error.message)
     for frame in frames_of([declared]):
         connection.sendall(frame)
-    if not declared.workflows:
+    if declared.error:
         _die(EXIT_BROKEN)
     return app
 

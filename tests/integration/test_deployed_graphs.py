@@ -44,12 +44,12 @@ def gateway(topics: str) -> DefinitionLog:
     return DefinitionLog(cluster=Cluster(topics), client_id="tests-gateway")
 
 
-def a_worker(topics: str) -> WorkflowWorker:
+def a_worker(topics: str, *apps: str) -> WorkflowWorker:
     engine = GraphEngine([doubles.graph()])
     log = DefinitionLog(cluster=Cluster(topics), client_id="tests-worker")
     return WorkflowWorker(
         cluster=Cluster(topics),
-        apps=["tests.e2e.workflow_app", "tests.apps.graphs"],
+        apps=apps,
         engines={**ENGINES, GraphEngine.kind: engine},
         clock=now_ms,
         draw_seed=lambda: "seed",
@@ -84,7 +84,7 @@ def test_gateways_that_deploy_at_once_agree_on_the_versions(topics: str):
 
 
 @asynccontextmanager
-async def house(topics: str) -> AsyncIterator[tuple[WorkflowClient, DefinitionLog]]:
+async def house(topics: str, *apps: str) -> AsyncIterator[tuple[WorkflowClient, DefinitionLog]]:
     """A worker, a client, and a gateway's log of definitions."""
     client = WorkflowClient(
         cluster=Cluster(topics),
@@ -94,7 +94,7 @@ async def house(topics: str) -> AsyncIterator[tuple[WorkflowClient, DefinitionLo
         new_id=lambda: os.urandom(8).hex(),
     )
     deploying = gateway(topics)
-    working = asyncio.create_task(a_worker(topics).run())
+    working = asyncio.create_task(a_worker(topics, *apps).run())
     await client.start()
     try:
         await Sender(client).ready()
@@ -132,7 +132,8 @@ def test_what_was_deployed_is_what_the_next_instance_is_made_from(topics: str, t
     seen, total = tmp_path / "seen", tmp_path / "seen.total"
 
     async def scenario() -> None:
-        async with house(topics) as (client, deploying):
+        apps = ("tests.e2e.workflow_app", "tests.apps.graphs")
+        async with house(topics, *apps) as (client, deploying):
             await the_names_of_apps_are_theirs(client, deploying)
             assert isinstance(await deploying.deploy(definition("redoubled")), Deployed)
             assert await codes(client, "first", seen) == {""}
@@ -142,5 +143,21 @@ def test_what_was_deployed_is_what_the_next_instance_is_made_from(topics: str, t
             # Tasks run where they are, and instances that there were go on as they had begun.
             await until(lambda: total.exists() and total.read_text() == "6")
             await until(lambda: len(seen.read_text().splitlines()) == 2 * INSTANCES)
+
+    asyncio.run(scenario())
+
+
+def test_an_app_may_have_tasks_alone(topics: str, tmp_path: Path):
+    noted = tmp_path / "noted"
+    nodes = [{"ref": "a", "task": "note", "inputMapping": {"file": "input.file"}}]
+    graph = definition("noting", nodes=nodes, initialNodeRef="a", transitions=[])
+
+    async def scenario() -> None:
+        apps = ("tests.e2e.workflow_app", "tests.apps.only_tasks")
+        async with house(topics, *apps) as (client, deploying):
+            assert isinstance(await deploying.deploy(graph), Deployed)
+            started = StartRun(json.dumps({"file": str(noted)}))
+            assert (await client.send("noting", "n-1", started)).code == ""
+            await until(noted.exists)
 
     asyncio.run(scenario())

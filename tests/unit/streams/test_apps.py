@@ -126,7 +126,7 @@ def test_an_attribute_that_is_not_there(write: Write):
         ("order.function", "expected shop_h:app to be a workflow, made by @workflow(...), or a"),
         ("lambda: [order]", "found <function <lambda>"),
         ("[order, 7]", "expected only workflows, made by @workflow(...), in shop_h:app, found 7"),
-        ("[]", "expected a workflow in shop_h:app, an async function under @workflow"),
+        ("[]", "expected a workflow or a task in shop_h:app, an async function under"),
     ],
 )
 def test_an_attribute_that_is_no_workflow(write: Write, value: str, told: str):
@@ -137,8 +137,15 @@ def test_an_attribute_that_is_no_workflow(write: Write, value: str, told: str):
 def test_a_module_without_workflows(write: Write):
     write("shop_i.py", "x = 1")
     assert refusal("shop_i") == (
-        'expected a workflow in shop_i, an async function under @workflow("name"), found none'
+        'expected a workflow or a task in shop_i, an async function under @workflow("name") or '
+        '@task("name"), found none'
     )
+
+
+def test_a_module_of_tasks_alone(write: Write):
+    write("shop_k1.py", "from headwater import task", '@task("pay")', "def pay(given): ...")
+    app = load_app("shop_k1")
+    assert (list(app.tasks), app.workflows, app.graphs) == (["pay"], {}, {})
 
 
 def test_two_workflows_of_one_name(write: Write):

@@ -1,0 +1,12 @@
+"""An app of tasks alone: their graphs are deployed over HTTP."""
+
+from pathlib import Path
+from typing import Any
+
+from headwater import task
+
+
+@task("note")
+def note(given: dict[str, Any]) -> dict[str, Any]:
+    Path(given["file"]).write_text("noted")
+    return {}
