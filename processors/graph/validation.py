@@ -116,6 +116,11 @@ def _of_node(node: Node) -> Iterator[tuple[str, str, str]]:
         )
     if node.external and node.task is None:
         yield INVALID_DEFINITION, "external", "expected it at a task, which workers outside take"
+    if node.external and node.task is not None:
+        # Nobody could ask for a job by another name.
+        fault = name_fault("the task of a job", node.task, WORKFLOW_NAME_MAX)
+        if fault:
+            yield INVALID_DEFINITION, "task", fault
     for target in node.output_mapping:
         if not _TARGET.fullmatch(target):
             yield (

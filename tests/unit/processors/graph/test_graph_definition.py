@@ -228,6 +228,14 @@ def test_the_digest_is_of_the_content_and_not_of_how_it_was_written():
         ),
         *(
             (
+                lambda d, task=task: d["nodes"][0].update(task=task, external=True),
+                "INVALID_DEFINITION",
+                "nodes[0].task",
+            )
+            for task in ("charge card", "zahlen/jetzt", "é", "-x", "", "x" * 65)
+        ),
+        *(
+            (
                 lambda d, name=name: d["transitions"][0]["foreach"].update(itemVar=name),
                 "INVALID_EXPRESSION",
                 "transitions[0].foreach.itemVar",
