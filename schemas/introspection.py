@@ -30,6 +30,9 @@ class AsOf(Answer, frozen=True, kw_only=True):
     status: RunStatus
     sequence: Annotated[int, _means("Number of the last event within the run; the first is 0.")]
     at: datetime
+    definition_digest: Annotated[
+        str, _means("The definition that it is on; `/api/graphs` has the version of this digest.")
+    ]
 
 
 class WaitsFor(Answer, frozen=True, kw_only=True):

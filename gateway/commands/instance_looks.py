@@ -307,7 +307,7 @@ def _plain(found: object) -> Any:  # noqa: ANN401 (JSON)
 def _title(found: "AsOf") -> str:
     return (
         f"{found.workflow_name}/{found.instance_id}, run {found.run_number}, as of sequence "
-        f"{found.sequence} ({moment(found.at)})"
+        f"{found.sequence} ({moment(found.at)}), definition {found.definition_digest[:8]}"
     )
 
 

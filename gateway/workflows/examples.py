@@ -166,6 +166,7 @@ _AS_OF: Final[dict[str, Any]] = {
     "status": "active",
     "sequence": 14,
     "at": _AT,
+    "definitionDigest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }
 _TOKEN: Final[dict[str, Any]] = {
     "id": "2",

@@ -141,6 +141,7 @@ class Past:
             "status": self.run.status,
             "sequence": self.sequence,
             "at": moment(self.at_ms),
+            "definition_digest": self.run.definition.digest if self.run.definition else "",
         }
 
 

@@ -112,6 +112,22 @@ def test_what_was_decided_of_objects_is_decided_again_in_another_process(api: ht
     assert [each["same"] for each in told["decided"]] == [True, True]
 
 
+def test_a_run_says_which_version_of_its_graph_it_is_on(api: httpx.Client) -> None:
+    graphs = str(api.base_url).replace("/api/workflows", "/api/graphs/versioned")
+    waits = {"ref": "a", "task": "versioned", "external": True}
+    found: list[tuple[str, str]] = []
+    for version in ("1", "2"):
+        document = {"initialNodeRef": "a", "nodes": [waits], "outputMapping": {"v": version}}
+        deployed = api.put(graphs, json=document).json()
+        found.append((create(api, "versioned"), deployed["digest"]))
+    assert api.post(of("versioned", found[0][0], "restart")).is_success
+    for name, digest in zip((each for each, _ in found), [found[1][1]] * 2, strict=True):
+        looked = api.get(of("versioned", name, "graph/tokens")).json()
+        assert looked["definitionDigest"] == digest
+    before = api.get(of("versioned", found[0][0], "graph/tokens"), params={"runNumber": 0}).json()
+    assert before["definitionDigest"] == found[0][1]
+
+
 def test_a_graph_that_waits_is_looked_into_now_and_as_of_any_event(api: httpx.Client) -> None:
     name = create(api, "voting", {"voters": ["ada", "late", "nobody"], "file": ""})
     found = looked(api, name, {"retry": 1, "siblings": 1})

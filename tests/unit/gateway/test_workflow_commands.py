@@ -604,6 +604,7 @@ def test_the_clock_of_the_house_is_the_default():
 AS_OF = {
     "workflowName": "order", "instanceId": "order-1", "runNumber": 0, "status": "active",
     "sequence": 14, "at": "2026-11-21T13:59:59Z",
+    "definitionDigest": "9f86d081884c7d65",
 }  # fmt: skip
 TOKEN = {
     "id": "2", "nodeRef": "vote", "status": "pending", "pathId": "root.start.1",
@@ -621,7 +622,7 @@ def test_tokens_are_listed_as_of_an_event_over_pages():
     )
     found = headwater(network, "instances", "tokens", *ON, "--at", "14", "--run", "0")
     assert found.stdout.splitlines() == [
-        "# order/order-1, run 0, as of sequence 14 (2026-11-21 13:59:59 UTC)",
+        "# order/order-1, run 0, as of sequence 14 (2026-11-21 13:59:59 UTC), definition 9f86d081",
         "token\tnode\tstatus\tbranch\tattempts\twaits for",
         "2\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
         "3\tvote\tpending\t1 of 2\t1\tretry, until 2026-11-21 14:00:00 UTC",
