@@ -63,6 +63,8 @@ class Branches(Generic[S]):
     async def until(self, enough: Callable[[], bool]) -> None:
         """Waits until what has settled is enough; what ends the waiting ends all branches.
 
+        Cancelled, they may clean up; closed, they have no turn left either.
+
         Errors: HistoryDivergedError as soon as a branch has raised it, because that is no failure
                 of a branch alone. A run that is rolled back has failed already: there it only
                 matters which handlers are found.
@@ -71,6 +73,9 @@ class Branches(Generic[S]):
             while not self._is_enough(enough):
                 await self._changed
                 self._changed = self._run.loop.create_future()
+        except GeneratorExit:
+            self.close()
+            raise
         except BaseException:
             self.cancel_others()
             raise

@@ -44,12 +44,11 @@ async def replay_beneath(
         return await due
     running = begin()
     due.add_done_callback(running.notify)
-    try:
-        await running.until(lambda: due.done() or settles(running))
-        if not due.done():
-            settled(running)
-        await running.until(due.done)
-    finally:
-        running.close()
+    # What ends this from outside has cancelled the code, too, which may clean up, as it did then.
+    await running.until(lambda: due.done() or settles(running))
+    if not due.done():
+        settled(running)
+    await running.until(due.done)
+    running.close()
     journal.finished.add(key)
     return due.result()

@@ -444,7 +444,8 @@ def test_a_loop_that_has_lost_a_race_is_seen_from_its_latest_commit(spins: bool)
     run(scenario, order)
 
 
-def test_a_branch_has_no_turn_left_when_the_result_is_due():
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_branch_has_no_turn_left_when_the_result_is_due(nested: bool):
     code = Deployed()
     seen: list[str] = []
 
@@ -454,11 +455,22 @@ def test_a_branch_has_no_turn_left_when_the_result_is_due():
 
         async def waits(step: Step) -> None:
             await step.do("load", lambda: 1)
-            if code.version == 2:
+            if code.version == 1:
+                await step.sleep("wait", "10 seconds")
+                return
+            try:
                 await over.wait()
-                seen.append("a turn")
+            except asyncio.CancelledError:
+                seen.append("a turn to clean up")
+            seen.append("a turn")
 
-        await step.join("both", waits=waits)
+        async def nests(step: Step) -> None:
+            await step.join("inner", waits=waits, longer=lambda step: step.sleep("nap", "1 day"))
+
+        if nested:
+            await step.race("first", loser=nests, quick=quick)
+        else:
+            await step.join("both", waits=waits)
         over.set()
         await step.sleep("gap", "1 hour")
 

@@ -363,3 +363,69 @@ def test_a_step_whose_task_is_cancelled_is_not_tried_again():
         assert peer.calls == 1
 
     run(scenario, order)
+
+
+async def in_a_join(step: Step, code: Callable[[Step], Awaitable[None]]) -> None:
+    await step.join("both", code=code)
+
+
+async def in_a_race(step: Step, code: Callable[[Step], Awaitable[None]]) -> None:
+    await step.race("fastest", code=code)
+
+
+async def in_a_loop(step: Step, code: Callable[[Step], Awaitable[None]]) -> None:
+    async def turn(step: Step, _: object) -> object:
+        await code(step)
+        return Continue(None)
+
+    await step.loop("turns", turn)
+
+
+async def in_a_loser(step: Step, code: Callable[[Step], Awaitable[None]]) -> None:
+    async def quick(step: Step) -> None:
+        await step.sleep("nap", "1 minute")
+
+    await step.race("first", loser=code, quick=quick)
+
+
+async def in_a_task(step: Step, code: Callable[[Step], Awaitable[None]]) -> None:
+    task = asyncio.create_task(code(step))
+    await step.sleep("nap", "1 minute")
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@CRASH
+@pytest.mark.parametrize("ends", [in_a_loser, in_a_task])
+@pytest.mark.parametrize("holds", [in_a_join, in_a_race, in_a_loop])
+def test_what_is_cancelled_cleans_up_on_a_replay_as_it_did(
+    ends: Callable[..., Awaitable[None]], holds: Callable[..., Awaitable[None]], crash: bool
+):
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        seen: list[str] = []
+
+        async def waits(step: Step) -> None:
+            try:
+                await step.sleep("wait", "100 days")
+            except asyncio.CancelledError:
+                seen.append(step.scope)
+                raise
+
+        async def held_twice(step: Step) -> None:
+            await holds(step, lambda step: holds(step, waits))
+
+        await ends(step, held_twice)
+        await step.sleep("gap", "1 hour")
+        return len(seen)
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("5 minutes")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) == 1
+
+    run(scenario, order)
