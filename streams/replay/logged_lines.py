@@ -12,6 +12,9 @@ class LoggedLines:
     Until the code has come that far, every line was logged before. Where that is ends with the
     latest result that it had then, or else when the code rests first. Then come the lines that were
     logged after that result, which are only counted.
+
+    A loop begins at its latest commit, so its code is further from the beginning than the code
+    beside it, which comes there with the results. How far is what the scopes in it say.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class LoggedLines:
         self._left = lines
 
     def reach(self, sequence: int) -> None:
-        """The code has come to where an entry was resolved, or a loop had its latest commit."""
+        """The code has come to where an entry was resolved."""
         if sequence >= self._replay_until:
             self._replaying = False
         if sequence > self._logged_at:
@@ -45,9 +48,13 @@ class LoggedLines:
         self._replaying = False
         self._left = 0
 
-    def next_is_logged(self) -> bool:
-        """Whether the line that the code is about to log was logged before."""
-        if self._replaying or not self._left:
-            return self._replaying
+    def next_is_logged(self, since: int) -> bool:
+        """Whether the line was logged before that code is about to log which began at a place."""
+        if since > self._logged_at:
+            return False
+        if self._replaying and since < self._replay_until:
+            return True
+        if not self._left:
+            return False
         self._left -= 1
         return True

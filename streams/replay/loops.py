@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias
 from headwater.processors.replay.commands import Advance, Close, Fail
 from headwater.processors.replay.entry_keys import iteration_scope
 from headwater.processors.replay.errors import LoopError
-from headwater.processors.replay.state import Entry
+from headwater.processors.replay.state import UNRESOLVED, Entry
 from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
@@ -87,6 +87,8 @@ class _Loop(Generic[S]):
         self._body = body
         self._pace = pace
         self._told_before = scope.run.told
+        #: Where in the log its first iteration begins here.
+        self._since = scope.since
 
     async def result(self, entry: Entry | None) -> Entry:
         """Runs the loop, or what is left of it, and gives its entry with the result."""
@@ -106,7 +108,8 @@ class _Loop(Generic[S]):
         states = run.entries[key].commits
         at = max(states)
         run.journal.pass_over_iterations(key, at)
-        run.lines.reach(run.entries[key].sequence)
+        if at:
+            self._since = max(self._since, run.entries[key].sequence)
         try:
             while isinstance(
                 outcome := await self._call_body(self._scope, at, states[at]), Continue
@@ -124,6 +127,7 @@ class _Loop(Generic[S]):
 
     async def _call_body(self, scope: S, at: int, state: str) -> Break | Continue:
         iteration = scope.beneath(iteration_scope(self._key, at))
+        iteration.since = max(iteration.since, self._since)
         try:
             outcome = await self._body(iteration, decode(state))
         except Exception as error:
@@ -225,6 +229,9 @@ class _Loop(Generic[S]):
         at = min(states) if run.rolling_back else max(states)
         last = max(run.journal.last_iteration(key), *states)
         run.journal.pass_over_iterations(key, at)
+        if at:
+            # Of a loop that is over, it is not known any more when that was committed.
+            self._since = max(self._since, UNRESOLVED)
         state = states[at]
         while isinstance(outcome := await self._call_body(past, at, state), Continue):
             at += 1

@@ -438,7 +438,7 @@ class Step(DeterministicValues):
         if entry is None:
             self.mark(key, name, EntryKind.CHECKPOINT)
         else:
-            self.run.lines.reach(entry.sequence)
+            self.pass_mark(entry)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
         """Stands where an entry was that the code no longer has.
@@ -460,7 +460,7 @@ class Step(DeterministicValues):
         elif entry.kind is not EntryKind.REMOVED:
             self.give_up(key)
         else:
-            self.run.lines.reach(entry.sequence)
+            self.pass_mark(entry)
 
 
 def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:

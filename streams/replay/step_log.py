@@ -93,7 +93,7 @@ class StepLog:
         text = self._checked(message, data, category)
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
-        replayed = attempt is None and run.lines.next_is_logged()
+        replayed = attempt is None and run.lines.next_is_logged(self._scope.since)
         if replayed and not run.replayed_lines:
             return
         run.send(Log(level, sound(category), sound(message), text, key, number, replayed))

@@ -4,6 +4,7 @@
 # ruff: noqa: G004, G010, PLE1205
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -290,6 +291,44 @@ async def a_loop_that_commits(step: Step) -> None:
     await step.log.info("after")
 
 
+async def beside_a_loop(step: Step, code: Callable[[Step], Awaitable[None]]) -> None:
+    async def body(step: Step, state: int) -> object:
+        await code(step)
+        await step.sleep("nap", "1 minute")
+        return Continue(state + 1) if state < 3 else Break(state)
+
+    async def beside() -> None:
+        await step.log.info("1")
+        await step.sleep("nap", "150 seconds")
+        await step.log.info("2")
+        await step.sleep("rest", "1 minute")
+
+    await asyncio.gather(step.loop("pages", body, state=0, commit_interval=1), beside())
+
+
+async def a_loop_beside(step: Step) -> None:
+    await beside_a_loop(step, lambda step: step.do("work", lambda: 1))
+
+
+async def a_loop_with_marks_beside(step: Step) -> None:
+    await beside_a_loop(step, lambda step: step.checkpoint("before money"))
+
+
+async def a_loop_with_lines_beside(step: Step) -> None:
+    await beside_a_loop(step, lambda step: step.log.info(step.scope))
+
+
+async def a_loop_with_marks_that_was_cancelled(step: Step) -> None:
+    async def loops(step: Step) -> None:
+        await beside_a_loop(step, lambda step: step.checkpoint("before money"))
+
+    async def quick(step: Step) -> None:
+        await step.sleep("nap", "200 seconds")
+
+    await step.race("first", loops=loops, quick=quick)
+    await step.sleep("nap", "1 minute")
+
+
 @pytest.mark.parametrize(
     ("code", "lines"),
     [
@@ -300,6 +339,13 @@ async def a_loop_that_commits(step: Step) -> None:
             a_loop_that_commits,
             [*(f"{n} {at}" for n in range(4) for at in ("begins", "ends")), "after"],
         ),
+        (a_loop_beside, ["1", "2"]),
+        (a_loop_with_marks_beside, ["1", "2"]),
+        (
+            a_loop_with_lines_beside,
+            ["pages/~0", "1", "pages/~1", "pages/~2", "2", "pages/~3"],
+        ),
+        (a_loop_with_marks_that_was_cancelled, ["1", "2"]),
     ],
 )
 def test_every_line_is_new_once_whatever_a_replay_passes_over(code: object, lines: list[str]):
