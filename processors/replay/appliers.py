@@ -15,7 +15,6 @@ from headwater.processors.replay.state import CONTAINERS, UNRESOLVED, Cancelling
 from headwater.processors.replay.transitions import TRANSITIONS
 from headwater.processors.replay.trimming import trim
 from headwater.processors.runs import appliers as runs
-from headwater.processors.runs.limits import SYSTEM
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
     CancelRequested,
@@ -332,10 +331,12 @@ def _log_written(run: CodeRun, event: LogWritten, _: int) -> None:
     for key in event.missed:
         if key in run.entries:
             run.entries[key].excused = True
-    if event.step_key is None and not event.is_replay and event.category != SYSTEM:
-        if run.logged_at != run.resolved:
-            run.logged_at, run.lines = run.resolved, 0
-        run.lines += 1
+    if event.seen is None:
+        return
+    if event.seen > run.logged_at:
+        run.logged_at, run.lines = event.seen, 0
+    # Loops begin a replay ahead of what lies beside them.
+    run.lines += event.seen == run.logged_at
 
 
 _APPLIERS: Final[dict[type, Callable[[CodeRun, Any, int], None]]] = {

@@ -99,7 +99,8 @@ class Log(Request, frozen=True):
     """A line of `step.log`, or of the engine.
 
     Shape:  `once` names what a run is told only once; `missed` has the keys of recorded entries of
-            which it tells that the code comes to them no more.
+            which it tells that the code comes to them no more; `seen` is the latest event that the
+            run's own code has seen, if it writes a line that is new.
     """
 
     level: str
@@ -111,6 +112,7 @@ class Log(Request, frozen=True):
     is_replay: bool
     once: str | None = None
     missed: tuple[str, ...] = ()
+    seen: int | None = None
 
 
 class Suspend(Request, frozen=True):

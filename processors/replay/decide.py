@@ -428,6 +428,7 @@ def _log(run: CodeRun, asked: Log, __: int) -> Decision:
             asked.is_replay,
             asked.once,
             asked.missed,
+            asked.seen,
         )
     ]
 

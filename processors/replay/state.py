@@ -6,11 +6,11 @@ to it, such as `pages/~3/fetch`.
 
 import msgspec
 
-from headwater.processors.runs.state import UNRESOLVED, Entry, Run
+from headwater.processors.runs.state import BEGINNING, UNRESOLVED, Entry, Run
 from headwater.schemas.history import Failure
 from headwater.schemas.statuses import EntryKind
 
-__all__ = ["CONTAINERS", "UNRESOLVED", "Cancelling", "CodeRun", "Entry"]
+__all__ = ["BEGINNING", "CONTAINERS", "UNRESOLVED", "Cancelling", "CodeRun", "Entry"]
 
 #: Kinds that hold others: the key of one is a beginning of the keys of what it holds.
 CONTAINERS = frozenset({EntryKind.JOIN, EntryKind.RACE, EntryKind.LOOP})
@@ -31,9 +31,9 @@ class CodeRun(Run, kw_only=True):
             is the sequence of the latest event that the code has to see, and retried that of the
             latest by which attempts began; rollback why the run is being rolled back; hosts_lost
             how often in a row its code took the host with it, and back_at_ms when it is tried
-            again; cancelling that it is to end; logged_at what `resolved` was when its code logged
-            last, and lines how many it has logged since it was that; told is what the engine has
-            told it, and tells it no more.
+            again; cancelling that it is to end; logged_at is the latest event that its code had
+            seen when it logged last, and lines how many it has logged since that one; told is what
+            the engine has told it, and tells it no more.
     """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
@@ -43,7 +43,7 @@ class CodeRun(Run, kw_only=True):
     rollback: Failure | None = None
     hosts_lost: int = 0
     back_at_ms: int = 0
-    logged_at: int = 0
+    logged_at: int = BEGINNING
     lines: int = 0
     cancelling: Cancelling | None = None
     told: dict[str, None] = msgspec.field(default_factory=dict)

@@ -21,7 +21,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import ENDED, EntryKind, EntryStatus, RunStatus
 
-__all__ = ["UNRESOLVED", "Entry", "Received", "Remembered", "Run", "Slot"]
+__all__ = ["BEGINNING", "UNRESOLVED", "Entry", "Received", "Remembered", "Run", "Slot"]
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -112,6 +112,8 @@ class Run(msgspec.Struct, kw_only=True, array_like=True):
 
 #: The sequence of an entry without a result. What a retry has kept has one below it.
 UNRESOLVED: Final = -1
+#: What has seen no event yet: before all sequences, those of what a retry has kept, too.
+BEGINNING: Final = -(2**53)
 
 
 class Entry(msgspec.Struct, kw_only=True, array_like=True, gc=False):

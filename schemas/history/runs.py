@@ -157,6 +157,8 @@ class LogWritten(Tagged, frozen=True):
     once: str | None = None
     #: Recorded entries of which it says that the run's code comes to them no more.
     missed: tuple[str, ...] = ()
+    #: The latest event that the run's own code had seen when it wrote it; null for other lines.
+    seen: int | None = None
 
 
 class PostsQueued(Tagged, frozen=True):

@@ -111,9 +111,13 @@ class Activation:
 
     def resolved(self, message: Resolved) -> None:
         """An entry has its result."""
-        self._seen = max(self._seen, message.sequence)
+        self._see(message.sequence)
         self._run.resolve(message.key, self._entry(message))
         self.proceed()
+
+    def _see(self, sequence: int) -> None:
+        self._seen = max(self._seen, sequence)
+        self._run.lines.see(sequence)
 
     def _entry(self, message: Resolved) -> Entry:
         """The entry as the message leaves it."""
@@ -137,7 +141,7 @@ class Activation:
 
     def advanced(self, message: Advanced) -> None:
         """A loop's commit is durable."""
-        self._seen = max(self._seen, message.sequence)
+        self._see(message.sequence)
         self._run.pending.discard(message.key)
         self._run.forget_iterations(message.key, message.trim_before)
         self._run.results.resolve_commit(message.key)
@@ -145,7 +149,7 @@ class Activation:
 
     def cancelled(self, sequence: int) -> None:
         """The run is cancelled: the code is told, if it has not ended."""
-        self._seen = max(self._seen, sequence)
+        self._see(sequence)
         self._run.cancelled_at = sequence
         self._begin = msgspec.structs.replace(self._begin, cancelled_at=sequence)
         self.proceed()

@@ -80,7 +80,6 @@ class Execution:
         except Exception as error:  # noqa: BLE001, the loop refuses: it is the author's code that fails
             self.outcome = (None, error)
         self._tell_of_changed_code()
-        run.lines.rest()
         if self.outcome is None:
             run.calls.start_deferred()
 
@@ -91,11 +90,11 @@ class Execution:
         recorded = run.results.next_recorded(before=untold)
         if recorded is not None:
             future, entry = recorded
-            run.lines.reach(entry.sequence)
+            run.lines.see(entry.sequence)
             if not future.done():
                 future.set_result(entry)
         elif untold is not None:
-            run.lines.reach(untold)
+            run.lines.see(untold)
             run.told = True
             self._task.cancel()
         return recorded is not None or untold is not None

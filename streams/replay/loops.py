@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias
 from headwater.processors.replay.commands import Advance, Close, Fail
 from headwater.processors.replay.entry_keys import iteration_scope
 from headwater.processors.replay.errors import LoopError
-from headwater.processors.replay.state import UNRESOLVED, Entry
+from headwater.processors.replay.state import Entry
 from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
@@ -87,7 +87,7 @@ class _Loop(Generic[S]):
         self._body = body
         self._pace = pace
         self._told_before = scope.run.told
-        #: Where in the log its first iteration begins here.
+        #: The event since which its first iteration goes on here.
         self._since = scope.since
 
     async def result(self, entry: Entry | None) -> Entry:
@@ -229,9 +229,6 @@ class _Loop(Generic[S]):
         at = min(states) if run.rolling_back else max(states)
         last = max(run.journal.last_iteration(key), *states)
         run.journal.pass_over_iterations(key, at)
-        if at:
-            # Of a loop that is over, it is not known any more when that was committed.
-            self._since = max(self._since, UNRESOLVED)
         state = states[at]
         while isinstance(outcome := await self._call_body(past, at, state), Continue):
             at += 1

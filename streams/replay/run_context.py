@@ -53,9 +53,7 @@ class RunContext:
         self.journal = Journal(begin.entries, begin.entries_max)
         self.results = Results(self.loop)
         self.calls = StepCalls(host)
-        self.lines = LoggedLines(
-            begin.entries.values(), begin.cancelled_at, begin.logged_at, begin.lines
-        )
+        self.lines = LoggedLines(begin.entries.values(), begin.logged_at, begin.lines)
         self.handlers: dict[str, Callable[[Any], Any]] = {}
         self.pending: set[str] = set()
         #: Calls of entries that are not awaited yet: the object whose method was called, for the

@@ -11,7 +11,7 @@ that, not the code.
 import asyncio
 import inspect
 from collections.abc import Coroutine
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -23,14 +23,10 @@ from headwater.processors.replay.errors import (
     NonDeterministicError,
     NotAwaitedError,
 )
-from headwater.processors.replay.state import Entry
+from headwater.processors.replay.state import BEGINNING, Entry
 from headwater.schemas.statuses import OPEN, EntryKind
 from headwater.streams.authoring.arguments import check_length, check_name
 from headwater.streams.replay.run_context import RunContext
-
-
-#: Where the log begins, before whatever a retry has kept.
-_BEGINNING: Final = -(2**63)
 
 
 class Suspended(BaseException):
@@ -49,9 +45,8 @@ class Scope:
     """The workflow itself, a branch, or an iteration of a loop.
 
     Shape:  a scope is `lost` when its branch was ended, `ended` when its code has returned or
-            raised, and `past` beneath an entry that is over. Its code has begun `since` a place of
-            the log: that of the latest commit of a loop around it, if its iterations were passed
-            over.
+            raised, and `past` beneath an entry that is over. Its code has begun `since` an event:
+            the latest commit of a loop around it, if iterations were passed over.
     """
 
     def __init__(
@@ -64,7 +59,7 @@ class Scope:
         self.ended = False
         self.past: bool = past or (above is not None and above.past)
         self.checkpointed: bool = above is not None and above.checkpointed
-        self.since: int = _BEGINNING if above is None else above.since
+        self.since: int = BEGINNING if above is None else above.since
         #: The entries that its code has called and that have not come to their end, by key, and
         #: the tasks that they run in.
         self.under_way: dict[str, asyncio.Task[Any] | None] = {}
@@ -161,12 +156,6 @@ class Scope:
         if not self.only_replays:
             ordinal = self.run.journal.open(key, name, kind)
             self.run.send(Mark(key, name, kind, ordinal), awaits=awaits)
-
-    def pass_mark(self, entry: Entry) -> None:
-        """Notes that the code has come to an entry that was over at once."""
-        # In a loop that has passed over iterations it comes there before what lies beside the loop.
-        if self.since == _BEGINNING:
-            self.run.lines.reach(entry.sequence)
 
     def result(self, key: str) -> asyncio.Future[Entry]:
         """The result of an entry, when its turn has come."""

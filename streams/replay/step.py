@@ -437,8 +437,6 @@ class Step(DeterministicValues):
         self.checkpointed = True
         if entry is None:
             self.mark(key, name, EntryKind.CHECKPOINT)
-        else:
-            self.pass_mark(entry)
 
     def removed(self, name: str, *, kind: str) -> Coroutine[Any, Any, None]:
         """Stands where an entry was that the code no longer has.
@@ -459,8 +457,6 @@ class Step(DeterministicValues):
             self.mark(key, name, EntryKind.REMOVED)
         elif entry.kind is not EntryKind.REMOVED:
             self.give_up(key)
-        else:
-            self.pass_mark(entry)
 
 
 def _awaited(branches: Mapping[str, Any]) -> dict[str, Branch["Step"]]:

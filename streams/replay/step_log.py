@@ -93,10 +93,12 @@ class StepLog:
         text = self._checked(message, data, category)
         attempt = ATTEMPT.get()
         key, number = (attempt.key, attempt.number) if attempt else (None, None)
-        replayed = attempt is None and run.lines.next_is_logged(self._scope.since)
+        seen = run.lines.next_is_new(self._scope.since) if attempt is None else None
+        replayed = attempt is None and seen is None
         if replayed and not run.replayed_lines:
             return
-        run.send(Log(level, sound(category), sound(message), text, key, number, replayed))
+        line = Log(level, sound(category), sound(message), text, key, number, replayed, seen=seen)
+        run.send(line)
 
     def _checked(self, message: str, data: Any, category: str) -> str | None:  # noqa: ANN401
         """The data of a line as JSON text; the line is refused if it breaks the rules."""

@@ -291,6 +291,27 @@ async def a_loop_that_commits(step: Step) -> None:
     await step.log.info("after")
 
 
+async def an_entry_once_more(step: Step) -> None:
+    for number in range(3):
+        await step.sleep(f"nap {number}", "1 minute")
+        await step.log.info(f"{number}a")
+        await step.do("work", lambda: 1)
+        await step.log.info(f"{number}b")
+
+
+async def a_loop_that_is_over_at_once(step: Step) -> None:
+    async def body(step: Step, state: int) -> object:
+        return Continue(state + 1) if state < 3 else Break(state)
+
+    async def beside() -> None:
+        await step.log.info("2")
+        await step.sleep("nap", "1 minute")
+
+    await step.do("work", lambda: 1)
+    await step.log.info("1")
+    await asyncio.gather(step.loop("pages", body, state=0, commit_interval=1), beside())
+
+
 async def beside_a_loop(step: Step, code: Callable[[Step], Awaitable[None]]) -> None:
     async def body(step: Step, state: int) -> object:
         await code(step)
@@ -339,6 +360,8 @@ async def a_loop_with_marks_that_was_cancelled(step: Step) -> None:
             a_loop_that_commits,
             [*(f"{n} {at}" for n in range(4) for at in ("begins", "ends")), "after"],
         ),
+        (an_entry_once_more, ["0a", "0b", "1a", "1b", "2a", "2b"]),
+        (a_loop_that_is_over_at_once, ["1", "2"]),
         (a_loop_beside, ["1", "2"]),
         (a_loop_with_marks_beside, ["1", "2"]),
         (

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.processors.replay.appliers import apply
-from headwater.processors.replay.state import UNRESOLVED, CodeRun
+from headwater.processors.replay.state import BEGINNING, UNRESOLVED, CodeRun
 from headwater.processors.replay.trimming import trimmed
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
@@ -226,7 +226,7 @@ def test_posts_stay_until_they_are_sent_and_their_numbers_are_never_used_again()
 @pytest.mark.parametrize(
     ("line", "lines"),
     [
-        (LogWritten("info", "workflow", "hi"), 1),
+        (LogWritten("info", "workflow", "hi", seen=3), 1),
         (LogWritten("info", "workflow", "hi", is_replay=True), 0),
         (LogWritten("info", "workflow", "hi", step_key="charge", attempt=1), 0),
         (LogWritten("info", "system", "hi"), 0),
@@ -235,16 +235,18 @@ def test_posts_stay_until_they_are_sent_and_their_numbers_are_never_used_again()
 def test_of_logs_the_lines_of_the_code_are_counted(line: LogWritten, lines: int):
     run, before = _applied(a_run(), line), a_run()
     before.sequence, before.updated_at_ms, before.lines = 8, _AT_MS, lines
-    before.logged_at = before.resolved if lines else 0
+    before.logged_at = 3 if lines else BEGINNING
     assert run == before
 
 
 def test_lines_are_counted_from_what_the_code_has_seen():
-    line = LogWritten("info", "workflow", "hi")
-    run = _applied(a_run(), line, line, StepCompleted(*_STEP, "5"))
-    assert (run.logged_at < run.resolved, run.lines) == (True, 2)
-    run = _applied(run, line)
-    assert (run.logged_at, run.lines) == (run.resolved, 1)
+    def line(seen: int) -> LogWritten:
+        return LogWritten("info", "workflow", "hi", seen=seen)
+
+    run = _applied(a_run(), line(BEGINNING), line(BEGINNING))
+    assert (run.logged_at, run.lines) == (BEGINNING, 2)
+    run = _applied(run, line(4), line(3), line(4))
+    assert (run.logged_at, run.lines) == (4, 2)
 
 
 def test_ends_keep_the_output_or_the_error():
