@@ -275,7 +275,7 @@ class HostProcess:
     def _ended(self, code: int) -> None:
         if not self._hello.done():
             self._hello.set_result(Declarations(error=self._not_loaded(code)))
-        elif not self._stopping and self._hello.result().workflows:
+        elif not self._stopping and not self._hello.result().error:
             loop = asyncio.get_running_loop()
             gone = Gone(self._reason(code), self._box.turn())
             starting: list[FromHost] = [*self._box.starting()]

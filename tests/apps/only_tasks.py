@@ -1,5 +1,6 @@
 """An app of tasks alone: their graphs are deployed over HTTP."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,5 +9,5 @@ from headwater import task
 
 @task("note")
 def note(given: dict[str, Any]) -> dict[str, Any]:
-    Path(given["file"]).write_text("noted")
+    Path(given["file"]).write_text(str(os.getpid()))
     return {}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_what_was_deployed_is_what_the_next_instance_is_made_from(topics: str, t
 
 
 def test_an_app_may_have_tasks_alone(topics: str, tmp_path: Path):
-    noted = tmp_path / "noted"
+    """Its host is started again, too, when it has died."""
     nodes = [{"ref": "a", "task": "note", "inputMapping": {"file": "input.file"}}]
     graph = definition("noting", nodes=nodes, initialNodeRef="a", transitions=[])
 
@@ -156,8 +157,11 @@ def test_an_app_may_have_tasks_alone(topics: str, tmp_path: Path):
         apps = ("tests.e2e.workflow_app", "tests.apps.only_tasks")
         async with house(topics, *apps) as (client, deploying):
             assert isinstance(await deploying.deploy(graph), Deployed)
-            started = StartRun(json.dumps({"file": str(noted)}))
-            assert (await client.send("noting", "n-1", started)).code == ""
-            await until(noted.exists)
+            for name in ("n-1", "n-2"):
+                noted = tmp_path / name
+                started = StartRun(json.dumps({"file": str(noted)}))
+                assert (await client.send("noting", name, started)).code == ""
+                await until(lambda noted=noted: noted.exists() and noted.read_text())
+                os.kill(int(noted.read_text()), signal.SIGKILL)
 
     asyncio.run(scenario())
