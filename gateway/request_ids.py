@@ -22,17 +22,12 @@ def usable(offered: bytes | None) -> str | None:
     return offered.decode() if offered and _USABLE(offered) else None
 
 
-def ulid(at_ms: int, random: bytes) -> str:
-    """A ULID: 48 bits of time, then 80 random ones, in Crockford's base 32.
-
-    Shape:  (Unix milliseconds, 16 random bytes, five bits of each) -> 26 characters that sort by
-            time.
-    """
-    return _time_part(at_ms) + random.translate(_CHARACTER_OF_BYTE).decode()
-
-
 def ulid_source(clock: Callable[[], int], random: Callable[[int], bytes]) -> Callable[[], str]:
-    """A source of ULIDs that reads the given clock and randomness."""
+    """A source of ULIDs: 48 bits of time, then 80 random ones, in Crockford's base 32.
+
+    Shape:  a clock in Unix milliseconds, and random bytes by their number, of which five bits each
+            are taken -> 26 characters that sort by time.
+    """
     part_ms, part = -1, ""
 
     def new() -> str:

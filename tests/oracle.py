@@ -20,8 +20,6 @@ from headwater.schemas.errors import MalformedPayload
 from headwater.schemas.records import Stamp, WebhookAdmitted, WebhookReceived
 from headwater.schemas.tables import CONNECTIONS, TABLES, TERRA_LAB_UPLOADS, USERS, Row
 
-NO_CONNECTION: Final = "no_connection_for_terra_user"
-
 #: Partition and offset in the topic `webhooks`, and the delivery found there.
 Delivery: TypeAlias = tuple[int, int, WebhookReceived]
 #: Rows by key.

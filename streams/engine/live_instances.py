@@ -216,13 +216,6 @@ class LiveInstances:
         self.loaded_bytes = 0
         return len(self._live)
 
-    def take_changed(self, position: int) -> dict[str, StoredState]:
-        """The bytes of what has changed since the last call, which the store has from now on, too.
-
-        Shape:  position as in `evict`, for all instances; `GONE` for those that are deleted.
-        """
-        return self.take(list(self.take_keys()), position)
-
     def take_keys(self) -> set[str]:
         """The keys of what has changed since the last call."""
         changed, self.changed = self.changed, set()
@@ -233,7 +226,8 @@ class LiveInstances:
     ) -> dict[str, StoredState]:
         """The bytes of instances, which the store has from now on, too; takes their keys out.
 
-        Shape:  as `take_changed`, until there are so many bytes.
+        Shape:  position as in `evict`, for all instances; `GONE` for those that are deleted. Until
+                there are so many bytes.
         """
         self.store.remove(self._deleted)
         self._deleted.clear()

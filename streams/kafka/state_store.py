@@ -9,7 +9,6 @@ and RocksDB would keep Python's lock in a thread as well. ADR 0023 has the measu
 """
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -114,11 +113,6 @@ class StateStore:
     def positions(self) -> dict[str, int]:
         """The offset by topic up to which, without it, the store has what the topic says."""
         return dict(self._last.positions)
-
-    @property
-    def written_ms(self) -> int:
-        """When it was last written."""
-        return self._last.at_ms
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """The value of a key, if it has one."""
@@ -234,14 +228,6 @@ class StateStore:
         self._last = last
 
     # -- the whole
-
-    def size_on_disk(self) -> int:
-        """Bytes of its files."""
-        size = 0
-        for each in os.scandir(self._data):
-            with contextlib.suppress(FileNotFoundError):  # RocksDB deletes some in the background.
-                size += each.stat().st_size
-        return size
 
     def close(self) -> None:
         """Lets others open it. A store that is closed twice is closed."""

@@ -286,7 +286,8 @@ class Process:
         if self.appends or self.owner.has_staged() or self.mark is not None:
             return "not now"
         self.mark = mark = Mark(self.driven.position, self.epoch, self.owner.claims.cause)
-        changed = self.owner.instances.take_changed(mark.position)
+        instances = self.owner.instances
+        changed = instances.take(list(instances.take_keys()), mark.position)
         self.unwritten = [(key.encode(), _snapshot(mark, each)) for key, each in changed.items()]
         # A process may be gone when only some of them are written.
         for _ in range(self.world.disks.randint(0, len(self.unwritten))):

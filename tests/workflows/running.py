@@ -1,8 +1,7 @@
 """Scenarios in the harness, and callbacks that remember how often they ran."""
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -108,12 +107,6 @@ async def begin(
     return created
 
 
-async def find(test: WorkflowTest, name: str, instance: str) -> Instance:
-    """An instance that something else has created."""
-    got = test.get(name, instance)
-    return await got if inspect.isawaitable(got) else got
-
-
 def outcome(*workflows: object, name: str = "order", params: object = None) -> InstanceStatus:
     """The status of an instance that was run until idle, without time passing."""
     seen: list[InstanceStatus] = []
@@ -173,19 +166,6 @@ async def entry_at(instance: Instance, key: str) -> Entry:
     return found[0]
 
 
-async def published(test: WorkflowTest, topic: str) -> list[tuple[object, object]]:
+def published(test: WorkflowTest, topic: str) -> list[tuple[object, object]]:
     """Key and value of each record that step transactions have put on a topic."""
-    records = test.published(topic)
-    if inspect.isawaitable(records):
-        records = await records
-    return [(record.key, record.value) for record in records]
-
-
-async def rows(
-    test: WorkflowTest, statement: str, params: Sequence[object] = ()
-) -> list[tuple[object, ...]]:
-    """What a query on the harness's database finds."""
-    found = test.execute(statement, params)
-    if inspect.isawaitable(found):
-        found = await found
-    return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in found or ()]
+    return [(record.key, record.value) for record in test.published(topic)]

@@ -23,10 +23,10 @@ from headwater.schemas.statuses import EntryStatus
 from headwater.streams.code_host.host import Host
 from tests.unit.processors.replay.states import NOW_MS, a_run, an_entry
 from tests.workflows.running import (
+    CRASH,
     Instance,
     begin,
     entry_at,
-    find,
     output_of,
     pass_time,
     run,
@@ -163,7 +163,7 @@ def test_code_that_goes_on_all_the_same_ends_as_cancelled():
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_code_that_takes_too_long_is_cut_off_and_rolled_back(crash: bool):
     undone: list[object] = []
 
@@ -189,7 +189,7 @@ def test_code_that_takes_too_long_is_cut_off_and_rolled_back(crash: bool):
             await test.crash()
         await test.advance("1 second")
         assert (await state_of(instance), undone) == ("terminated", ["tidied", "charged"])
-        assert await state_of(await find(test, "sleeper", "c-1")) == "terminated"
+        assert await state_of(test.get("sleeper", "c-1")) == "terminated"
         assert (await entry_at(instance, "child")).status == "cancelled"
 
     run(scenario, order, sleeper)
@@ -311,7 +311,7 @@ def test_children_are_told_as_their_parent_is():
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         assert await cancelled(test, instance) == ("terminated", "Cancelled")
-        child = await find(test, "invoice", "c-1")
+        child = test.get("invoice", "c-1")
         assert (await state_of(child), tidied) == ("terminated", ["child"])
 
     run(scenario, order, invoice)
@@ -372,7 +372,7 @@ def test_a_parent_hears_that_its_child_was_cancelled():
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
-        await (await find(test, "sleeper", "c-1")).cancel()
+        await test.get("sleeper", "c-1").cancel()
         await test.run_until_idle()
         assert await output_of(instance) == "sleeper/c-1 was cancelled"
 

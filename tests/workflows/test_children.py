@@ -19,7 +19,6 @@ from tests.workflows.running import (
     begin,
     entry_at,
     error_of,
-    find,
     output_of,
     run,
     state_of,
@@ -54,7 +53,7 @@ def order_of(wait: str) -> object:
 def test_a_child_is_an_instance_of_its_own_whose_output_the_parent_gets():
     async def scenario(test: WorkflowTest) -> None:
         parent = await begin(test, params={"wait": "1 hour", "sku": "x"})
-        child = await find(test, "invoice", "inv-1")
+        child = test.get("invoice", "inv-1")
         assert [await state_of(parent), await state_of(child)] == ["waiting", "waiting"]
         entry = await entry_at(parent, "bill")
         assert (entry.name, entry.type, entry.status) == ("bill", "child", "waiting")
@@ -90,7 +89,7 @@ def test_a_crash_does_not_start_a_child_again(finished: bool):
             await test.advance("1 hour")
         assert await output_of(parent) == 1
         assert calls.names == ["charge"]
-        assert (await (await find(test, "invoice", "inv-1")).history()).steps[0].run_number == 0
+        assert (await test.get("invoice", "inv-1").history()).steps[0].run_number == 0
 
     run(scenario, slow_order, counting)
 
@@ -111,7 +110,7 @@ def test_a_child_that_errors_raises_its_message_into_the_parent():
     async def scenario(test: WorkflowTest) -> None:
         parent = await begin(test)
         assert "out of paper" in str(await output_of(parent))
-        assert await state_of(await find(test, "invoice", "inv-1")) == "errored"
+        assert await state_of(test.get("invoice", "inv-1")) == "errored"
 
     run(scenario, catching, failing)
 
@@ -123,7 +122,7 @@ def test_a_child_that_takes_too_long_is_terminated_and_raises():
         assert await state_of(parent) == "waiting"
         await test.advance(1)
         await error_of(parent)
-        assert await state_of(await find(test, "invoice", "inv-1")) == "terminated"
+        assert await state_of(test.get("invoice", "inv-1")) == "terminated"
 
     run(scenario, order_of("2 hours"), invoice)
 
@@ -145,7 +144,7 @@ def test_a_child_that_ends_too_late_raises_also_if_its_parent_was_paused(pauses:
             await parent.pause()
         await test.advance("3 hours")
         if pauses:
-            assert await state_of(await find(test, "invoice", "inv-1")) == "complete"
+            assert await state_of(test.get("invoice", "inv-1")) == "complete"
             await parent.resume()
             await test.run_until_idle()
         assert (await error_of(parent)).name == "ChildWorkflowError"
@@ -162,7 +161,7 @@ def test_terminating_a_parent_ends_its_children_and_theirs():
         parent = await begin(test, "basket")
         await parent.terminate()
         await test.run_until_idle()
-        child, grandchild = await find(test, "order", "child"), await find(test, "invoice", "inv-1")
+        child, grandchild = test.get("order", "child"), test.get("invoice", "inv-1")
         assert [await state_of(each) for each in (parent, child, grandchild)] == ["terminated"] * 3
         await test.advance("2 hours")
         assert await state_of(grandchild) == "terminated"
@@ -183,7 +182,7 @@ def test_a_parent_that_fails_ends_its_children():
         parent = await begin(test)
         await test.advance("1 minute")
         assert (await error_of(parent)).message == "sold out"
-        assert await state_of(await find(test, "invoice", "inv-1")) == "terminated"
+        assert await state_of(test.get("invoice", "inv-1")) == "terminated"
 
     run(scenario, failing, invoice)
 
@@ -203,7 +202,7 @@ def test_the_child_of_a_loser_ends_with_the_race():
         parent = await begin(test)
         await test.advance("1 minute")
         assert await output_of(parent) == "timeout"
-        assert await state_of(await find(test, "invoice", "inv-1")) == "terminated"
+        assert await state_of(test.get("invoice", "inv-1")) == "terminated"
 
     run(scenario, racing, invoice)
 
@@ -222,7 +221,7 @@ def test_restarting_a_parent_restarts_the_child_of_its_entry():
         await parent.restart()
         await test.run_until_idle()
         assert await output_of(parent) == [2, "paid"]
-        child = await find(test, "invoice", "inv-1")
+        child = test.get("invoice", "inv-1")
         assert (await entry_at(child, "charge")).run_number == 1
 
     run(scenario, order, failing)

@@ -302,7 +302,7 @@ def ending(name: str, *, crash: bool = False, hold: int = 0) -> Ending:
         for payload in (1, 2, 3):
             await instance.send_event("line", payload)
         await finish(test, instance, probe, crash=crash)
-        records = await published(test, "pages")
+        records = published(test, "pages")
         found.append(Ending(await instance.status(), probe, records))
 
     run(scenario, *SHAPES[name](probe))

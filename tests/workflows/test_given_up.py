@@ -24,7 +24,6 @@ from tests.workflows.running import (
     Instance,
     begin,
     entry_at,
-    find,
     output_of,
     pass_time,
     run,
@@ -83,7 +82,7 @@ async def ends(test: WorkflowTest, instance: Instance, kind: str) -> tuple[objec
     """The output after an event, which is for whoever waits now, and how a child has ended."""
     await instance.send_event("go", 1)
     await test.run_until_idle()
-    child = await find(test, "invoice", "inv-1") if kind == "child" else None
+    child = test.get("invoice", "inv-1") if kind == "child" else None
     return await output_of(instance), await state_of(child) if child else "terminated"
 
 

@@ -13,7 +13,6 @@ from tests.workflows.running import (
     START,
     Calls,
     begin,
-    find,
     output_of,
     pass_time,
     run,
@@ -35,7 +34,7 @@ def test_a_tick_takes_as_many_instances_as_it_may_and_says_how_many():
         for number in range(3):
             await test.create("order", id=f"i-{number}", params="hurry")
         assert await test.tick(max_instances=2) == 2
-        states = [await state_of(await find(test, "order", f"i-{number}")) for number in range(3)]
+        states = [await state_of(test.get("order", f"i-{number}")) for number in range(3)]
         assert sorted(states) == ["active", "complete", "complete"]
         assert await test.tick(max_instances=2) == 1
         assert await test.tick(max_instances=2) == 0
@@ -193,7 +192,7 @@ def test_a_crash_leaves_what_the_log_says():
         await waiting.send_event("go", "on")
         await test.crash()
         await test.run_until_idle()
-        assert await output_of(await find(test, "order", "waiting")) == "on"
+        assert await output_of(test.get("order", "waiting")) == "on"
 
     run(scenario, order)
 
@@ -277,7 +276,7 @@ def test_a_batch_skips_ids_that_exist_and_leaves_them_out_of_the_answer():
         assert [instance.id for instance in created] == ["a", "c"]
         await test.run_until_idle()
         assert await output_of(created[0]) == "hurried"
-        assert await state_of(await find(test, "order", "b")) == "waiting"
+        assert await state_of(test.get("order", "b")) == "waiting"
         assert await state_of(created[1]) == "waiting"
 
     run(scenario, order)
@@ -358,7 +357,7 @@ def test_many_instances_run_side_by_side():
             await test.create_batch("ten", batch[begin_at : begin_at + 100])
         await test.run_until_idle()
         for each in batch:
-            assert await output_of(await find(test, "ten", each["id"])) == 45
+            assert await output_of(test.get("ten", each["id"])) == 45
 
     run(scenario, ten)
 

@@ -15,6 +15,7 @@ from headwater import (
 )
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX
 from tests.workflows.running import (
+    CRASH,
     Calls,
     Flaky,
     Unreachable,
@@ -239,7 +240,7 @@ def test_the_same_join_again_returns_the_first_values():
     assert output(order) == [1, 1]
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_what_branches_leave_in_variables_is_the_same_after_a_crash(crash: bool):
     @workflow("order", strict=True)
     async def order(event: WorkflowEvent, step: Step) -> object:
@@ -300,7 +301,7 @@ def test_the_same_join_again_runs_nothing_on_replay_either():
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_a_value_that_is_not_json_fails_its_join(crash: bool):
     async def bad(step: Step) -> object:
         return object()

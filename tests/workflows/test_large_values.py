@@ -20,7 +20,7 @@ from headwater import (
 from headwater.processors.runs.limits import FAILURE_MESSAGE_MAX, POSTS_BYTES_MAX
 from headwater.schemas.failures import MailboxFullError
 from headwater.schemas.topics import MAX_RECORD_BYTES, MAX_VALUE_BYTES
-from tests.workflows.running import begin, entry_at, error_of, find, output_of, run, state_of
+from tests.workflows.running import begin, entry_at, error_of, output_of, run, state_of
 
 NEVER = Retry(limit=0)
 LARGE = "x" * 900_000
@@ -235,7 +235,7 @@ def test_the_children_of_an_instance_end_with_it():
         await test.run_until_idle()
         assert await state_of(instance) == "errored"
         assert (await entry_at(instance, "child")).status == "waiting"
-        assert await state_of(await find(test, "sleeper", "child")) == "terminated"
+        assert await state_of(test.get("sleeper", "child")) == "terminated"
 
     run(scenario, family, sleeper)
 

@@ -22,7 +22,6 @@ from tests.workflows.running import (
     begin,
     entry_at,
     error_of,
-    find,
     keys_of,
     output,
     output_of,
@@ -94,7 +93,7 @@ def test_what_a_gather_has_left_behind_is_cancelled_when_the_workflow_returns():
         instance = await begin(test)
         assert await output_of(instance) == "StepFailedError"
         assert (await entry_at(instance, "child")).status == "cancelled"
-        assert await state_of(await find(test, "invoice", "inv-1")) == "terminated"
+        assert await state_of(test.get("invoice", "inv-1")) == "terminated"
 
     run(scenario, order, invoice)
 
@@ -236,7 +235,7 @@ def test_a_child_that_an_iteration_leaks_does_not_outlive_its_parent():
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         assert "pages/~0/child: await the task" in (await error_of(instance)).message
-        assert await state_of(await find(test, "invoice", "inv-1")) == "terminated"
+        assert await state_of(test.get("invoice", "inv-1")) == "terminated"
 
     run(scenario, order, invoice)
 

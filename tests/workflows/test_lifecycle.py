@@ -24,7 +24,6 @@ from tests.workflows.running import (
     begin,
     entry_at,
     error_of,
-    find,
     output_of,
     pass_time,
     run,
@@ -370,7 +369,7 @@ def test_commands_to_an_instance_that_has_ended_are_refused(command: str, how: s
 def test_an_instance_that_does_not_exist_is_not_found(ask: Callable[[Instance], Awaitable]):
     async def scenario(test: WorkflowTest) -> None:
         async def find_and_ask() -> None:
-            await ask(await find(test, "order", "nobody"))
+            await ask(test.get("order", "nobody"))
 
         with pytest.raises(InstanceNotFoundError, match="nobody") as caught:
             await find_and_ask()

@@ -6,6 +6,7 @@ import pytest
 
 from headwater import Break, Continue, Step, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import (
+    CRASH,
     Calls,
     begin,
     entry_at,
@@ -286,7 +287,7 @@ def nested(calls: Calls) -> object:
     return order
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_nested_loops_keep_their_places(crash: bool):
     calls = Calls()
 

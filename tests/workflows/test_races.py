@@ -4,6 +4,7 @@ import pytest
 
 from headwater import RaceError, Step, UnserialisableError, WorkflowEvent, WorkflowTest, workflow
 from tests.workflows.running import (
+    CRASH,
     Calls,
     Deployed,
     begin,
@@ -173,7 +174,7 @@ def test_an_event_that_a_loser_waited_for_goes_to_a_later_wait():
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_of_two_branches_that_finish_at_the_same_instant_the_first_argument_wins(crash: bool):
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
@@ -254,7 +255,7 @@ def test_a_race_may_run_inside_a_join():
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_a_loser_sees_no_result_on_replay_that_it_had_not_seen(crash: bool):
     """Both sleeps end at the same instant: the loser's end is recorded before the race's."""
 
@@ -321,7 +322,7 @@ def test_a_loser_is_seen_as_far_as_it_came_when_the_winner_has_become_shorter():
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_what_a_loser_had_not_awaited_yet_is_no_mistake(crash: bool):
     async def loser(step: Step) -> None:
         first, second = step.sleep("first", "2 hours"), step.do("second", lambda: None)
@@ -345,7 +346,7 @@ def test_what_a_loser_had_not_awaited_yet_is_no_mistake(crash: bool):
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_a_winner_whose_value_is_not_json_fails_the_race_and_the_others_lose(crash: bool):
     seen: list[object] = []
 

@@ -24,7 +24,6 @@ from tests.workflows.running import (
     begin,
     entry_at,
     error_of,
-    find,
     keys_of,
     output_of,
     pass_time,
@@ -440,9 +439,7 @@ def test_a_child_that_failed_is_started_again_and_one_that_is_done_is_not():
         await retried(test, instance)
         assert await output_of(instance) == ["good", "bad"]
         assert work.taken() == ["bad"]
-        runs = [
-            (await (await find(test, "invoice", n)).status()).run_number for n in ("good", "bad")
-        ]
+        runs = [(await test.get("invoice", n).status()).run_number for n in ("good", "bad")]
         assert runs == [0, 1]
 
     run(scenario, order, invoice)
@@ -464,10 +461,10 @@ def test_a_child_that_ended_with_its_parent_is_started_again():
 
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
-        assert await state_of(await find(test, "sleeper", "c-1")) == "terminated"
+        assert await state_of(test.get("sleeper", "c-1")) == "terminated"
         work.mended.add("pay")
         await retried(test, instance)
-        assert await state_of(await find(test, "sleeper", "c-1")) == "waiting"
+        assert await state_of(test.get("sleeper", "c-1")) == "waiting"
         await test.advance("1 hour")
         assert await output_of(instance) == ["rested", "pay"]
 
@@ -488,7 +485,7 @@ def test_a_child_that_is_retried_itself_ends_well_and_its_parent_stays_as_it_is(
     async def scenario(test: WorkflowTest) -> None:
         instance = await begin(test)
         work.mended.add("pay")
-        child = await find(test, "invoice", "c-1")
+        child = test.get("invoice", "c-1")
         await retried(test, child)
         assert await output_of(child) == "pay"
         assert await state_of(instance) == "errored"
@@ -512,7 +509,7 @@ def test_posts_of_steps_that_are_kept_are_not_sent_again():
         work.mended.add("pay")
         await retried(test, instance)
         assert await state_of(instance) == "complete"
-        assert await published(test, "orders") == [("o-1", 1)]
+        assert published(test, "orders") == [("o-1", 1)]
 
     run(scenario, order)
 

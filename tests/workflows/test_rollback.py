@@ -17,6 +17,7 @@ from headwater import (
     workflow,
 )
 from tests.workflows.running import (
+    CRASH,
     Calls,
     Deployed,
     Flaky,
@@ -324,7 +325,7 @@ def test_a_handler_that_never_succeeds_is_logged_and_the_next_one_runs():
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_the_iterations_that_a_loop_has_kept_are_rolled_back(crash: bool):
     undone: list[str] = []
 
@@ -413,7 +414,7 @@ def test_steps_of_an_unfinished_iteration_are_rolled_back_after_a_crash():
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_the_branches_of_a_completed_join_are_rolled_back_by_completion(crash: bool):
     undone: list[str] = []
 
@@ -443,7 +444,7 @@ def test_the_branches_of_a_completed_join_are_rolled_back_by_completion(crash: b
     run(scenario, order)
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@CRASH
 def test_the_completed_steps_of_a_loser_are_rolled_back(crash: bool):
     undone: list[str] = []
 

@@ -4,7 +4,7 @@ import pytest
 
 from headwater import Step, WorkflowEvent, WorkflowTest, workflow
 from headwater.schemas.history import Label, Once, ReplySent, Sender, SendEvent, StartRun
-from tests.workflows.running import Instance, begin, find, output_of, run, state_of
+from tests.workflows.running import Instance, begin, output_of, run, state_of
 
 BLUE = (Label("team", "blue"),)
 
@@ -33,7 +33,7 @@ async def tell(
 async def told(test: WorkflowTest, *numbers: int) -> Instance:
     for number in numbers:
         assert (await tell(test, number)).code == ""
-    return await find(test, "order", "i-1")
+    return test.get("order", "i-1")
 
 
 def test_an_event_creates_its_instance_which_finds_it_in_its_mailbox():
@@ -135,8 +135,8 @@ def test_an_instance_is_created_once_under_a_key_for_as_long_as_it_is(crashes: b
             assert await start(test, "k", "1") == "INSTANCE_CREATED_BEFORE"
             assert await start(test, "k", "2") == "idempotency_conflict"
             assert await start(test, "l", "1") == "INSTANCE_ID_ALREADY_EXISTS"
-            await (await find(test, "order", "i-1")).restart()
-        assert (await (await find(test, "order", "i-1")).status()).run_number == 2
+            await test.get("order", "i-1").restart()
+        assert (await test.get("order", "i-1").status()).run_number == 2
 
     run(scenario, order)
 
@@ -150,7 +150,7 @@ def test_a_retry_keeps_the_labels_and_the_key_of_the_creation():
         start = StartRun("1", once=Once("k", "1"), labels=BLUE)
         assert (await test.send("order", "i-1", start)).code == ""
         await test.run_until_idle()
-        await (await find(test, "order", "i-1")).retry()
+        await test.get("order", "i-1").retry()
         assert (await test.send("order", "i-1", start)).code == "INSTANCE_CREATED_BEFORE"
         state = test.views("order", "i-1")[1].state
         assert state is not None
@@ -170,7 +170,7 @@ def test_an_instance_that_a_step_creates_has_its_labels_also_after_a_restart():
     async def scenario(test: WorkflowTest) -> None:
         await test.create(shop, id="s-1", params={"team": "blue"}, labels={"kind": "shop"})
         await test.run_until_idle()
-        await (await find(test, "order", "i-1")).restart()
+        await test.get("order", "i-1").restart()
         found = [view.state for view in test.views("order", "i-1").values()]
         assert [run and run.labels for run in found] == [(Label("team", "blue"),)] * 2
         (shop_run,) = test.views("shop", "s-1").values()

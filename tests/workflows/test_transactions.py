@@ -10,11 +10,9 @@ from tests.workflows.running import (
     begin,
     entry_at,
     error_of,
-    find,
     output_of,
     pass_time,
     published,
-    rows,
     run,
     state_of,
 )
@@ -54,10 +52,10 @@ def save(tx: StepTx) -> str:
 
 async def effects(test: WorkflowTest) -> list[object]:
     """What the world has seen of `save`."""
-    events = (await (await find(test, "invoice", "inv-0")).history()).events
+    events = (await test.get("invoice", "inv-0").history()).events
     return [
-        await published(test, "charges"),
-        await rows(test, ALL),
+        published(test, "charges"),
+        test.execute(ALL),
         [event.payload for event in events],
     ]
 
@@ -67,7 +65,7 @@ ALL_OF_IT = [[("a", {"amount": 125})], [("a", 125)], ["paid"]]
 
 
 async def prepare(test: WorkflowTest) -> None:
-    await rows(test, TABLE)
+    test.execute(TABLE)
     await begin(test, "invoice", "inv-0", params="zero")
 
 
@@ -77,9 +75,9 @@ def test_everything_takes_effect_when_the_step_completes():
         assert await effects(test) == NOTHING
         await begin(test)
         assert await effects(test) == ALL_OF_IT
-        paid = await find(test, "invoice", "inv-0")
+        paid = test.get("invoice", "inv-0")
         assert await output_of(paid) == ["zero", "paid"]
-        created = await find(test, "invoice", "inv-1")
+        created = test.get("invoice", "inv-1")
         assert await state_of(created) == "waiting"
         await created.send_event("payment", "later")
         await test.run_until_idle()
@@ -170,7 +168,7 @@ def test_after_each_turn_sql_has_taken_effect_exactly_if_the_history_says_so():
         charged = False
         while not charged:
             test._turn(None)
-            charged = bool(await rows(test, ALL))
+            charged = bool(test.execute(ALL))
             steps = (await instance.history()).steps
             assert [step.status for step in steps[:1]] == ["completed"] * charged
             await asyncio.sleep(0)
@@ -230,11 +228,11 @@ def test_statements_run_in_order_and_records_keep_theirs():
             tx.publish("charges", "a", number)
 
     async def scenario(test: WorkflowTest) -> None:
-        await rows(test, TABLE)
+        test.execute(TABLE)
         await begin(test)
-        assert await rows(test, ALL) == [("a", 42), ("it's 100%", 2)]
-        assert await published(test, "charges") == [("a", number) for number in range(5)]
-        assert await published(test, "elsewhere") == []
+        assert test.execute(ALL) == [("a", 42), ("it's 100%", 2)]
+        assert published(test, "charges") == [("a", number) for number in range(5)]
+        assert published(test, "elsewhere") == []
 
     run(scenario, order_that(several))
 
@@ -249,16 +247,16 @@ def test_a_unique_violation_fails_the_step_without_a_retry_and_takes_all_of_it_b
         tx.execute(INSERT, ("a", 3))
 
     async def scenario(test: WorkflowTest) -> None:
-        await rows(test, TABLE)
-        await rows(test, INSERT, ("a", 1))
+        test.execute(TABLE)
+        test.execute(INSERT, ("a", 1))
         instance = await begin(test)
         assert (await error_of(instance)).name == "UniqueConstraintError"
         entry = await entry_at(instance, "save")
         assert (entry.status, entry.attempts) == ("errored", 1)
         await test.advance("1 day")
         assert len(calls) == 1
-        assert await rows(test, ALL) == [("a", 1)]
-        assert await published(test, "charges") == []
+        assert test.execute(ALL) == [("a", 1)]
+        assert published(test, "charges") == []
 
     run(scenario, order_that(conflicts))
 
@@ -272,13 +270,13 @@ def test_a_statement_that_fails_costs_its_own_instance_only():
         return await step.do("save", lambda tx: tx.execute(INSERT, ("a", 1)) or "saved")
 
     async def scenario(test: WorkflowTest) -> None:
-        await rows(test, TABLE)
+        test.execute(TABLE)
         broken = await test.create("order", id="broken")
         fine = await test.create("other", id="fine")
         await test.run_until_idle()
         await error_of(broken)
         assert await output_of(fine) == "saved"
-        assert await rows(test, ALL) == [("a", 1)]
+        assert test.execute(ALL) == [("a", 1)]
 
     run(scenario, order_that(wrong, retries=Retry(limit=0)), other)
 
@@ -292,12 +290,12 @@ def test_creating_an_instance_whose_id_exists_is_skipped():
     async def scenario(test: WorkflowTest) -> None:
         existing = await begin(test, "invoice", "inv-0", params="zero")
         await begin(test)
-        for each in (existing, await find(test, "invoice", "inv-1")):
+        for each in (existing, test.get("invoice", "inv-1")):
             await each.send_event("payment", "paid")
         await test.advance("1 hour")
         assert await output_of(existing) == ["zero", "paid"]
-        assert await output_of(await find(test, "invoice", "inv-1")) == ["new", "paid"]
-        assert await output_of(await find(test, "order", "i-1")) == "saved"
+        assert await output_of(test.get("invoice", "inv-1")) == ["new", "paid"]
+        assert await output_of(test.get("order", "i-1")) == "saved"
 
     run(scenario, order_that(creates), invoice)
 

@@ -4,7 +4,11 @@ from itertools import count
 
 import pytest
 
-from headwater.gateway.request_ids import drawn_ahead, ulid, ulid_source, usable
+from headwater.gateway.request_ids import drawn_ahead, ulid_source, usable
+
+
+def ulid(at_ms: int, random: bytes) -> str:
+    return ulid_source(lambda: at_ms, lambda count: random[:count])()
 
 
 def test_a_ulid_is_that_of_its_specification() -> None:

@@ -196,8 +196,9 @@ class Owned:
 
     def checkpoint(self) -> None:
         mark = Mark(len(self.log.history), self.epoch, self.owner.claims.cause)
-        self.log.write(self.owner.instances.take_changed(mark.position), mark)
-        self.owner.instances.store.set_mark(mark)
+        instances = self.owner.instances
+        self.log.write(instances.take(list(instances.take_keys()), mark.position), mark)
+        instances.store.set_mark(mark)
 
     def ended(self) -> set[str]:
         found = [(key, self.owner.instances.find(key)) for key in KEYS]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headwater.streams.kafka.state_store import Family, StateStore, StoreTorn
-from tests.unit.streams.stores import CLAIMS, NOW_MS, OURS, ROWS, data_of, opened, stores
+from tests.unit.streams.stores import CLAIMS, ROWS, data_of, opened
 
 #: Each write has all of these, with its own number.
 KEYS = [b"a", b"b", b"c" * 300]
@@ -98,16 +98,6 @@ def test_a_store_that_is_cleared_is_as_new(tmp_path: Path):
     assert (store.families(), store.positions()) == ([], {})
     store.close()
     assert opened(tmp_path).positions() == {}
-
-
-def test_the_time_of_the_last_write_is_kept(tmp_path: Path):
-    store = stores(tmp_path, NOW_MS + 1).open(OURS)
-    assert store.written_ms == NOW_MS + 1
-    store.close()
-    store = stores(tmp_path, NOW_MS + 2).open(OURS)
-    assert store.written_ms == NOW_MS + 1
-    number(store, 1)
-    assert store.written_ms == NOW_MS + 2
 
 
 def test_a_closed_store_says_so_and_is_not_deleted(tmp_path: Path):
