@@ -28,6 +28,7 @@ from headwater.gateway.http.hosts import hosts_known
 from headwater.gateway.http.metrics import Metrics
 from headwater.gateway.http.openapi import SECURITY as KEYS
 from headwater.gateway.http.openapi import responses_of
+from headwater.gateway.http.own_instances import OwnInstances
 from headwater.gateway.http.pages import SECURITY_HEADERS, Home
 from headwater.gateway.http.peers import peers_behind
 from headwater.gateway.http.ports import AnswerLog, DeliveryLog, Replays, Wipes
@@ -127,7 +128,7 @@ def create_app(  # noqa: PLR0913 (all that it joins)
             _any_other_source(", ".join(source.name for source in sources)),
             read_routes(reader, callers),
             *of_users,
-            _admin_routes(settings, reader, log, replays, sources, wiping, workflows, clock),
+            _admin_routes(settings, reader, log, replays, sources, wiping, workflows),
             registry,
             health_routes(log, reader, metrics),
             *([] if service is None else service.routers()),
@@ -218,20 +219,18 @@ def _admin_routes(  # noqa: PLR0913, PLR0917 (all that they join)
     sources: Sequence[Source],
     wiping: Wiping | None,
     workflows: WorkflowPorts | None,
-    clock: Callable[[], int],
 ) -> Router:
     key = settings.admin_key.get_secret_value()
     more: list[HTTPRouteHandler] = [] if wiping is None else wipe_routes(reader, wiping)
     if workflows is not None:
         more += rebuild_routes(reader, (*TABLE_BY_NAME, WORKFLOWS), workflows.new_id)
-        for routes in (replay_routes, prune_routes):
-            more += routes(
-                reader,
-                commands=workflows.commands,
-                workflows=workflows.workflows,
-                new_id=workflows.new_id,
-                clock=clock,
-            )
+        own = OwnInstances(
+            commands=workflows.commands,
+            workflows=workflows.workflows,
+            new_id=workflows.new_id,
+            clock=workflows.clock,
+        )
+        more += replay_routes(reader, own) + prune_routes(reader, own)
     return admin_routes(reader, log, replays, providers_of(sources), key, more)
 
 

@@ -2,40 +2,104 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import reduce, wraps
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 import click
 
-from headwater.gateway.commands.api import Api
-from headwater.gateway.commands.output import say
+from headwater.gateway.commands.operate import admin_api
+from headwater.gateway.commands.options import admin_options, json_option
+from headwater.gateway.commands.output import print_json, say
 
 #: What is followed, as its route answers it.
 Answer: TypeAlias = dict[str, Any]
 
 #: Each look is a request.
 _LOOK_EVERY_S: Final = 1.0
+_FAILED: Final = 1
+_OVER: Final = ("dry_run", "done", "failed")
 
 
-def begun(
-    api: Api,
-    path: str,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What `begin_options` were given."""
+
+    dry_run: bool
+    yes: bool
+    detach: bool
+    follow: str | None
+    url: str | None
+    admin_key: str | None
+    as_json: bool
+
+
+def begin_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a command that begins something and follows it to its end, as `how`."""
+    options = (
+        click.option("--dry-run", is_flag=True, help="Count them, and do nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--detach", is_flag=True, help="Do not wait until it is done."),
+        click.option("--follow", metavar="ID", help=f"Begin nothing: follow a {name} to its end."),
+        admin_options,
+        json_option,
+    )
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_how(**given: Any) -> None:  # noqa: ANN401 (click's values)
+            how = How(**{field.name: given.pop(field.name) for field in fields(How)})
+            command(how=how, **given)
+
+        return reduce(lambda made, option: option(made), reversed(options), with_how)
+
+    return with_options
+
+
+def carry_out(
+    name: str,
     order: Answer,
+    how: How,
     *,
-    dry_run: bool,
-    yes: bool,
-    will_be: Callable[[Answer], str],
+    done: str,
+    count: Callable[[int], str],
+    far: Callable[[Answer], str],
 ) -> Answer:
-    """Counts, asks, and begins, unless it is a dry run.
+    """Counts, asks, begins, and follows to the end; with an id to follow it only does that.
 
-    Shape:  will_be says, of what was counted, what is going to happen to it.
+    Shape:  its route is /admin/{name}s; done says what happens to those that were counted, far how
+            far it is.
+    Errors: UsageError, for an order beside an id; Exit, if it has failed.
     """
-    counted: Answer = api.post(path, {**order, "dry_run": True})
-    if dry_run:
-        return counted
-    if not yes:
-        say(will_be(counted))
-        click.confirm("Go on?", abort=True, err=True)
-    found: Answer = api.post(path, order)
+    if how.follow is not None and (beside := [*order, *(["dry_run"] if how.dry_run else [])]):
+        raise click.UsageError(f"expected --follow alone, found {', '.join(beside)} beside it")
+    api, path = admin_api(how.url, how.admin_key), f"/admin/{name}s"
+    found: Answer
+    if how.follow is not None:
+        found = api.get(f"{path}/{quote(how.follow, safe='')}")
+    else:
+        found = api.post(path, {**order, "dry_run": True})
+        if not how.dry_run:
+            if not (how.yes or how.as_json):
+                say(f"{count(found['matched'])} will be {done}.")
+                click.confirm("Go on?", abort=True, err=True)
+            found = api.post(path, order)
+    if not how.detach:
+        found = followed(
+            found,
+            look=lambda: api.get(f"{path}/{found['id']}"),
+            under_way=lambda now: now["state"] not in _OVER,
+            how_far=None if how.as_json else far,
+        )
+    if how.as_json:
+        print_json(found)
+    elif found["state"] == "dry_run":
+        say(f"{count(found['matched'])} would be {done}.")
+    else:
+        say(f"{name} {found['id']} {found['state']}: {far(found)}")
+    if found["state"] == "failed":
+        raise click.exceptions.Exit(_FAILED)
     return found
 
 

@@ -1,16 +1,12 @@
 """`headwater replay`: deliveries are processed once more, after a look at how many they are."""
 
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any
 
 import click
 
-from headwater.gateway.commands.following import begun, followed
-from headwater.gateway.commands.operate import admin_api
-from headwater.gateway.commands.options import admin_options, examples, json_option
-from headwater.gateway.commands.output import counted, print_json, say
-
-_FAILED: Final = 1
+from headwater.gateway.commands.following import Answer, How, begin_options, carry_out
+from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.output import counted
 
 
 @click.command(
@@ -33,73 +29,20 @@ _FAILED: Final = 1
 @click.option("--from", "from_", type=click.IntRange(0), help="With --partition: first offset.")
 @click.option("--to", type=click.IntRange(0), help="With --partition: last offset.")
 @click.option("--rate", type=click.IntRange(1), help="Deliveries a second, at most.")
-@click.option("--dry-run", is_flag=True, help="Count them, and do nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--detach", is_flag=True, help="Do not wait until it is done.")
-@click.option("--follow", metavar="ID", help="Begin nothing: follow a replay to its end.")
-@admin_options
-@json_option
-def replay(
-    *,
-    yes: bool,
-    detach: bool,
-    follow: str | None,
-    url: str | None,
-    admin_key: str | None,
-    as_json: bool,
-    **asked: Any,  # noqa: ANN401 (what the route takes)
-) -> None:
+@begin_options("replay")
+def replay(*, how: How, **asked: Any) -> None:  # noqa: ANN401 (what the route takes)
     """Have deliveries processed once more: all that is given has to fit.
 
     Rows do not change, unless a normalizer has become able to take what was dead. A replay goes on
     by itself if this command, or a worker, ends.
     """
-    order = _order(asked)
-    if follow is not None and order:
-        raise click.UsageError(f"expected --follow alone, found {', '.join(order)} beside it")
-    api = admin_api(url, admin_key)
-    if follow is None:
-        dry_run = order.pop("dry_run", False)
-        found = begun(
-            api,
-            "/admin/replays",
-            order,
-            dry_run=dry_run,
-            yes=yes or as_json,
-            will_be=lambda found: f"{_many(found['matched'])} will be replayed.",
-        )
-    else:
-        found = api.get(f"/admin/replays/{quote(follow, safe='')}")
-    if not detach:
-        path = f"/admin/replays/{found['id']}"
-        found = followed(
-            found,
-            look=lambda: api.get(path),
-            under_way=lambda now: now["state"] == "running",
-            how_far=None if as_json else _far,
-        )
-    if as_json:
-        print_json(found)
-    elif found["state"] == "dry_run":
-        say(f"{_many(found['matched'])} would be replayed.")
-    else:
-        say(f"replay {found['id']} {found['state']}: {_far(found)}")
-    if found["state"] == "failed":
-        raise click.exceptions.Exit(_FAILED)
-
-
-def _order(asked: dict[str, Any]) -> dict[str, Any]:
     named = {"type_": "type", "from_": "from"}
-    order = {named.get(name, name): value for name, value in asked.items()}
-    # An offset and a partition may be 0, which equals False.
-    return {
-        name: value
-        for name, value in order.items()
-        if value is not None and value is not False and value != ()
-    }
+    given = {named.get(name, name): value for name, value in asked.items()}
+    order = {name: value for name, value in given.items() if value is not None and value != ()}
+    carry_out("replay", order, how, done="replayed", count=_many, far=_far)
 
 
-def _far(found: dict[str, Any]) -> str:
+def _far(found: Answer) -> str:
     gone = f", {found['gone']} of which the log has no bytes" if found["gone"] else ""
     return f"{found['replayed']} of {_many(found['matched'])}{gone}"
 

@@ -1,8 +1,6 @@
 """What operators do with instances past their retention: count, remove, and see how far it is."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from litestar import Response, get, post
@@ -11,18 +9,12 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.http.openapi import problem_responses
-from headwater.gateway.http.own_instances import looked_at, started
+from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
 from headwater.gateway.prune_instances import ERASE, PAGE, PRUNE, Pruned, PruneParams
 from headwater.processors.runs.limits import WORKFLOW_NAME_MAX
 from headwater.projections.postgres.reader import PooledReader
 from headwater.projections.workflows.expired import Expiry, expired_counts
-from headwater.projections.workflows.queries import RunKey, Workflows
 from headwater.schemas.answers import Instance
-from headwater.schemas.statuses import RunStatus
-from headwater.streams.workflows.client import Commands
-
-#: Entries of a prune that are looked through for the last page.
-_LOOKED_AT: Final = 10
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_NAME_MAX)]
 
@@ -52,14 +44,7 @@ class PruneState(msgspec.Struct, frozen=True, kw_only=True):
     records: int | None = None
 
 
-def prune_routes(
-    reader: PooledReader,
-    *,
-    commands: Commands,
-    workflows: Workflows,
-    new_id: Callable[[], str],
-    clock: Callable[[], int],
-) -> list[HTTPRouteHandler]:
+def prune_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHandler]:
     """The routes under /admin/prunes."""
 
     @post(
@@ -76,16 +61,13 @@ def prune_routes(
         },
     )
     async def prune(data: JSONBody[PruneOrder]) -> Response[PruneState]:
-        until = datetime.fromtimestamp(clock() / 1000, UTC).isoformat()
-        asked = Expiry(until=until, workflow=data.workflow)
+        asked = Expiry(until=own.now(), workflow=data.workflow)
         counts = await expired_counts(reader, asked)
         matched = sum(counts.values())
         if data.dry_run:
             found = PruneState(id=None, state="dry_run", matched=matched, by_workflow=counts)
             return Response(found, status_code=200)
-        prune_id = new_id()
-        params = PruneParams(asked=asked, matched=matched)
-        await started(commands, workflows, PRUNE, prune_id, params)
+        prune_id = await own.begin(PRUNE, PruneParams(asked=asked, matched=matched))
         return Response(PruneState(id=prune_id, state="deleting", matched=matched), status_code=202)
 
     @get(
@@ -94,24 +76,18 @@ def prune_routes(
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def look(prune_id: FromPath[str]) -> PruneState:
-        instance, params = await looked_at(workflows, PRUNE, prune_id, PruneParams)
-        return await _state(workflows, instance, params.matched)
+        instance, params = await own.find(PRUNE, prune_id, PruneParams)
+        return await _state(own, instance, params.matched)
 
     return [prune, look]
 
 
-async def _state(workflows: Workflows, instance: Instance, matched: int) -> PruneState:
-    run = RunKey(PRUNE, instance.id, instance.meta.run_number)
-    page = await workflows.steps(run, order="desc", limit=_LOOKED_AT)
-    state, far, records = "deleting", Pruned(), None
-    for entry in page.rows:
-        if entry.name == ERASE:
-            state, records = "erasing", entry.result and int(entry.result)
-        elif entry.name == PAGE and entry.result is not None:
-            far = msgspec.json.decode(entry.result, type=Pruned)
-            break
-    if instance.details.ended:
-        state = "done" if instance.details.status is RunStatus.COMPLETE else "failed"
+async def _state(own: OwnInstances, instance: Instance, matched: int) -> PruneState:
+    entries = await own.latest_entries(PRUNE, instance)
+    far = result_of_last(PAGE, entries, Pruned) or Pruned()
+    erase = next((each for each in entries if each.name == ERASE), None)
+    state = state_of(instance, "deleting" if erase is None else "erasing")
+    records = int(erase.result) if erase is not None and erase.result else None
     return PruneState(
         id=instance.id,
         state=state,

@@ -1,7 +1,5 @@
 """What operators do with deliveries that were processed: replay them, and see how far that is."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -10,23 +8,17 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody
 
 from headwater.gateway.http.openapi import problem_responses
-from headwater.gateway.http.own_instances import looked_at, started
+from headwater.gateway.http.own_instances import OwnInstances, result_of_last, state_of
 from headwater.gateway.http.problems import Problem
 from headwater.gateway.replay_instances import PAGE, REPLAY, Progress, ReplayParams
 from headwater.processors.dates import read_date
 from headwater.projections.deliveries.replaying import Selection, matched
 from headwater.projections.postgres.reader import PooledReader
-from headwater.projections.workflows.queries import RunKey, Workflows
-from headwater.schemas.answers import Instance
-from headwater.schemas.statuses import RunStatus
-from headwater.streams.workflows.client import Commands
 
 _IDS_MAX: Final = 10_000
 _TEXT_CHARS: Final = 512
 _RATE_MAX: Final = 100_000
 _OFFSET_MAX: Final = 2**63 - 1
-#: Pages of a replay that are looked through for the last that ended.
-_LOOKED_AT: Final = 10
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=_TEXT_CHARS)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
@@ -75,14 +67,7 @@ class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
     instance: InstanceNamed | None
 
 
-def replay_routes(
-    reader: PooledReader,
-    *,
-    commands: Commands,
-    workflows: Workflows,
-    new_id: Callable[[], str],
-    clock: Callable[[], int],
-) -> list[HTTPRouteHandler]:
+def replay_routes(reader: PooledReader, own: OwnInstances) -> list[HTTPRouteHandler]:
     """The routes under /admin/replays."""
 
     @post(
@@ -95,21 +80,20 @@ def replay_routes(
         responses=problem_responses("broker_unavailable", "overloaded", "store_unavailable"),
     )
     async def replay(data: JSONBody[ReplayOrder]) -> Response[ReplayState]:
-        selection = _selection(data, clock())
+        selection = _selection(data, own.now())
         count = await matched(reader, selection)
         if data.dry_run:
             found = ReplayState(
                 id=None, state="dry_run", matched=count, replayed=0, gone=0, instance=None
             )
             return Response(found, status_code=200)
-        replay_id = new_id()
         params = ReplayParams(
             selection=selection,
             matched=count,
             user_id=selection.user_id,
             rate=data.rate or 0,
         )
-        await started(commands, workflows, REPLAY, replay_id, params)
+        replay_id = await own.begin(REPLAY, params)
         return Response(_state(replay_id, "running", params, Progress()), status_code=202)
 
     @get(
@@ -118,18 +102,17 @@ def replay_routes(
         responses=problem_responses("not_found", "store_unavailable"),
     )
     async def look(replay_id: FromPath[str]) -> ReplayState:
-        instance, params = await looked_at(workflows, REPLAY, replay_id, ReplayParams)
-        far = await _progress(workflows, instance)
-        return _state(replay_id, _state_of(instance), params, far)
+        instance, params = await own.find(REPLAY, replay_id, ReplayParams)
+        far = result_of_last(PAGE, await own.latest_entries(REPLAY, instance), Progress)
+        return _state(replay_id, state_of(instance, "running"), params, far or Progress())
 
     return [replay, look]
 
 
-def _selection(order: ReplayOrder, now_ms: int) -> Selection:
+def _selection(order: ReplayOrder, now: str) -> Selection:
     if (order.from_ is None and order.to is None) is (order.partition is not None):
         detail = "expected partition with from or to, found one without the other"
         raise Problem("invalid_parameter", detail, field="partition")
-    now = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat()
     return Selection(
         until=_moment("until", order.until) or now,
         ids=order.ids,
@@ -151,23 +134,6 @@ def _moment(field: str, text: str | None) -> str | None:
         detail = f"{field}: expected RFC 3339, such as 2026-07-01T00:00:00Z, found {text[:40]!a}"
         raise Problem("invalid_parameter", detail, field=field)
     return moment.isoformat()
-
-
-async def _progress(workflows: Workflows, instance: Instance) -> Progress:
-    """What the last page says that has ended."""
-    run = RunKey(REPLAY, instance.id, instance.meta.run_number)
-    page = await workflows.steps(run, order="desc", limit=_LOOKED_AT)
-    for entry in page.rows:
-        if entry.name == PAGE and entry.result is not None:
-            return msgspec.json.decode(entry.result, type=Progress)
-    return Progress()
-
-
-def _state_of(instance: Instance) -> str:
-    details = instance.details
-    if details.status is RunStatus.COMPLETE:
-        return "done"
-    return "failed" if details.ended else "running"
 
 
 def _state(replay_id: str, state: str, params: ReplayParams, far: Progress) -> ReplayState:

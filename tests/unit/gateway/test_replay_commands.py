@@ -1,4 +1,4 @@
-"""Goal: `headwater replay` and `headwater rebuild` ask for what was meant, and say what came of it.
+"""Goal: `headwater replay`, `prune` and `rebuild` ask for what was meant, and say what came of it.
 
 Method: the commands speak to a real server on loopback, which gives what a gateway would.
 """
@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from headwater.gateway.commands.prune import prune
 from headwater.gateway.commands.rebuild import rebuild
 from headwater.gateway.commands.replay import replay
 from tests.fakes.json_server import Asked, answering
@@ -60,6 +61,14 @@ def test_a_dry_run_counts_and_does_nothing():
     result, asked = run(replay, {REPLAYS: counted}, "--user", "u", "--dry-run")
     assert [each.body for each in asked] == [{"user_id": "u", "dry_run": True}]
     assert "3 deliveries would be replayed." in result.output
+
+
+def test_a_dry_run_of_a_prune_counts_by_workflow_and_does_nothing():
+    counted = {"id": None, "state": "dry_run", "matched": 3, "by_workflow": {"order": 3}}
+    result, asked = run(prune, {"/admin/prunes": counted}, "-w", "order", "--dry-run")
+    assert [each.body for each in asked] == [{"workflow": "order", "dry_run": True}]
+    assert "order\t3" in result.stdout
+    assert "3 instances would be removed for good." in result.output
 
 
 def test_nothing_is_replayed_without_a_yes():
@@ -123,6 +132,7 @@ def test_a_rebuild_for_programs_is_what_the_route_answers():
         (rebuild, ("daily_summary", "--switch", "b1"), "expected one of PROJECTION"),
         (rebuild, ("--switch", "b1", "--dry-run"), "expected --dry-run beside a PROJECTION"),
         (replay, ("--follow", "r1", "--user", "u"), "found user_id beside it"),
+        (prune, ("--follow", "p1", "--workflow", "order"), "found workflow beside it"),
         (replay, ("--rate", "0"), "--rate"),
         (replay, ("--partition", "x"), "--partition"),
     ],
