@@ -35,7 +35,7 @@ class StreamItem(msgspec.Struct, Generic[T], frozen=True):
     data: T
 
 
-def accepted(answer: Answered, where: str) -> list[CommandAccepted]:
+def accepted(answer: Answered) -> list[CommandAccepted]:
     """What a server has taken and nobody has decided yet; empty where it was decided.
 
     Shape:  as for those who prefer not to wait, while no worker is there.
@@ -43,22 +43,30 @@ def accepted(answer: Answered, where: str) -> list[CommandAccepted]:
     """
     if answer.status != HTTPStatus.ACCEPTED or not answer.body.startswith(_ACCEPTED):
         return []
-    return read(answer.body, CommandsAccepted, where).accepted
+    return value_of(answer, CommandsAccepted).accepted
 
 
-def status_in(answer: Answered, kind: type[Managed | EventSent], where: str) -> InstanceStatus:
+def status_in(answer: Answered, kind: type[Managed | EventSent]) -> InstanceStatus:
     """How an instance stands after a write; `accepted` where nobody has decided it yet.
 
     Errors: UnexpectedAnswerError.
     """
-    if not accepted(answer, where):
-        return read(answer.body, kind, where).status
+    if not accepted(answer):
+        return value_of(answer, kind).status
     with newer_kept():  # No run stands like this: the word is of answers alone.
         return InstanceStatus(status=RunStatus("accepted"))
 
 
-def read(text: str | bytes, kind: type[T], where: str) -> T:
-    """Reads an answer.
+def value_of(answer: Answered, kind: type[T]) -> T:
+    """What an answer says.
+
+    Errors: UnexpectedAnswerError.
+    """
+    return read(answer.body, kind, answer.url)
+
+
+def read(text: str | bytes, kind: type[T], url: str) -> T:
+    """Reads what came from a URL.
 
     Errors: UnexpectedAnswerError.
     """
@@ -68,6 +76,6 @@ def read(text: str | bytes, kind: type[T], where: str) -> T:
             return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UnexpectedAnswerError(
-            f"expected an answer of the workflows API from {where}, found something else "
+            f"expected an answer of the workflows API from {url}, found something else "
             f"({error}); is the base URL whole, as in https://host/api/workflows?"
         ) from error

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from headwater.gateway.client.answers import read
-from headwater.gateway.client.requests import Answered, Request, path
+from headwater.gateway.client.answers import value_of
+from headwater.gateway.client.requests import Request
 from headwater.gateway.client.retries import Repeat
 from headwater.schemas.graph_answers import (
     GraphDefinition,
@@ -31,9 +31,7 @@ class Graphs:
     """The graphs of a server. Each answer is as of now, whoever deployed."""
 
     def __init__(self, session: "Session") -> None:
-        self._transport = session.transport
-        # They are beside the workflows, whatever is before those.
-        self._base = session.transport.url.rpartition("/")[0]
+        self._session = session
 
     async def deploy(self, definition: Mapping[str, Any] | Deployable, after: str) -> GraphVersion:
         """Deploys a definition."""
@@ -45,8 +43,16 @@ class Graphs:
         if not isinstance(name, str):
             raise ValueError(f"expected a definition with a name, found {name!r}")  # noqa: TRY004
         body = json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
-        answer = await self._send("PUT", path("graphs", name), repeat, body, tag)
-        return self._read(answer, GraphVersion)
+        answer = await self._session.transport.send(
+            Request(
+                method="PUT",
+                path=self._session.beside("graphs", name),
+                repeat=repeat,
+                body=body,
+                headers=tag,
+            )
+        )
+        return value_of(answer, GraphVersion)
 
     async def newest(self) -> list[GraphVersion]:
         """The newest version of each graph."""
@@ -62,25 +68,6 @@ class Graphs:
         return await self._get(GraphDefinition, "graphs", name, *number)
 
     async def _get(self, kind: type[T], *segments: str) -> T:
-        return self._read(await self._send("GET", path(*segments), Repeat.READ), kind)
-
-    async def _send(
-        self,
-        method: str,
-        where: str,
-        repeat: Repeat,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answered:
-        return await self._transport.send(
-            Request(
-                method=method,
-                path=self._base + where,
-                repeat=repeat,
-                body=body,
-                headers=headers or {},
-            )
-        )
-
-    def _read(self, answer: Answered, kind: type[T]) -> T:
-        return read(answer.body, kind, self._base)
+        where = self._session.beside(*segments)
+        request = Request(method="GET", path=where, repeat=Repeat.READ)
+        return value_of(await self._session.transport.send(request), kind)

@@ -4,12 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from typing_extensions import override
 
-from headwater.gateway.client.answers import StreamItem, accepted, read, status_in
+from headwater.gateway.client.answers import StreamItem, accepted, status_in, value_of
 from headwater.gateway.client.listing import PAGE_SIZE, Listing
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from headwater.gateway.client.session import Session
 
 A = TypeVar("A")
+
+#: What a history has, each with pages of its own.
+_LISTS: Final = frozenset({"steps", "tokens", "events", "logs"})
 
 
 class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
@@ -136,7 +139,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         )
         key = idempotency_key or self._session.new_id()
         answer = await self._command("events", Repeat.SAFE, body, key)
-        return status_in(answer, EventSent, self._session.transport.url)
+        return status_in(answer, EventSent)
 
     async def history(
         self,
@@ -229,7 +232,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
 
     async def _manage(self, verb: str, repeat: Repeat, body: str = "{}") -> InstanceStatus:
         answer = await self._command(verb, repeat, body)
-        return status_in(answer, Managed, self._session.transport.url)
+        return status_in(answer, Managed)
 
     async def _command(
         self, name: str, repeat: Repeat, body: str = "{}", key: str | None = None
@@ -242,32 +245,17 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
     ) -> AsyncGenerator[HistoryPage]:
         """Pages until all was read; what was read whole is left out of later ones."""
         asked: Query = {"pageSize": PAGE_SIZE, **query}
-        steps = tokens = events = not logs_alone
-        logs = bool(query.get("includeLogs"))
-        where = f"{self._path}/history"
-        while True:
-            page = await self._session.read(where, HistoryPage, asked, instance=self._key)
-            yield msgspec.structs.replace(
-                page,
-                steps=page.steps if steps else [],
-                tokens=page.tokens if tokens else [],
-                events=page.events if events else [],
-                logs=page.logs if logs else [],
+        left = set() if logs_alone else _LISTS - {"logs"}
+        left |= {"logs"} if query.get("includeLogs") else set()
+        while left:
+            page = await self._session.read(
+                f"{self._path}/history", HistoryPage, asked, instance=self._key
             )
-            steps = steps and page.steps_has_next_page
-            tokens = tokens and page.tokens_has_next_page
-            events = events and page.events_has_next_page
-            logs = logs and bool(page.logs_has_next_page)
-            if not (steps or tokens or events or logs):
-                return
+            yield msgspec.structs.replace(page, **{name: [] for name in _LISTS - left})
+            left = {name for name in left if getattr(page, f"{name}_has_next_page")}
             # The run may be followed by another while its pages are read.
-            asked |= {
-                "runNumber": page.run_number,
-                "stepsCursor": page.steps_cursor if steps else asked.get("stepsCursor"),
-                "tokensCursor": page.tokens_cursor if tokens else asked.get("tokensCursor"),
-                "eventsCursor": page.events_cursor if events else asked.get("eventsCursor"),
-                "logsCursor": page.logs_cursor if logs else asked.get("logsCursor"),
-            }
+            asked |= {"runNumber": page.run_number}
+            asked |= {f"{name}Cursor": getattr(page, f"{name}_cursor") for name in left}
 
 
 class WorkflowHandle(Listing, Generic[P_contra, R_co]):
@@ -318,9 +306,8 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
             key=idempotency_key or self._session.new_id(),
         )
         if id is None:
-            url = self._session.transport.url
-            taken = accepted(answer, url)
-            id = taken[0].id if taken else read(answer.body, InstanceListed, url).id  # noqa: A001
+            taken = accepted(answer)
+            id = taken[0].id if taken else value_of(answer, InstanceListed).id  # noqa: A001
         return self.get(id)
 
     async def create_batch(self, batch: Iterable[Mapping[str, Any]]) -> list[InstanceHandle[R_co]]:
@@ -341,11 +328,8 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         answer = await self._session.write(
             f"{self._path}/batch", body, repeat=Repeat.SAFE, key=self._session.new_id()
         )
-        taken = accepted(answer, self._session.transport.url)
-        if taken:
-            return [self.get(one.id) for one in taken]
-        created = read(answer.body, InstancesCreated, self._session.transport.url)
-        return [self.get(one.id) for one in created.instances]
+        created = accepted(answer) or value_of(answer, InstancesCreated).instances
+        return [self.get(one.id) for one in created]
 
     async def change_all(
         self,
@@ -368,7 +352,7 @@ class WorkflowHandle(Listing, Generic[P_contra, R_co]):
         where = path("workflows", self.name, "bulk")
         while True:
             answer = await self._session.write(where, json.dumps(asked), repeat=Repeat.SAFE)
-            page = read(answer.body, BulkPage, self._session.transport.url)
+            page = value_of(answer, BulkPage)
             yield page
             if not page.has_next_page:
                 return

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from headwater.gateway.client.answers import read
-from headwater.gateway.client.requests import Answered, Query, Request, members, path
+from headwater.gateway.client.answers import value_of
+from headwater.gateway.client.requests import Answered, Query, Request, members
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds_of
 from headwater.processors.runs.limits import VALUE_BYTES_TOP
@@ -78,10 +78,10 @@ class JobHandle:
         """
         lease_ms = milliseconds_of("lease", lease)
         answer = await self._say("extend", members(leaseMs=str(lease_ms)))
-        return read(answer.body, JobExtended, self._session.transport.url).lease_until
+        return value_of(answer, JobExtended).lease_until
 
     async def _say(self, what: str, body: str) -> Answered:
-        where = _base(self._session) + path("jobs", self.key, what)
+        where = self._session.beside("jobs", self.key, what)
         repeat = Repeat.SAFE
         return await self._session.write(where, body, repeat=repeat, instance=self._instance)
 
@@ -132,14 +132,13 @@ async def activate(
     }
     request = Request(
         method="POST",
-        path=_base(session) + path("jobs", "activate"),
+        path=session.beside("jobs", "activate"),
         repeat=Repeat.SAFE,
         body=json.dumps(wanted).encode(),
         waits_s=wait_ms / 1000,
     )
     answer = await session.transport.send(request)
-    found = read(answer.body, JobList, session.transport.url)
-    return [TakenJob(session, job) for job in found.jobs]
+    return [TakenJob(session, job) for job in value_of(answer, JobList).jobs]
 
 
 async def open_jobs(
@@ -147,9 +146,4 @@ async def open_jobs(
 ) -> JobPage:
     """A page of the jobs that have not ended."""
     query: Query = {"type": task, "pageSize": page_size, "cursor": cursor}
-    return await session.read(_base(session) + path("jobs"), JobPage, query)
-
-
-def _base(session: "Session") -> str:
-    """They are beside the workflows, whatever is before those."""
-    return session.transport.url.rpartition("/")[0]
+    return await session.read(session.beside("jobs"), JobPage, query)

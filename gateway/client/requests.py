@@ -28,13 +28,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer that is a success; `repeated` if an earlier attempt may have been taken."""
+    """An answer that is a success, from a server at a URL."""
 
+    url: str
     body: bytes
     position: str
-    repeated: bool
     #: The HTTP status.
-    status: int = 200
+    status: int
 
 
 def members(**texts: str | None) -> str:

@@ -5,11 +5,11 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from headwater.gateway.client.answers import StreamItem, read
+from headwater.gateway.client.answers import StreamItem, read, value_of
 from headwater.gateway.client.errors import UnavailableError
 from headwater.gateway.client.event_stream import EventStream, Message
 from headwater.gateway.client.positions import Positions
-from headwater.gateway.client.requests import Answered, Query, Request, asked_for
+from headwater.gateway.client.requests import Answered, Query, Request, asked_for, path
 from headwater.gateway.client.retries import Repeat
 from headwater.gateway.client.transport import Transport, unreached
 from headwater.schemas.answers import STREAMED
@@ -28,6 +28,10 @@ class Session:
         self.transport = transport
         self.new_id = new_id
         self._positions = Positions()
+
+    def beside(self, *segments: str) -> str:
+        """The path of what is not of a workflow: it is beside them, whatever is before those."""
+        return self.transport.url.rpartition("/")[0] + path(*segments)
 
     async def read(
         self,
@@ -54,7 +58,7 @@ class Session:
         answer = await self.transport.send(request)
         if issubclass(kind, str):
             return kind(answer.body, "utf-8")
-        return read(answer.body, kind, self.transport.url)
+        return value_of(answer, kind)
 
     async def write(
         self,

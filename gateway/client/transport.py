@@ -77,7 +77,7 @@ class Transport:
                 found, wanted = self._unanswered(request, error, repeated=repeated), None
             else:
                 if answer.is_success:
-                    return Answered(answer.content, _position(answer), repeated, answer.status_code)
+                    return Answered(self.url, answer.content, _position(answer), answer.status_code)
                 failure = failure_of(answer.status_code, _problem(answer).get("code", ""))
                 found = self._answered_badly(request, answer, repeated=repeated)
                 wanted = _retry_after(answer)
