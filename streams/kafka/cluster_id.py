@@ -1,11 +1,6 @@
 """Which cluster it is: the id that Kafka gives a cluster once, whatever its addresses are."""
 
-from typing import Any
-
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
-
-from headwater.schemas.errors import BrokerUnavailable
+from headwater.streams.kafka.clients import admin_of
 from headwater.streams.kafka.cluster import Cluster
 
 
@@ -14,14 +9,5 @@ async def cluster_id(cluster: Cluster) -> str:
 
     Errors: BrokerUnavailable.
     """
-    admin = AIOKafkaAdminClient(**cluster.options())
-    try:
-        await admin.start()
-        found: dict[str, Any] = await admin.describe_cluster()
-    except (KafkaError, OSError) as error:
-        raise BrokerUnavailable(
-            f"expected Kafka at {cluster}, found: {error!r}; is the broker up?"
-        ) from error
-    finally:
-        await admin.close()
-    return str(found["cluster_id"])
+    async with admin_of(cluster) as admin:
+        return str((await admin.describe_cluster())["cluster_id"])

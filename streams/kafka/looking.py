@@ -6,11 +6,11 @@ from typing import Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
-from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 
-from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.forms import READS, announced
 from headwater.schemas.topics import TOPICS
+from headwater.streams.kafka.clients import admin_of, consumer_of
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.membership import GROUP
 
@@ -41,21 +41,10 @@ async def look(cluster: Cluster) -> Seen:
 
     Errors: BrokerUnavailable.
     """
-    admin = AIOKafkaAdminClient(**cluster.options())
-    consumer = AIOKafkaConsumer(**cluster.options())
-    try:
-        await admin.start()
-        await consumer.start()
+    async with admin_of(cluster) as admin, consumer_of(cluster) as consumer:
         members = await _members(admin)
         ends = await _ends(admin, consumer)
         return Seen(members, ends, await _behind(admin, ends))
-    except (KafkaError, OSError) as error:
-        raise BrokerUnavailable(
-            f"expected Kafka at {cluster}, found: {error!r}; is the broker up?"
-        ) from error
-    finally:
-        await consumer.stop()
-        await admin.close()
 
 
 async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:

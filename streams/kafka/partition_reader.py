@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.streams.kafka.clients import consumer_of
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 
@@ -49,15 +49,14 @@ async def read_partition(
     if isinstance(start, int) and end is not None and start >= end:
         return
     where = [TopicPartition(topic, partition) for topic in topics]
-    consumer = AIOKafkaConsumer(
-        **cluster.options(),
-        enable_auto_commit=False,
+    opened = consumer_of(
+        cluster,
+        wanted=f"partition {partition} of {', '.join(topics)}",
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=_FETCH_BYTES,
         fetch_max_wait_ms=100,
     )
-    try:
-        await consumer.start()
+    async with opened as consumer:
         starts = await _starts(consumer, where, start)
         ends = await consumer.end_offsets(where) if end is None else dict.fromkeys(where, end)
         reading = _Progress(cluster, starts, ends, stall_s)
@@ -77,12 +76,6 @@ async def read_partition(
             # Positions also move over the holes that compaction and control records have left.
             async with asyncio.timeout(stall_s):
                 reading.reached({each: await consumer.position(each) for each in where})
-    except (KafkaError, OSError) as error:  # also TimeoutError
-        raise BrokerUnavailable(
-            f"expected partition {partition} of {', '.join(topics)} at {cluster}, found: {error!r}"
-        ) from error
-    finally:
-        await consumer.stop()
 
 
 def batches(records: list[Incoming]) -> Iterator[list[Incoming]]:

@@ -1,15 +1,14 @@
 """Reading single records of a topic, wherever they lie."""
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 
 from headwater.schemas.errors import BrokerUnavailable
+from headwater.streams.kafka.clients import consumer_of
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
 
@@ -22,18 +21,28 @@ _WITHIN_S: Final = 20.0
 
 
 async def read_places(
-    cluster: Cluster, topic: str, places: Collection[tuple[int, int]]
+    cluster: Cluster,
+    topic: str,
+    places: Collection[tuple[int, int]],
+    *,
+    within_s: float | None = None,
 ) -> Mapping[tuple[int, int], Incoming]:
     """Reads the records of a topic at some places.
 
     Shape:  (partition, offset) -> record; what is not there, or was compacted away, is left out.
-    Errors: BrokerUnavailable.
+    Errors: BrokerUnavailable, also when all of it takes longer than `within_s`.
     """
-    return {
-        (record.partition, record.offset): record
-        async for records in each_place(cluster, topic, places)
-        for record in records
-    }
+    try:
+        async with asyncio.timeout(within_s):
+            return {
+                (record.partition, record.offset): record
+                async for records in each_place(cluster, topic, places)
+                for record in records
+            }
+    except TimeoutError as error:
+        raise BrokerUnavailable(
+            f"expected {len(places)} records of {topic} at {cluster} within {within_s} s"
+        ) from error
 
 
 async def each_place(
@@ -48,26 +57,22 @@ async def each_place(
         offsets[partition].append(offset)
     if not offsets:
         return
-    consumer = AIOKafkaConsumer(
-        **cluster.options(),
-        enable_auto_commit=False,
+    reading = consumer_of(
+        cluster,
+        topic,
+        wanted=f"{len(places)} records of {topic}",
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=_FETCH_BYTES,
         fetch_max_wait_ms=100,
     )
-    try:
-        await consumer.start()
+    async with reading as consumer:
+        # Of a partition that there is not, nobody would ever answer for an end.
+        there = consumer.partitions_for_topic(topic) or ()
+        consumer.unsubscribe()
         for partition, wanted in offsets.items():
-            async for records in _read(consumer, TopicPartition(topic, partition), wanted):
-                yield records
-    except (KafkaError, OSError) as error:  # also TimeoutError
-        raise BrokerUnavailable(
-            f"expected {len(places)} records of {topic} at {cluster}, found: {error!r}"
-        ) from error
-    finally:
-        # aiokafka cancels a task of its own here and lets that through when it just started.
-        with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
-            await consumer.stop()
+            if partition in there:
+                async for records in _read(consumer, TopicPartition(topic, partition), wanted):
+                    yield records
 
 
 async def _read(

@@ -1,16 +1,16 @@
 """The topics of the catalogue in Kafka: making them, and comparing what is with what should be."""
 
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from headwater.schemas.errors import BrokerUnavailable, Disposition, HeadwaterError
 from headwater.schemas.topics import MAX_RECORD_BYTES, TOPICS, Topic
+from headwater.streams.kafka.clients import admin_of
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.retrying import Retrying
 
@@ -56,20 +56,6 @@ class Difference(NamedTuple):
         return f"topic {self.topic}: expected {self.what} {self.expected}, found {self.found}"
 
 
-@asynccontextmanager
-async def _admin(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(**cluster.options())
-    try:
-        await admin.start()
-        yield admin
-    except (KafkaError, OSError) as error:
-        raise BrokerUnavailable(
-            f"expected Kafka at {cluster}, found: {error!r}; is the broker up?"
-        ) from error
-    finally:
-        await admin.close()
-
-
 async def create_topics(cluster: Cluster, *, partitions: int, replication: int) -> list[str]:
     """Creates the topics of the catalogue that are missing; returns their names.
 
@@ -94,7 +80,7 @@ async def create_authors_topics(
 async def _create(
     cluster: Cluster, wanted: Mapping[str, dict[str, str]], partitions: int, replication: int
 ) -> list[str]:
-    async with _admin(cluster) as admin:
+    async with admin_of(cluster) as admin:
         present = set(await admin.list_topics())
         missing = [
             NewTopic(name, partitions, replication, topic_configs=config)
@@ -121,7 +107,7 @@ async def find_topics(cluster: Cluster) -> dict[str, Found]:
 
     Errors: BrokerUnavailable, also where this user may not look at them.
     """
-    async with _admin(cluster) as admin:
+    async with admin_of(cluster) as admin:
         names = {topic.name for topic in TOPICS} & set(await admin.list_topics())
         if not names:
             return {}
@@ -234,7 +220,7 @@ async def alter_topics(
         ConfigResource(ConfigResourceType.TOPIC, name, configs=config)
         for name, config in wanted.items()
     ]
-    async with _admin(cluster) as admin:
+    async with admin_of(cluster) as admin:
         answers = await admin.alter_configs(resources)
     for answer in answers:
         for code, message, _, name in answer.resources:  # type: ignore[attr-defined]
@@ -276,7 +262,7 @@ async def warn_of_missing(cluster: Cluster, publishes: Mapping[str, Collection[s
 
 
 async def _present(cluster: Cluster) -> set[str]:
-    async with _admin(cluster) as admin:
+    async with admin_of(cluster) as admin:
         return set(await admin.list_topics())
 
 

@@ -27,6 +27,7 @@ from headwater.schemas.providers.headwater import Fact
 from headwater.schemas.records import WebhookReceived, WebhooksClaimed
 from headwater.schemas.topics import ADMISSIONS, DEAD_LETTERS, WEBHOOKS
 from headwater.streams.kafka.appender import Appender
+from headwater.streams.kafka.clients import consumer_of
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.dead_letters import (
     CONNECT_PREFIX,
@@ -43,7 +44,6 @@ from headwater.streams.kafka.places import read_places
 from headwater.streams.kafka.producers import Producers
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.kafka.retrying import Retrying
-from headwater.streams.pipeline.webhook_reader import webhook_reader
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,6 @@ _LOOK_BACK: Final = 1_000
 _GIVE_UP_EVERY_S: Final = 0.25
 #: How long following admissions may take to end.
 _STOP_S: Final = 5.0
-#: How long it may take to read a delivery that is to be looked at again.
-_READ_S: Final = 5.0
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -237,8 +235,9 @@ class WebhookLog:
 
         Errors: BrokerUnavailable. UndecodableRecord and UnknownSchema for a record that is none.
         """
-        async with webhook_reader(self._cluster, self._timeout_s) as reader:
-            record = await reader.record(partition, offset)
+        place = (partition, offset)
+        found = await read_places(self._cluster, WEBHOOKS, [place], within_s=self._timeout_s)
+        record = found.get(place)
         if record is None or record.value is None:
             return None
         headers = tuple((name, value.decode(errors="replace")) for name, value in record.headers)
@@ -365,18 +364,8 @@ class DeadLetters:
         Shape:  (partition, offset) of the topic dead-letters -> one answer each, in order.
         Errors: BrokerUnavailable; replaying again is safe.
         """
-        consumer = AIOKafkaConsumer(DEAD_LETTERS, **self._cluster.options())
-        try:
-            await consumer.start()
+        async with consumer_of(self._cluster, DEAD_LETTERS) as consumer:
             return [await self._replay(consumer, *position) for position in positions]
-        except (KafkaError, OSError) as error:
-            raise BrokerUnavailable(
-                f"expected Kafka at {self._cluster}, found: {error!r}"
-            ) from error
-        finally:
-            # aiokafka cancels a task of its own here and lets that through when it just started.
-            with contextlib.suppress(KafkaError, OSError, asyncio.CancelledError):
-                await consumer.stop()
 
     async def again(self, places: Sequence[tuple[int, int]]) -> list[Again]:
         """Appends deliveries once more, so that they are looked at again now.
@@ -386,18 +375,18 @@ class DeadLetters:
         Errors: BrokerUnavailable; asking again is safe.
         """
         answers = []
-        async with webhook_reader(self._cluster, _READ_S) as reader:
-            for partition, offset in places:
-                record = await reader.record(partition, offset)
-                if record is None or record.value is None:
-                    answers.append(Again(partition, offset, None))
-                    continue
-                mark = (REPLAY_OF, f"{WEBHOOKS}/{partition}@{offset}".encode())
-                headers = [*original(record), mark]
-                again = Outgoing(WEBHOOKS, partition, record.key, record.value, headers)
-                sent = await self._appender.send([again])
-                (position,) = await self._appender.acknowledged(sent)
-                answers.append(Again(partition, offset, position))
+        records = await read_places(self._cluster, WEBHOOKS, places)
+        for partition, offset in places:
+            record = records.get((partition, offset))
+            if record is None or record.value is None:
+                answers.append(Again(partition, offset, None))
+                continue
+            mark = (REPLAY_OF, f"{WEBHOOKS}/{partition}@{offset}".encode())
+            headers = [*original(record), mark]
+            again = Outgoing(WEBHOOKS, partition, record.key, record.value, headers)
+            sent = await self._appender.send([again])
+            (position,) = await self._appender.acknowledged(sent)
+            answers.append(Again(partition, offset, position))
         return answers
 
     async def _replay(self, consumer: AIOKafkaConsumer, partition: int, offset: int) -> Replayed:
