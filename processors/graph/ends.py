@@ -5,10 +5,9 @@ from typing import NoReturn
 
 from headwater.processors.graph.draft import Draft
 from headwater.processors.graph.state import GraphRun
-from headwater.processors.runs.ends import end_of_child, ended_by
+from headwater.processors.runs.ends import ended_by, posts_to_end
 from headwater.schemas.history import (
     Failure,
-    Parent,
     Post,
     RunCompleted,
     RunErrored,
@@ -63,18 +62,5 @@ def end_children(
     run: GraphRun, numbers: Iterable[int], reason: str, *, cancelled: bool = False
 ) -> list[Post]:
     """Posts that end the children of those of these tokens that wait for one."""
-    found = ((number, run.tokens[number].child) for number in numbers)
-    return [
-        Post(
-            0,
-            child.workflow,
-            child.instance_id,
-            end_of_child(
-                reason,
-                Parent(run.workflow, run.instance_id, run.run_number, str(number)),
-                cancelled=cancelled,
-            ),
-        )
-        for number, child in found
-        if child is not None
-    ]
+    children = ((number, run.tokens[number].child) for number in numbers)
+    return posts_to_end(run, children, reason, cancelled=cancelled)

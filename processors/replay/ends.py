@@ -5,13 +5,12 @@ from typing import Final
 
 from headwater.processors.replay.state import CodeRun
 from headwater.processors.runs.decisions import Decision, Rejection
-from headwater.processors.runs.ends import end_of_child, ended_by
+from headwater.processors.runs.ends import ended_by, posts_to_end
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX, SYSTEM, bounded
 from headwater.processors.runs.outbox import queue
 from headwater.schemas.history import (
     Failure,
     LogWritten,
-    Parent,
     Post,
     RunCompleted,
     RunErrored,
@@ -59,18 +58,5 @@ def end_children(
     run: CodeRun, keys: Iterable[str], reason: str, *, cancelled: bool = False
 ) -> list[Post]:
     """Posts that end the children of those of these entries that have one."""
-    found = ((key, run.entries[key].child) for key in keys)
-    return [
-        Post(
-            0,
-            child.workflow,
-            child.instance_id,
-            end_of_child(
-                reason,
-                Parent(run.workflow, run.instance_id, run.run_number, key),
-                cancelled=cancelled,
-            ),
-        )
-        for key, child in found
-        if child is not None
-    ]
+    children = ((key, run.entries[key].child) for key in keys)
+    return posts_to_end(run, children, reason, cancelled=cancelled)

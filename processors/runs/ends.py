@@ -1,13 +1,13 @@
 """How runs end: whoever waits for one hears of it, and nothing of a run follows its end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headwater.processors.runs.outbox import queue
 from headwater.processors.runs.slots import returned
 from headwater.processors.runs.state import Run
 from headwater.schemas.history import (
     CancelRun,
-    Command,
+    Child,
     Failure,
     FinishChild,
     Parent,
@@ -31,9 +31,20 @@ def ended_by(
     return [*queue(run, posts), end]
 
 
-def end_of_child(reason: str, parent: Parent, *, cancelled: bool) -> Command:
-    """What ends a child: it is cancelled with its parent, and terminated otherwise."""
-    return CancelRun(reason, parent) if cancelled else TerminateRun(reason, parent)
+def posts_to_end(
+    run: Run, children: Iterable[tuple[object, Child | None]], reason: str, *, cancelled: bool
+) -> list[Post]:
+    """Posts that end children: they are cancelled with their parent, and terminated otherwise.
+
+    Shape:  each by the key of what waits for it, which may wait for none.
+    """
+    command = CancelRun if cancelled else TerminateRun
+    who = (run.workflow, run.instance_id, run.run_number)
+    return [
+        Post(0, child.workflow, child.instance_id, command(reason, Parent(*who, str(key))))
+        for key, child in children
+        if child is not None
+    ]
 
 
 def _why(run: Run, end: RunTerminated) -> Failure:

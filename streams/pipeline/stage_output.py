@@ -48,13 +48,13 @@ class Emission:
         match result:
             case Normalized(updates=updates, rejected=rejected):
                 if rejected:
-                    self._letter(record, event, PARTIAL, details_of(rejected))
+                    self.records.append(self._letter(record, event, PARTIAL, details_of(rejected)))
                 rows = _rows(updates)
                 self.outcome(event, record, "processed", rows=rows, rejected=len(rejected))
             case Skipped(reason=reason, updates=updates):
                 self.outcome(event, record, "skipped", reason, rows=_rows(updates))
             case Failed(code=code, detail=detail, rejected=rejected_all):
-                self._letter(record, event, code, detail)
+                self.records.append(self._letter(record, event, code, detail))
                 self.outcome(event, record, "dead", code, rejected=rejected_all)
 
     def outcome(
@@ -99,7 +99,7 @@ class Emission:
     def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
         """Adds what a delivery does to a workflow, or a dead letter that names the rule."""
         if isinstance(found, NoEffect):
-            letter = self._letter_of(record, event, found.reason, found.detail)
+            letter = self._letter(record, event, found.reason, found.detail)
             headers = [each for each in letter.headers or () if each[0] != RULE]
             headers.append((RULE, found.name.encode(errors="replace")))
             key = letter_key(record, found.reason, found.name)
@@ -118,21 +118,11 @@ class Emission:
         error: BaseException | None = None,
     ) -> None:
         """Adds a dead letter, and the outcome when it is known which delivery it was."""
-        self._letter(record, event, reason, detail, error)
+        self.records.append(self._letter(record, event, reason, detail, error))
         if event is not None:
             self.outcome(event, record, "dead", reason)
 
     def _letter(
-        self,
-        record: Incoming,
-        event: WebhookAdmitted | None,
-        reason: str,
-        detail: str,
-        error: BaseException | None = None,
-    ) -> None:
-        self.records.append(self._letter_of(record, event, reason, detail, error))
-
-    def _letter_of(
         self,
         record: Incoming,
         event: WebhookAdmitted | None,
