@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.times import moment
-from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
+from headwater.gateway.commands.workflow_service import ENVIRONMENT, Named, Service, service_options
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client
     from headwater.processors.graph.definition import DefinitionInvalid
     from headwater.processors.graph.graph import Graph
-    from headwater.schemas.graph_answers import GraphDefinition, GraphVersion
+    from headwater.schemas.graph_answers import GraphVersion
 
 _COLUMNS: Final = ("name", "version", "deployed", "app", "digest")
 _WRONG: Final = ("file", "code", "path", "message")
@@ -43,7 +42,7 @@ def graph() -> None:
     )
 )
 @click.argument("files", nargs=-1, required=True, type=_FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def validate(files: tuple[Path, ...], as_json: bool) -> None:
     """Check definitions, on this machine alone: every mistake, with its code and path.
 
@@ -74,7 +73,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 )
 @click.argument("file", type=_FILE)
 @click.option("--after", default="", metavar="DIGEST", help="Only if this is the newest version.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @service_options
 def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
     """Deploy a definition: the next instance is made from it.
@@ -92,10 +91,7 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
         print_rows(_rows(file, error), _WRONG, as_json=as_json)
         raise click.exceptions.Exit(1) from error
 
-    async def ask(client: "Client") -> "GraphVersion":
-        return await client.deploy(document, after=after)
-
-    _print([service.ask(ask)], as_json=as_json)
+    _print([service.ask(lambda client: client.deploy(document, after=after))], as_json=as_json)
 
 
 @graph.command(
@@ -104,15 +100,13 @@ def deploy(service: Service, file: Path, after: str, as_json: bool) -> None:
     + ENVIRONMENT,
 )
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @service_options
 def list_graphs(service: Service, name: str | None, as_json: bool) -> None:
     """List the graphs that are deployed, each with its newest version; or the versions of one."""
-
-    async def ask(client: "Client") -> "list[GraphVersion]":
-        return await (client.graphs() if name is None else client.graph_versions(name))
-
-    found = service.ask(ask)
+    found = service.ask(
+        lambda client: client.graphs() if name is None else client.graph_versions(name)
+    )
     _print(found, as_json=as_json)
     if not found:
         say("No graph is deployed: `headwater graph deploy FILE` deploys one.")
@@ -151,10 +145,7 @@ def show(
         sys.stdout.write(_drawn_instance(service, name, instance_id, form or "mermaid"))
         return
 
-    async def ask(client: "Client") -> "GraphDefinition":
-        return await client.graph(name, version)
-
-    document = service.ask(ask).definition
+    document = service.ask(lambda client: client.graph(name, version)).definition
     if form is None or form == "json":
         print_json(document)
     else:
@@ -162,11 +153,8 @@ def show(
 
 
 def _drawn_instance(service: Service, name: str, instance_id: str, form: str) -> str:
-    async def ask(client: "Client") -> str:
-        written: Literal["svg", "mermaid"] = "svg" if form == "svg" else "mermaid"
-        return await client.workflow(name).get(instance_id).draw(written)
-
-    return service.ask(ask)
+    written: Literal["svg", "mermaid"] = "svg" if form == "svg" else "mermaid"
+    return service.ask(lambda client: Named(name, instance_id).of(client).draw(written))
 
 
 def _drawn(document: Any, form: str) -> str:  # noqa: ANN401 (JSON)

@@ -11,6 +11,7 @@ from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_answer, print_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
+    Named,
     Service,
     instance_named,
     label_option,
@@ -23,7 +24,6 @@ from headwater.streams.authoring.steering import CANCEL, PAUSE, RESUME, VERBS, V
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headwater.gateway.client import Client
     from headwater.schemas.answers import InstanceStatus
 
 _JSON_HELP: Final = "JSON, @FILE, or - for standard input"
@@ -61,12 +61,10 @@ def create(
 
     An id is taken once in a workflow: `headwater instances restart` runs an instance again.
     """
-
-    async def ask(client: "Client") -> str:
-        given = params.value if params else None
-        return (await client.workflow(workflow).create(instance_id, given, labels=labels)).id
-
-    made = service.ask(ask)
+    given = params.value if params else None
+    made = service.ask(
+        lambda client: client.workflow(workflow).create(instance_id, given, labels=labels)
+    ).id
     if as_json:
         print_json({"workflowName": workflow, "id": made})
     else:
@@ -85,16 +83,11 @@ def _steering(verb: Verb) -> click.Command:
     @service_options
     @(one_or_all(verb.name) if verb.repeatable else instance_named)
     @json_option
-    def steer(
-        service: Service, *, workflow: str, instance_id: str, as_json: bool, reason: str = ""
-    ) -> None:
-        async def ask(client: "Client") -> "InstanceStatus":
-            return await client.workflow(workflow).get(instance_id).steer(verb, reason)
-
-        found = service.ask(ask)
+    def steer(service: Service, *, instance: Named, as_json: bool, reason: str = "") -> None:
+        found = service.ask(lambda client: instance.of(client).steer(verb, reason))
         if as_json:
             print_answer(found)
-        say(f"{workflow}/{instance_id} {_stands(verb, found)}.")
+        say(f"{instance} {_stands(verb, found)}.")
 
     if verb.takes_reason:
         why = "Why, for people: its error says it."
@@ -140,24 +133,18 @@ def _stands(verb: Verb, found: "InstanceStatus") -> str:
     help="The first step that is done again. Default: the one that failed.",
 )
 @json_option
-def retry(
-    service: Service, *, workflow: str, instance_id: str, from_step: str | None, as_json: bool
-) -> None:
+def retry(service: Service, *, instance: Named, from_step: str | None, as_json: bool) -> None:
     """Let an errored instance go on in a new run.
 
     The run keeps the steps that are done, and the events that came.
 
     `headwater instances history` shows the keys of steps. To do everything again: `restart`.
     """
-
-    async def ask(client: "Client") -> "InstanceStatus":
-        return await client.workflow(workflow).get(instance_id).retry(from_step)
-
-    found = service.ask(ask)
+    found = service.ask(lambda client: instance.of(client).retry(from_step))
     if as_json:
         print_answer(found)
     where = f"from {from_step}" if from_step else "from where it failed"
-    say(f"{workflow}/{instance_id} goes on in a new run, {where}.")
+    say(f"{instance} goes on in a new run, {where}.")
 
 
 @click.command(
@@ -185,8 +172,7 @@ def retry(
 def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     event_type: str,
     payload: Given | None,
     start_if_missing: bool,
@@ -201,15 +187,13 @@ def send_event(  # noqa: PLR0913 (one parameter a flag; click names them)
         raise click.UsageError("--params takes --start-if-missing")
     start: bool | Mapping[str, Any] = {"params": params.value} if params else start_if_missing
 
-    async def ask(client: "Client") -> "InstanceStatus":
-        return await client.workflow(workflow).get(instance_id).send_event(
-            event_type, payload.value if payload else None, start_if_missing=start
-        )  # fmt: skip
-
-    found = service.ask(ask)
+    said = payload.value if payload else None
+    found = service.ask(
+        lambda client: instance.of(client).send_event(event_type, said, start_if_missing=start)
+    )
     if as_json:
         print_answer(found)
-    say(f"{workflow}/{instance_id} has the event {event_type}.")
+    say(f"{instance} has the event {event_type}.")
 
 
 CHANGES: Final = (create, *map(_steering, VERBS), retry, send_event)

@@ -11,6 +11,7 @@ from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import at_terminal, print_line, print_lines_of_json, say
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
+    Named,
     Service,
     instance_named,
     service_options,
@@ -56,8 +57,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     run: int | None,
     log_level: str | None,
     log_category: str | None,
@@ -74,24 +74,24 @@ def show_logs(  # noqa: PLR0913 (one parameter a flag; click names them)
     shown = _Shown(as_json=as_json)
 
     async def ask(client: "Client") -> None:
-        instance = client.workflow(workflow).get(instance_id)
+        one = instance.of(client)
         if limit is None:
-            await _show_all(instance, shown, asked)
+            await _show_all(one, shown, asked)
         else:
-            async with aclosing(asked.lines(instance, "desc")) as lines:
+            async with aclosing(asked.lines(one, "desc")) as lines:
                 for line in reversed(await _first(lines, limit)):
                     shown.show(line)
         if follow:
-            await _follow(instance, shown, asked)
+            await _follow(one, shown, asked)
             if run is not None:
                 # What it logged last may have come while the next run began.
-                await _show_all(instance, shown, asked)
+                await _show_all(one, shown, asked)
 
     if not (as_json or at_terminal()):
         print_line({name: name for name in LOG_WIDTHS}, LOG_WIDTHS, {})
     service.ask(ask)
     if not shown.any:
-        say(f"{workflow}/{instance_id} has logged nothing that is asked for.")
+        say(f"{instance} has logged nothing that is asked for.")
 
 
 class _Shown:

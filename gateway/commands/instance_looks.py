@@ -10,6 +10,7 @@ from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.times import moment
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
+    Named,
     Service,
     instance_named,
     service_options,
@@ -19,12 +20,8 @@ if TYPE_CHECKING:
     from headwater.gateway.client import Client
     from headwater.schemas.introspection import (
         AsOf,
-        Explanation,
         LiveToken,
         Simulated,
-        SimulatedRouting,
-        SimulatedSynchronization,
-        TokensPage,
         TracedDecision,
         WaitsFor,
     )
@@ -60,18 +57,13 @@ _TRACE_COLUMNS: Final = ("sequence", "at", "what", "token", "node", "payload")
 def tokens(
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     at: int | None,
     run: int | None,
     as_json: bool,
 ) -> None:
     """Show the tokens of a graph that live, and what each waits for."""
-
-    async def ask(client: "Client") -> "TokensPage":
-        return await _looked_into(client, workflow, instance_id, run).introspect_tokens(at)
-
-    found = service.ask(ask)
+    found = service.ask(lambda client: _looked_into(client, instance, run).introspect_tokens(at))
     if as_json:
         print_json(_plain(found))
         return
@@ -95,8 +87,7 @@ def tokens(
 def explain(
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     at: int | None,
     run: int | None,
     as_json: bool,
@@ -106,11 +97,7 @@ def explain(
     Of each join that waits: who has arrived, who has not and why not, when its time is over and
     what happens then.
     """
-
-    async def ask(client: "Client") -> "Explanation":
-        return await _looked_into(client, workflow, instance_id, run).explain(at)
-
-    found = service.ask(ask)
+    found = service.ask(lambda client: _looked_into(client, instance, run).explain(at))
     if as_json:
         print_json(_plain(found))
         return
@@ -135,18 +122,16 @@ def explain(
 @service_options
 def draw(
     service: Service,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     written: Literal["svg", "mermaid"],
     at: int | None,
     run: int | None,
 ) -> None:
     """Draw the graph of an instance, with the tokens of its run on it."""
-
-    async def ask(client: "Client") -> str:
-        return await _looked_into(client, workflow, instance_id, run).draw(written, at=at)
-
-    click.echo(service.ask(ask), nl=False)
+    click.echo(
+        service.ask(lambda client: _looked_into(client, instance, run).draw(written, at=at)),
+        nl=False,
+    )
 
 
 @click.command(
@@ -169,8 +154,7 @@ def draw(
 def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     token: str | None,
     node: str | None,
     output: Given | None,
@@ -185,12 +169,12 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
     if (token is None) is (node is None):
         raise click.UsageError("expected --token or --node, found both or neither")
 
-    async def ask(client: "Client") -> "SimulatedRouting":
-        more = {} if output is None else {"output": output.value}
-        instance = _looked_into(client, workflow, instance_id, run)
-        return await instance.simulate_routing(token, node=node, at=at, **more)
-
-    found = service.ask(ask)
+    given = {} if output is None else {"output": output.value}
+    found = service.ask(
+        lambda client: _looked_into(client, instance, run).simulate_routing(
+            token, node=node, at=at, **given
+        )
+    )
     if as_json:
         print_json(_plain(found))
         return
@@ -222,8 +206,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
 def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     token: str,
     transition: str,
     at: int | None,
@@ -231,12 +214,11 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
     as_json: bool,
 ) -> None:
     """Say what a join would decide if a token came to it. Nothing is changed."""
-
-    async def ask(client: "Client") -> "SimulatedSynchronization":
-        instance = _looked_into(client, workflow, instance_id, run)
-        return await instance.simulate_synchronization(token, transition, at=at)
-
-    found = service.ask(ask)
+    found = service.ask(
+        lambda client: _looked_into(client, instance, run).simulate_synchronization(
+            token, transition, at=at
+        )
+    )
     if as_json:
         print_json(_plain(found))
         return
@@ -263,11 +245,10 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
 @_run_option
 @json_option
 @service_options
-def trace(  # noqa: PLR0913 (one parameter a flag; click names them)
+def trace(
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     first: int,
     last: int | None,
     run: int | None,
@@ -276,26 +257,24 @@ def trace(  # noqa: PLR0913 (one parameter a flag; click names them)
     """Show how the decisions of a graph came about: each is made again from the history."""
 
     async def ask(client: "Client") -> "list[TracedDecision]":
-        instance = _looked_into(client, workflow, instance_id, run)
-        return [each async for each in instance.trace(first, last)]
+        trace = _looked_into(client, instance, run).trace(first, last)
+        return [each async for each in trace]
 
     found = service.ask(ask)
     if as_json:
         print_json([_plain(each) for each in found])
         return
     rows = [_trace_row(told, each) for each in found for told in each.trace]
-    title = f"{workflow}/{instance_id}"
+    title = f"{instance}"
     print_rows(rows, _TRACE_COLUMNS, title=title, drops=("at", "token"))
     for each in found:
         if not each.same:
             say(f"Another release decided otherwise at {each.sequence}: its events alone are told.")
 
 
-def _looked_into(
-    client: "Client", workflow: str, instance_id: str, run: int | None
-) -> "LookedInto":
-    instance = client.workflow(workflow).get(instance_id)
-    return instance if run is None else instance.in_run(run)
+def _looked_into(client: "Client", instance: Named, run: int | None) -> "LookedInto":
+    one = instance.of(client)
+    return one if run is None else one.in_run(run)
 
 
 def _plain(found: object) -> Any:  # noqa: ANN401 (JSON)

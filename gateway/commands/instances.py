@@ -28,6 +28,7 @@ from headwater.gateway.commands.token_words import (
 )
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
+    Named,
     Service,
     instance_named,
     label_option,
@@ -37,7 +38,7 @@ from headwater.schemas.statuses import RunStatus
 
 if TYPE_CHECKING:
     from headwater.gateway.client import Client
-    from headwater.schemas.answers import History, Instance, InstanceFound
+    from headwater.schemas.answers import InstanceFound
 
 _STATUSES: Final = [status.value for status in RunStatus]
 _LISTED: Final = ("instance", "status", "age", "moved", "what")
@@ -160,18 +161,12 @@ def list_instances(  # noqa: PLR0913 (one parameter a flag; click names them)
 @click.option("--full", is_flag=True, help="Also params, output and all that is known.")
 @json_option
 @service_options
-def get_instance(
-    service: Service, *, workflow: str, instance_id: str, full: bool, as_json: bool
-) -> None:
+def get_instance(service: Service, *, instance: Named, full: bool, as_json: bool) -> None:
     """Show where an instance stands.
 
     Its status, its current step and what that waits for, its error, and when it moved.
     """
-
-    async def ask(client: "Client") -> "Instance":
-        return await client.workflow(workflow).get(instance_id).describe()
-
-    found = service.ask(ask)
+    found = service.ask(lambda client: instance.of(client).describe())
     if as_json:
         print_answer(found)
         return
@@ -201,8 +196,7 @@ def get_instance(
 def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     service: Service,
     *,
-    workflow: str,
-    instance_id: str,
+    instance: Named,
     run: int | None,
     log_level: str | None,
     log_category: str | None,
@@ -220,17 +214,16 @@ def show_history(  # noqa: PLR0913 (one parameter a flag; click names them)
     if (log_level or log_category) and not include_logs:
         raise click.UsageError("--log-level and --log-category take --include-logs")
 
-    async def ask(client: "Client") -> "History":
-        return await client.workflow(workflow).get(instance_id).history(
+    history, longest = service.ask(
+        lambda client: instance.of(client).history(
             run, include_trimmed=include_trimmed, include_logs=include_logs,
             log_level=log_level, log_category=log_category,
-        )  # fmt: skip
-
-    history, longest = service.ask(ask), longest_shown(full=full)
+        )
+    ), longest_shown(full=full)  # fmt: skip
     if as_json:
         print_answer(history)
         return
-    title = f"{workflow}/{instance_id}, run {history.run_number}"
+    title = f"{instance}, run {history.run_number}"
     if history.tokens:
         rows = token_rows(history.tokens, service.now(), longest, frames=full)
         print_rows(rows, TOKEN_COLUMNS, title=title, styles={"state": TOKEN_STYLES},

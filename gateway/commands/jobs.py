@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from typing_extensions import override
 
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
-from headwater.gateway.commands.options import examples
+from headwater.gateway.commands.options import examples, json_option
 from headwater.gateway.commands.output import print_json, print_rows, say
 from headwater.gateway.commands.times import both
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
@@ -62,7 +62,6 @@ _KEY: Final = click.argument("job", metavar="KEY", callback=_named)
 _LEASE: Final = click.option(
     "--lease", type=_Span(), default="1 minute", show_default=True, help="How long it is yours."
 )
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(
@@ -90,7 +89,7 @@ def jobs() -> None:
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
               help="How many, at most; the oldest come first.")  # fmt: skip
 @click.option("--cursor", help="Go on after the cursor of an earlier listing.")
-@_JSON
+@json_option
 @service_options
 def list_jobs(
     service: Service, task: str | None, limit: int, cursor: str | None, as_json: bool
@@ -139,7 +138,7 @@ def list_jobs(
 @click.option(
     "--wait", type=_Span(), default="0", help="How long to wait while there are none: up to 55 s."
 )
-@_JSON
+@json_option
 @service_options
 def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     service: Service,
@@ -156,11 +155,9 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     may take it, which costs none of its retries.
     """
     name = worker or socket.gethostname()
-
-    async def ask(client: "Client") -> "list[TakenJob]":
-        return await client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
-
-    found = service.ask(ask)
+    found = service.ask(
+        lambda client: client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
+    )
     if as_json:
         print_json([to_builtins(job.details) for job in found])
         return
@@ -181,15 +178,12 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 @click.option(
     "--output", type=JsonArgument(), help="Its result: JSON, @FILE, or - for standard input."
 )
-@_JSON
+@json_option
 @service_options
 def complete(service: Service, job: str, output: Given | None, as_json: bool) -> None:
     """End a job with its result. Said again, it is answered as before."""
-
-    async def ask(client: "Client") -> None:
-        await client.job(job).complete(output.value if output else None)
-
-    service.ask(ask)
+    given = output.value if output else None
+    service.ask(lambda client: client.job(job).complete(given))
     _tell(job, "is complete", as_json=as_json)
 
 
@@ -206,7 +200,7 @@ def complete(service: Service, job: str, output: Given | None, as_json: bool) ->
 @click.option("--name", default="Error", show_default=True, help="What the error is called.")
 @click.option("--no-retry", is_flag=True, help="It is not tried again, whatever its node says.")
 @click.option("--retry-after", type=_Span(), help="When it is tried again; else as its node says.")
-@_JSON
+@json_option
 @service_options
 def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     service: Service,
@@ -224,12 +218,11 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
     if no_retry and retry_after is not None:
         raise click.UsageError("expected --no-retry or --retry-after, found both")
 
-    async def ask(client: "Client") -> None:
-        await client.job(job).fail(
+    service.ask(
+        lambda client: client.job(job).fail(
             message, name=name, retryable=not no_retry, retry_after=retry_after
         )
-
-    service.ask(ask)
+    )
     _tell(job, "has failed", as_json=as_json)
 
 
@@ -238,15 +231,11 @@ def fail(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
 )
 @_KEY
 @_LEASE
-@_JSON
+@json_option
 @service_options
 def extend(service: Service, job: str, lease: int, as_json: bool) -> None:
     """Keep a job for longer, counted from now. Its lease never gets shorter by it."""
-
-    async def ask(client: "Client") -> "datetime":
-        return await client.job(job).extend(lease)
-
-    until = service.ask(ask)
+    until = service.ask(lambda client: client.job(job).extend(lease))
     if as_json:
         print_json(to_builtins({"key": job, "leaseUntil": until}))
     else:

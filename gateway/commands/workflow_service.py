@@ -32,7 +32,7 @@ from headwater.streams.clock import now_ms
 if TYPE_CHECKING:
     import httpx
 
-    from headwater.gateway.client import Client
+    from headwater.gateway.client import Client, InstanceHandle
 
 T = TypeVar("T")
 
@@ -117,6 +117,22 @@ class Service:
                 yield client
         except ClientError as error:
             raise click.ClickException(explained(error.code, error.detail)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An instance, as a command line names it."""
+
+    workflow: str
+    id: str
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.workflow}/{self.id}"
+
+    def of(self, client: "Client") -> "InstanceHandle[Any]":
+        """Its handle."""
+        return client.workflow(self.workflow).get(self.id)
 
 
 def explained(code: str, detail: str) -> str:
@@ -249,7 +265,7 @@ def _labels(
 
 
 def instance_named(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Which instance: `WORKFLOW/ID`, as all output names it, or `--workflow` and `--id`."""
+    """`WORKFLOW/ID`, as all output names it, or `--workflow` and `--id`: given as `instance`."""
 
     @click.argument("instance", required=False, metavar="[WORKFLOW/ID]")
     @click.option("-w", "--workflow", metavar="NAME", help="Name of the workflow, with --id.")
@@ -270,7 +286,7 @@ def instance_named(command: Callable[..., Any]) -> Callable[..., Any]:
         if not (workflow and instance_id):
             found = repr(instance) if instance is not None else _found(*given)
             raise click.UsageError(f"expected an instance, such as order/order-1, found {found}")
-        return command(workflow=workflow, instance_id=instance_id, **rest)
+        return command(instance=Named(workflow, instance_id), **rest)
 
     return named
 

@@ -9,7 +9,6 @@ from headwater.gateway.commands.output import print_answer, print_rows, say
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 
 if TYPE_CHECKING:
-    from headwater.gateway.client import Client
     from headwater.schemas.answers import WorkflowListed
 
 
@@ -42,11 +41,7 @@ def list_workflows(service: Service, *, as_json: bool) -> None:
     As JSON each has the JSON Schema of its params, if it declares one, and its limit's longest
     queues.
     """
-
-    async def ask(client: "Client") -> "list[WorkflowListed]":
-        return await client.workflows()
-
-    found = service.ask(ask)
+    found = service.ask(lambda client: client.workflows())
     if as_json:
         print_answer(found)
         return
