@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,18 +19,12 @@ import httpx
 from headwater.gateway.terra.access import TerraAccess
 from headwater.gateway.terra.client import Terra
 from tests.e2e.house import SECRET, free_port, signed
+from tests.waiting import wait_until
 
 PATIENCE_S = 30.0
 #: A client's pauses are so much shorter.
 HASTE = 50
 KEYS = {"dev-id": "test", "x-api-key": "test"}
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"expected {what} within {PATIENCE_S} s"
-        time.sleep(0.02)
 
 
 class Taken(ThreadingHTTPServer):
@@ -101,7 +95,7 @@ class StandIn:
         env = os.environ | {"HEADWATER_TERRA_SECRETS": SECRET}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
-        until(self._answers, "the stand-in to answer")
+        wait_until(self._answers, "the stand-in to answer")
 
     def _answers(self) -> bool:
         try:

@@ -45,6 +45,7 @@ from headwater.streams.pipeline.worker import EXIT_CRASHED
 from tests.e2e.deliveries import mixed
 from tests.oracle import Folded, fold
 from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import until
 
 PARTITIONS = 4
 SECRET = "dev-terra-secret"
@@ -227,9 +228,7 @@ class House:
             )
             await log.start()
             try:
-                async with asyncio.timeout(30):
-                    while not log.ready:  # noqa: ASYNC110 (it has no event to wait for)
-                        await asyncio.sleep(0.01)
+                await until(lambda: log.ready)
                 for fact in facts:
                     assert not (await log.tell(fact, request_id="a-test")).duplicate
                     assert (await log.tell(fact, request_id="a-test")).duplicate

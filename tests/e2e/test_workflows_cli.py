@@ -9,15 +9,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 
 from headwater.schemas.history import Command, ReplySent, SendEvent, StartRun
-from headwater.streams.clock import now_ms
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.client import WorkflowClient
 from tests.e2e.house import free_port
+from tests.waiting import until
+from tests.workflow_parts import a_client, started
 
 PATIENCE_S = 120.0
 
@@ -81,21 +79,9 @@ def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
 
 
 async def send(kafka: str, instance_id: str, *commands: Command) -> list[ReplySent]:
-    client = WorkflowClient(
-        cluster=Cluster(kafka),
-        client_id="test",
-        timeout_s=PATIENCE_S,
-        clock=now_ms,
-        new_id=lambda: uuid4().hex,
-    )
-    await client.start()
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not client.ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+    async with started(a_client(kafka, timeout_s=PATIENCE_S)) as client:
+        await until(lambda: client.ready)
         return [await client.send("order", instance_id, command) for command in commands]
-    finally:
-        await client.stop()
 
 
 def eventually(dsn: str, query: str, expected: Sequence[tuple[object, ...]]) -> None:

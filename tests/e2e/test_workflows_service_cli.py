@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.topics import create_topics
 from tests.e2e.house import free_port
 from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import wait_until
 
 PATIENCE_S = 120.0
 KEY = "a-key-of-our-own"
@@ -122,7 +122,7 @@ def base_url(
     monkeypatch.setenv("HEADWATER_PORT", str(port))
     url = f"http://127.0.0.1:{port}/api/workflows"
     with parts(app, environment):
-        eventually(lambda: {"shop", "till"} <= set(listed(url)))
+        wait_until(lambda: {"shop", "till"} <= set(listed(url)))
         yield url
 
 
@@ -133,13 +133,6 @@ def listed(url: str) -> list[str]:
     except httpx.TransportError:
         return []
     return [each["name"] for each in found.json()["workflows"]] if found.is_success else []
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def headwater(*arguments: str, code: int = 0) -> Result:
@@ -204,7 +197,7 @@ def life_of_an_order(url: str) -> None:
     on = ("-w", "shop", "-i", "s-1")
     made = headwater("instances", "create", *on, "--params", '{"sku": "ü"}')
     assert made.stdout == "s-1\n"
-    eventually(
+    wait_until(
         lambda: fields(*on)["status"] == "waiting" and "approval" in fields(*on).get("step", "")
     )
     assert fields(*on)["state"].startswith("waiting for event approval, until 20")

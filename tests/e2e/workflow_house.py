@@ -46,7 +46,6 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import RunStatus
 from headwater.schemas.topics import TOPICS, WORKFLOW_COMMANDS, WORKFLOW_HISTORY
-from headwater.streams.clock import now_ms
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.partition_reader import read_partition
 from headwater.streams.kafka.topics import create_topics
@@ -54,6 +53,8 @@ from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from tests.e2e.workflow_app import PUBLISHED, TRAIL
 from tests.fakes.engines import ENGINES, runs
 from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import until
+from tests.workflow_parts import a_client, started
 
 PARTITIONS = 4
 ROOT = Path(__file__).parents[2]
@@ -452,18 +453,8 @@ class WorkflowHouse:
 
     @asynccontextmanager
     async def client(self, name: str = "tests") -> AsyncIterator["Sender"]:
-        client = WorkflowClient(
-            cluster=Cluster(self.bootstrap),
-            client_id=name,
-            timeout_s=_PATIENCE_S,
-            clock=now_ms,
-            new_id=lambda: os.urandom(8).hex(),
-        )
-        await client.start()
-        try:
+        async with started(a_client(self.bootstrap, name, _PATIENCE_S)) as client:
             yield Sender(client)
-        finally:
-            await client.stop()
 
 
 class Sender:
@@ -473,8 +464,7 @@ class Sender:
         self.client = client
 
     async def ready(self) -> None:
-        while not self.client.ready:  # noqa: ASYNC110, it has no event
-            await asyncio.sleep(0.05)
+        await until(lambda: self.client.ready)
 
     async def send(self, workflow: str, instance_id: str, command: Command) -> ReplySent:
         return await self.patiently(lambda: self.client.send(workflow, instance_id, command))

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ from headwater.processors.runs.host_messages import Forget
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.apps import AppNotLoaded
 from headwater.streams.workflows.host_process import HostProcess, declarations_of
-from tests.integration.hosting import APPS, PATIENCE_S, World, drive
+from tests.integration.hosting import APPS, World, drive
+from tests.waiting import wait_until
 
 
 def test_steps_of_all_kinds_run():
@@ -332,7 +332,7 @@ def test_a_host_whose_parent_is_killed_ends(state: str):
         pid = int(parent.stdout.readline())
         assert _lives(pid)
         parent.kill()
-    _wait_until(lambda: not _lives(pid))
+    wait_until(lambda: not _lives(pid))
 
 
 def _lives(pid: int) -> bool:
@@ -341,10 +341,3 @@ def _lives(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in "ZX"
-
-
-def _wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

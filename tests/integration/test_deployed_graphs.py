@@ -20,10 +20,12 @@ from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.definition_log import DefinitionLog
 from headwater.streams.workflows.deployed_graphs import DeployedGraphs
 from headwater.streams.workflows.worker import WorkflowWorker
+from tests import workflow_parts
 from tests.apps.graphs import doubles
 from tests.e2e.workflow_house import Sender
 from tests.fakes.engines import ENGINES
 from tests.integration.test_graph_worker import until
+from tests.workflow_parts import a_client, running, started
 
 #: More than partitions: each has some.
 INSTANCES = 12
@@ -48,13 +50,10 @@ def gateway(topics: str) -> DefinitionLog:
 def a_worker(topics: str, *apps: str) -> WorkflowWorker:
     engine = GraphEngine([doubles.graph()])
     log = DefinitionLog(cluster=Cluster(topics), client_id="tests-worker")
-    return WorkflowWorker(
-        cluster=Cluster(topics),
+    return workflow_parts.a_worker(
+        topics,
         apps=apps,
         engines={**ENGINES, GraphEngine.kind: engine},
-        clock=now_ms,
-        draw_seed=lambda: "seed",
-        name="tests",
         graphs=DeployedGraphs(log, engine.deploy, clock=now_ms),
     )
 
@@ -87,23 +86,13 @@ def test_gateways_that_deploy_at_once_agree_on_the_versions(topics: str):
 @asynccontextmanager
 async def house(topics: str, *apps: str) -> AsyncIterator[tuple[WorkflowClient, DefinitionLog]]:
     """A worker, a client, and a gateway's log of definitions."""
-    client = WorkflowClient(
-        cluster=Cluster(topics),
-        client_id="tests",
-        timeout_s=20,
-        clock=now_ms,
-        new_id=lambda: os.urandom(8).hex(),
-    )
     deploying = gateway(topics)
-    working = asyncio.create_task(a_worker(topics, *apps).run())
-    await client.start()
-    try:
-        await Sender(client).ready()
-        yield client, deploying
-    finally:
-        await asyncio.gather(client.stop(), deploying.stop())
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+    async with running(a_worker(topics, *apps)), started(a_client(topics)) as client:
+        try:
+            await Sender(client).ready()
+            yield client, deploying
+        finally:
+            await deploying.stop()
 
 
 async def codes(client: WorkflowClient, prefix: str, seen: Path) -> set[str]:

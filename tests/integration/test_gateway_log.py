@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -33,18 +33,12 @@ from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery, an_answer
+from tests.waiting import until
 
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"
 NO_POSTGRES = "postgresql://headwater@127.0.0.1:1/headwater"
 PLACEMENT = Placement(installed_providers(), "user_")
-
-
-async def until(done: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Waits for something that happens by itself, with a bound."""
-    async with asyncio.timeout(within_s):
-        while not done():  # noqa: ASYNC110 (nobody would set an event)
-            await asyncio.sleep(0.01)
 
 
 def real_log(bootstrap: str, append_timeout_s: float = 5.0) -> WebhookLog:
@@ -332,9 +326,7 @@ def test_a_start_looks_back_at_the_last_admissions_alone(topics: str):
         log = real_log(topics)
         await log.start()
         try:
-            async with asyncio.timeout(60):
-                while f"{1_499:032x}" not in log._known:  # noqa: ASYNC110 (nobody tells)
-                    await asyncio.sleep(0.01)
+            await until(lambda: f"{1_499:032x}" in log._known)
             assert f"{500:032x}" in log._known
             assert f"{499:032x}" not in log._known
         finally:
@@ -364,9 +356,7 @@ def test_work_in_the_background_goes_on_after_an_error_that_nobody_expected(
         await appender.append([Outgoing(ADMISSIONS, 0, None, claimed)])
         await appender.stop()
         try:
-            async with asyncio.timeout(30):
-                while "f" * 32 not in log._known:  # noqa: ASYNC110 (nobody tells)
-                    await asyncio.sleep(0.01)
+            await until(lambda: "f" * 32 in log._known)
         finally:
             await log.stop()
 

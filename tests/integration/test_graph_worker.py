@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,41 +11,23 @@ import pytest
 from headwater.processors.graph.engine import GraphEngine
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import StartRun
-from headwater.streams.clock import now_ms
-from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
+from tests import workflow_parts
 from tests.apps.graphs import doubles, wide
 from tests.e2e.workflow_house import Sender
 from tests.fakes.engines import ENGINES
+from tests.waiting import until
+from tests.workflow_parts import a_client, running, started
 
 ITEMS = 40
 
 
 def a_worker(topics: str) -> WorkflowWorker:
-    return WorkflowWorker(
-        cluster=Cluster(topics),
+    graphs = GraphEngine([doubles.graph(), wide.graph()])
+    return workflow_parts.a_worker(
+        topics,
         apps=["tests.apps.graphs", "tests.e2e.workflow_app"],
-        engines={**ENGINES, GraphEngine.kind: GraphEngine([doubles.graph(), wide.graph()])},
-        clock=now_ms,
-        draw_seed=lambda: "seed",
-        name="tests",
-    )
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not happened():  # noqa: ASYNC110, what happens is in files
-            await asyncio.sleep(0.05)
-
-
-def a_client(topics: str) -> WorkflowClient:
-    return WorkflowClient(
-        cluster=Cluster(topics),
-        client_id="tests",
-        timeout_s=20,
-        clock=now_ms,
-        new_id=lambda: os.urandom(8).hex(),
+        engines={**ENGINES, GraphEngine.kind: graphs},
     )
 
 
@@ -55,28 +36,21 @@ def test_a_graph_survives_its_host_and_its_worker(topics: str, tmp_path: Path):
     client = a_client(topics)
 
     async def scenario() -> None:
-        working = asyncio.create_task(a_worker(topics).run())
-        await client.start()
-        try:
-            sender = Sender(client)
-            await sender.ready()
-            params = {"items": list(range(ITEMS)), "file": str(seen)}
-            # Sent again until the worker is there, and perhaps carried out twice.
-            reply = await sender.send("doubles", "d-1", StartRun(json.dumps(params)))
-            assert reply.code in {"", INSTANCE_EXISTS}
-            await until(seen.exists)
-            os.kill(int(seen.read_text().split()[0]), signal.SIGKILL)
-            before = seen.stat().st_size
-            await until(lambda: seen.stat().st_size > before)
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        async with started(client):
+            async with running(a_worker(topics)):
+                sender = Sender(client)
+                await sender.ready()
+                params = {"items": list(range(ITEMS)), "file": str(seen)}
+                # Sent again until the worker is there, and perhaps carried out twice.
+                reply = await sender.send("doubles", "d-1", StartRun(json.dumps(params)))
+                assert reply.code in {"", INSTANCE_EXISTS}
+                await until(seen.exists)
+                os.kill(int(seen.read_text().split()[0]), signal.SIGKILL)
+                before = seen.stat().st_size
+                await until(lambda: seen.stat().st_size > before)
             assert not total.exists()
-            working = asyncio.create_task(a_worker(topics).run())
-            await until(total.exists)
-        finally:
-            await client.stop()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            async with running(a_worker(topics)):
+                await until(total.exists)
 
     asyncio.run(scenario())
     assert total.read_text() == str(2 * sum(range(ITEMS)))
@@ -89,18 +63,12 @@ def test_ten_thousand_branches_meet_whose_outputs_no_record_can_hold(topics: str
     params = {"items": list(range(10_000)), "size": 2_000, "file": str(seen)}
 
     async def scenario() -> None:
-        working = asyncio.create_task(a_worker(topics).run())
-        await client.start()
-        try:
+        async with running(a_worker(topics)), started(client):
             sender = Sender(client)
             await sender.ready()
             reply = await sender.send("wide", "w-1", StartRun(json.dumps(params)))
             assert reply.code in {"", INSTANCE_EXISTS}
             await until(total.exists)
-        finally:
-            await client.stop()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
 
     asyncio.run(scenario())
     assert total.read_text() == "10000"

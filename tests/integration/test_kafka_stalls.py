@@ -21,11 +21,13 @@ from headwater.streams.kafka.records import partition_of
 from headwater.streams.kafka.topics import create_topics
 from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.workflows import publishing
-from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
+from headwater.streams.workflows.client import OutcomeUnknown
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import a_delivery
 from tests.integration.test_publishing import Told, a_topic, found_in, posts
 from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import until
+from tests.workflow_parts import a_client
 
 
 class Broker:
@@ -55,12 +57,6 @@ def broker(scratch: Path) -> Iterator[Broker]:
         yield Broker(embedded, bootstrap)
     finally:
         embedded.kill()
-
-
-async def ready(log: WebhookLog | WorkflowClient) -> None:
-    async with asyncio.timeout(60):
-        while not log.ready:  # noqa: ASYNC110 (nobody would set an event)
-            await asyncio.sleep(0.01)
 
 
 def webhook_log(broker: Broker, append_timeout_s: float) -> WebhookLog:
@@ -99,7 +95,7 @@ def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(b
     async def whole() -> None:
         log = webhook_log(broker, 0.3)
         await log.start()
-        await ready(log)
+        await until(lambda: log.ready)
         await durable(log, ["before"])
         deliveries = [a_delivery(f"stalled-{number}") for number in range(1_500)]
         with broker.suspended():
@@ -118,15 +114,9 @@ def test_deliveries_that_are_sent_again_while_kafka_stalls_are_in_the_log_once(b
 
 def test_commands_that_nobody_waits_for_any_more_are_never_sent(broker: Broker):
     async def whole() -> None:
-        client = WorkflowClient(
-            cluster=Cluster(broker.bootstrap),
-            client_id="impatient",
-            timeout_s=0.3,
-            clock=now_ms,
-            new_id=iter(map(str, range(10_000))).__next__,
-        )
+        client = a_client(broker.bootstrap, "impatient", timeout_s=0.3)
         await client.start()
-        await ready(client)
+        await until(lambda: client.ready)
         with broker.suspended():
             for _ in range(5):
                 with pytest.raises((OutcomeUnknown, BrokerUnavailable)):
@@ -147,7 +137,7 @@ def test_a_reader_that_gets_nothing_says_which_offset_it_waits_for(broker: Broke
         partition = partition_of(a_delivery("read").subject.encode(), PARTITIONS)
         log = webhook_log(broker, 5)
         await log.start()
-        await ready(log)
+        await until(lambda: log.ready)
         await durable(log, ["read"])
         await log.stop()
         reading = read_partition(
@@ -171,7 +161,7 @@ def test_a_reader_reads_from_an_offset_up_to_an_end_and_not_beyond(broker: Broke
     async def whole() -> None:
         log = webhook_log(broker, 5)
         await log.start()
-        await ready(log)
+        await until(lambda: log.ready)
         await durable(log, [f"many {number}" for number in range(50)])
         await log.stop()
         async for records in read_partition(Cluster(broker.bootstrap), ["webhooks"], 0):
@@ -193,7 +183,7 @@ def test_stopping_while_kafka_stalls_ends_and_leaves_nothing_behind(
     async def whole() -> None:
         log = webhook_log(broker, 60)
         await log.start()
-        await ready(log)
+        await until(lambda: log.ready)
         with broker.suspended():
             waiting = [
                 asyncio.create_task(log.append(a_delivery(f"never {number}")))
@@ -219,7 +209,7 @@ def test_a_transaction_ends_in_time_while_kafka_stalls_and_what_it_held_is_publi
     async def whole() -> None:
         log = webhook_log(broker, 5)
         await log.start()
-        await ready(log)  # It may have been suspended just now.
+        await until(lambda: log.ready)  # It may have been suspended just now.
         await log.stop()
         topic, told = await a_topic(broker.bootstrap), Told()
         publisher = publishing.Publisher(
@@ -230,9 +220,7 @@ def test_a_transaction_ends_in_time_while_kafka_stalls_and_what_it_held_is_publi
         await told.until(1)
         with broker.suspended():
             publisher.queue("a", posts(topic, (1, 7)))
-            async with asyncio.timeout(20):
-                while "have to wait" not in caplog.text:  # noqa: ASYNC110, a log has no event
-                    await asyncio.sleep(0.05)
+            await until(lambda: "have to wait" in caplog.text)
         await told.until(2)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -29,7 +28,8 @@ from headwater.streams.pipeline.webhook_log import WebhookLog
 from headwater.streams.workflows.client import OutcomeUnknown, WorkflowClient
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.e2e.workflow_house import Sender
-from tests.fakes.engines import ENGINES
+from tests.waiting import until
+from tests.workflow_parts import a_client, a_worker, running, started
 
 PARTITIONS = 4
 PATIENCE_S = 60.0
@@ -158,9 +158,7 @@ class Senders:
         return True
 
     async def until_answered(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.answered) < count:  # noqa: ASYNC110 (nobody would set an event)
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.answered) >= count)
 
 
 def delivery(event_id: str) -> WebhookReceived:
@@ -184,7 +182,7 @@ def test_nothing_is_lost_when_a_leader_is_killed_under_load(brokers: Brokers):
     async def scenario() -> Senders:
         log = a_webhook_log(cluster)
         await log.start()
-        await until_ready(log)
+        await until(lambda: log.ready)
         assert 2 in (await leaders(cluster, WEBHOOKS)).values()
         senders = Senders(log)
         running = asyncio.create_task(senders.run())
@@ -217,7 +215,7 @@ def test_deliveries_of_partitions_that_have_a_leader_are_taken_while_others_are_
         await on_both(cluster, WEBHOOKS)
         log = a_webhook_log(cluster, append_timeout_s=5)
         await log.start()
-        await until_ready(log)
+        await until(lambda: log.ready)
         there, gone = (
             [f"{n:032x}" for n in range(1_000) if partition_of(b"%032x" % n, 2) == each]
             for each in range(2)
@@ -253,12 +251,6 @@ def a_webhook_log(cluster: Cluster, append_timeout_s: float = 2) -> WebhookLog:
     )
 
 
-async def until_ready(log: WebhookLog) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not log.ready:  # noqa: ASYNC110 (nobody would set an event)
-            await asyncio.sleep(0.01)
-
-
 async def taken(log: WebhookLog, event_id: str) -> None:
     """Returns once a delivery is taken."""
     async with asyncio.timeout(PATIENCE_S):
@@ -284,16 +276,6 @@ async def on_both(cluster: Cluster, topic: str) -> None:
     await admin.close()
 
 
-def a_client(cluster: Cluster) -> WorkflowClient:
-    return WorkflowClient(
-        cluster=cluster,
-        client_id="tests",
-        timeout_s=5,
-        clock=now_ms,
-        new_id=lambda: os.urandom(8).hex(),
-    )
-
-
 @pytest.fixture
 def history_of_both(brokers: Brokers) -> Cluster:
     """Everything is with the first broker, but for one partition of the history."""
@@ -307,23 +289,9 @@ def history_of_both(brokers: Brokers) -> Cluster:
 
 @asynccontextmanager
 async def working(cluster: Cluster) -> AsyncIterator[tuple[WorkflowWorker, WorkflowClient]]:
-    worker = WorkflowWorker(
-        cluster=cluster,
-        apps=["tests.e2e.workflow_app"],
-        engines=ENGINES,
-        clock=now_ms,
-        draw_seed=lambda: "seed",
-        name="tests",
-    )
-    client = a_client(cluster)
-    running = asyncio.create_task(worker.run())
-    await client.start()
-    try:
+    worker = a_worker(str(cluster))
+    async with running(worker), started(a_client(str(cluster), timeout_s=5)) as client:
         yield worker, client
-    finally:
-        await client.stop()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
@@ -351,9 +319,7 @@ def test_workflows_whose_partition_has_a_leader_go_on_while_others_have_none(
                 assert not (await client.send("echo", each, TEXT)).code
             with pytest.raises(OutcomeUnknown):
                 await stuck[0]
-            async with asyncio.timeout(PATIENCE_S):
-                while "partition 1 cannot be taken over yet" not in caplog.text:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+            await until(lambda: "partition 1 cannot be taken over yet" in caplog.text)
             assert worker._driver.partitions[0].epoch == epoch, "it was taken over on the way"
             assert not (await client.send("echo", there[0], TEXT)).code
             await asyncio.to_thread(brokers.second.start)
@@ -395,9 +361,7 @@ def test_what_waits_for_a_partition_without_a_leader_holds_up_nothing_else(broke
     async def added(queues: PartitionQueues[tuple[int, int]], *entries: tuple[int, int]) -> None:
         for entry in entries:
             queues.add(entry[0], entry)
-        async with asyncio.timeout(PATIENCE_S):
-            while not set(entries) <= set(done):  # noqa: ASYNC110 (nobody would set an event)
-                await asyncio.sleep(0.01)
+        await until(lambda: set(entries) <= set(done))
 
     asyncio.run(scenario())
     assert [number for place, number in done if place == 1] == [0, 1, 2]

@@ -16,6 +16,7 @@ from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.workflows.log import WorkflowLog
 from headwater.streams.workflows.ownership import Ownership
 from tests.fakes.engines import ENGINES
+from tests.waiting import until
 
 
 def ownership(
@@ -115,9 +116,8 @@ def test_a_partition_with_runs_of_a_newer_kind_waits_and_says_so(
         await subject.start()
         running = asyncio.create_task(subject.run())
         try:
+            await until(lambda: "of kind 'chart'" in caplog.text)
             async with asyncio.timeout(20):
-                while "of kind 'chart'" not in caplog.text:  # noqa: ASYNC110, a log has no event
-                    await asyncio.sleep(0.05)
                 while len(driver.partitions) < len(set(attempts)) - 1:
                     wake_up.clear()
                     await wake_up.wait()

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+
+from tests.waiting import wait_until
 
 PATIENCE_S = 60
 
@@ -57,13 +58,6 @@ def answers(dsn: str) -> bool:
     return True
 
 
-def wait_until_silent(dsn: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while answers(dsn):
-        assert time.monotonic() < deadline, "the server still answers"
-        time.sleep(0.05)
-
-
 def test_a_server_that_dies_is_back_at_the_same_address(house: subprocess.Popen[str]):
     dsn = said_after(house, "dsn ")
     os.kill(int(said_after(house, "pid ")), signal.SIGKILL)
@@ -80,4 +74,4 @@ def test_a_killed_supervisor_leaves_no_server_behind(house: subprocess.Popen[str
     dsn = said_after(house, "dsn ")
     assert answers(dsn)
     house.kill()
-    wait_until_silent(dsn)
+    wait_until(lambda: not answers(dsn), "the server to be silent")

@@ -26,7 +26,8 @@ from headwater.gateway.terra_stand_in.posting import DIED
 from headwater.schemas.providers.headwater import Fact, LabSubmitted
 from headwater.streams.harness.test_instance import TestInstance
 from headwater.streams.harness.workflow_test import WorkflowTest
-from tests.terra import KEYS, StandIn, Taken, taking, until
+from tests.terra import KEYS, StandIn, Taken, taking
+from tests.waiting import wait_until
 
 DAY = date(2026, 11, 22)
 USER = "t-1"
@@ -50,7 +51,7 @@ def process(scratch: Path, taken: Taken) -> Iterator[StandIn]:
 def terra(process: StandIn, taken: Taken) -> StandIn:
     """The stand-in, with nothing on its way; whatever it was told before."""
     process.work()
-    until(lambda: process.look()["waiting"] == 0, "everything to be posted")
+    wait_until(lambda: process.look()["waiting"] == 0, "everything to be posted")
     taken.bodies.clear()
     return process
 
@@ -113,7 +114,7 @@ async def backfilled(test: WorkflowTest) -> TestInstance:
 
 def all_days(taken: Taken, terra: StandIn, number: int) -> None:
     """Waits for the days of an import, and sees that each came."""
-    until(lambda: terra.look()["waiting"] == 0, "everything to be posted")
+    wait_until(lambda: terra.look()["waiting"] == 0, "everything to be posted")
     days = [date.fromordinal(DAY.toordinal() - back).isoformat() for back in range(number + 1)]
     assert sorted(set(taken.days_of("daily"))) == sorted(days)
     assert taken.unsigned == 0
@@ -210,14 +211,14 @@ def test_somebody_connects_on_the_page_and_disconnects(terra: StandIn, taken: Ta
     done = httpx.post(url, data={"provider": "WHOOP"})
     assert done.status_code == 303
     assert done.headers["location"].startswith("http://127.0.0.1/done?a=b&user_id=")
-    until(lambda: taken.types() == ["auth"], "an auth")
+    wait_until(lambda: taken.types() == ["auth"], "an auth")
     user = taken.bodies[0]["user"]
     assert (user["provider"], user["reference_id"]) == ("WHOOP", "user_new")
     gone = f"{terra.url}/v2/auth/deauthenticateUser"
     httpx.delete(gone, params={"user_id": user["user_id"]}, headers=KEYS).raise_for_status()
-    until(lambda: taken.types() == ["auth", "deauth"], "a deauth")
+    wait_until(lambda: taken.types() == ["auth", "deauth"], "a deauth")
     assert not httpx.post(url, data={"cancel": "yes"}).headers.get("location")
-    until(lambda: taken.types()[-1] == "auth_cancelled", "an auth_cancelled")
+    wait_until(lambda: taken.types()[-1] == "auth_cancelled", "an auth_cancelled")
 
 
 def test_a_lab_report_is_read_and_its_file_is_wanted_in_one_field_alone(
@@ -231,7 +232,7 @@ def test_a_lab_report_is_read_and_its_file_is_wanted_in_one_field_alone(
 
     upload_id, answer = asyncio.run(act(terra.client()))
     assert upload_id in answer
-    until(lambda: taken.types() == ["lab_report.completed"], "a lab report")
+    wait_until(lambda: taken.types() == ["lab_report.completed"], "a lab report")
     (body,) = taken.bodies
     assert (body["upload_id"], body["data"]["reference_id"]) == (upload_id, "user_1")
     with pytest.raises(TerraRefused, match="400 Bad Request: No Files Provided"):
@@ -264,7 +265,7 @@ def test_data_that_were_asked_for_twice_are_the_same(terra: StandIn, taken: Take
 
     terra.add(USER)
     asyncio.run(act())
-    until(lambda: len(taken.bodies) == 2, "two deliveries")
+    wait_until(lambda: len(taken.bodies) == 2, "two deliveries")
     assert taken.bodies[0] == taken.bodies[1]
 
 
@@ -325,7 +326,7 @@ def test_an_import_arrives_whole_though_the_stand_in_dies_in_the_midst_of_it(
             }
             instance = await test.create("terra-import", id="import-1", params=params)
             await test.run_until_idle()
-            until(lambda: terra.process.poll() is not None, "the stand-in to die")
+            wait_until(lambda: terra.process.poll() is not None, "the stand-in to die")
             assert terra.process.returncode == DIED
             terra.start()
             for _ in range(4):
@@ -379,7 +380,7 @@ def test_a_reconcile_asks_for_a_week_of_every_connection_and_one_failure_stops_n
     terra.add(*people)
     terra.fail("status", status=500, path="/v2/activity", query="user_id=r-007", times=4)
     asyncio.run(act())
-    until(lambda: terra.look()["waiting"] == 0, "everything to be posted")
+    wait_until(lambda: terra.look()["waiting"] == 0, "everything to be posted")
     days = taken.days_of("daily")
     assert len(days) == 30 * 8
     assert set(days) == {f"2026-11-{day}" for day in range(15, 23)}

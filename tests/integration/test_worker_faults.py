@@ -1,8 +1,6 @@
 """A turn that cannot be appended costs its partitions a takeover, and nothing else."""
 
 import asyncio
-import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,58 +9,36 @@ import pytest
 from headwater.schemas.failures import INSTANCE_EXISTS
 from headwater.schemas.history import StartRun
 from headwater.streams.clock import now_ms
-from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.kafka.state_stores import StateStores
-from headwater.streams.workflows.client import WorkflowClient
 from headwater.streams.workflows.instance_stores import DiskStore
 from headwater.streams.workflows.worker import WorkflowWorker
 from tests.e2e.workflow_house import Sender
-from tests.fakes.engines import ENGINES
+from tests.waiting import until
+from tests.workflow_parts import a_client, a_worker, running, started
 
 
 def test_a_fault_in_an_append_is_said_and_its_partitions_are_taken_over_again(
     topics: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    worker = WorkflowWorker(
-        cluster=Cluster(topics),
-        apps=["tests.e2e.workflow_app"],
-        engines=ENGINES,
-        clock=now_ms,
-        draw_seed=lambda: "seed",
-        name="tests",
-    )
-    client = WorkflowClient(
-        cluster=Cluster(topics),
-        client_id="tests",
-        timeout_s=20,
-        clock=now_ms,
-        new_id=lambda: os.urandom(8).hex(),
-    )
+    worker = a_worker(topics)
+    client = a_client(topics)
     # No decision leads to such a record: this is what a fault of ours would look like.
     monkeypatch.setattr("headwater.streams.workflows.log.MAX_VALUE_BYTES", 1_000)
     monkeypatch.setattr("headwater.streams.workflows.worker._PAUSE_AFTER_FAULT_S", 0.1)
 
     async def mended() -> None:
-        async with asyncio.timeout(30):
-            while "taken over again" not in caplog.text:  # noqa: ASYNC110, a log has no event
-                await asyncio.sleep(0.05)
+        await until(lambda: "taken over again" in caplog.text)
         monkeypatch.undo()
 
     async def scenario() -> None:
-        working = asyncio.create_task(worker.run())
-        await client.start()
-        try:
+        async with running(worker), started(client):
             sender = Sender(client)
             await sender.ready()
             mending = asyncio.create_task(mended())
             reply = await sender.send("echo", "large", StartRun(f'"{"x" * 2_000}"'))
             assert reply.code in {"", INSTANCE_EXISTS}
             await mending
-        finally:
-            await client.stop()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
 
     asyncio.run(scenario())
     assert "a turn cannot be appended" in caplog.text
@@ -74,39 +50,18 @@ def sleepers(worker: WorkflowWorker, *ids: str) -> list[str]:
     return [live.run.status.value for live in found if live is not None]
 
 
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not done():  # noqa: ASYNC110, what it waits for has no event
-            await asyncio.sleep(0.05)
-
-
 def test_a_worker_whose_clock_is_ahead_of_kafkas_fires_nothing_and_goes_on_when_it_is_right(
     topics: str, caplog: pytest.LogCaptureFixture
 ):
     ahead_ms = 0
-    worker = WorkflowWorker(
-        cluster=Cluster(topics),
-        apps=["tests.e2e.workflow_app"],
-        engines=ENGINES,
-        clock=lambda: now_ms() + ahead_ms,
-        draw_seed=lambda: "seed",
-        name="tests",
-    )
-    client = WorkflowClient(
-        cluster=Cluster(topics),
-        client_id="tests",
-        timeout_s=20,
-        clock=now_ms,
-        new_id=lambda: os.urandom(8).hex(),
-    )
+    worker = a_worker(topics, clock=lambda: now_ms() + ahead_ms)
+    client = a_client(topics)
 
     statuses = partial(sleepers, worker)
 
     async def scenario() -> None:
         nonlocal ahead_ms
-        working = asyncio.create_task(worker.run())
-        await client.start()
-        try:
+        async with running(worker), started(client):
             sender = Sender(client)
             await sender.ready()
             await sender.send("sleeper", "month", StartRun('"30 days"'))
@@ -119,10 +74,6 @@ def test_a_worker_whose_clock_is_ahead_of_kafkas_fires_nothing_and_goes_on_when_
             assert statuses("month", "moment") == ["waiting"] * 2
             ahead_ms = 0
             await until(lambda: statuses("month", "moment") == ["waiting", "complete"])
-        finally:
-            await client.stop()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
 
     with caplog.at_level("INFO"):
         asyncio.run(scenario())
@@ -130,23 +81,15 @@ def test_a_worker_whose_clock_is_ahead_of_kafkas_fires_nothing_and_goes_on_when_
 
 
 def test_a_fault_beside_the_turns_ends_the_worker(topics: str):
-    worker = WorkflowWorker(
-        cluster=Cluster(topics),
-        apps=["tests.e2e.workflow_app"],
-        engines=ENGINES,
-        clock=now_ms,
-        draw_seed=lambda: "seed",
-        name="tests",
-    )
+    worker = a_worker(topics)
 
     async def fails() -> None:
         raise LookupError("expected what cannot be")
 
     async def scenario() -> None:
-        working = asyncio.create_task(worker.run())
-        await worker.declared()
-        worker._in_background(fails())
-        async with asyncio.timeout(30):
+        async with running(worker) as working, asyncio.timeout(30):
+            await worker.declared()
+            worker._in_background(fails())
             await working
 
     with pytest.raises(LookupError, match="expected what cannot be"):
@@ -156,46 +99,23 @@ def test_a_fault_beside_the_turns_ends_the_worker(topics: str):
 def test_a_store_that_is_torn_ends_the_worker_and_the_next_one_fills_it(
     topics: str, tmp_path: Path
 ):
-    def a_worker() -> WorkflowWorker:
-        return WorkflowWorker(
-            cluster=Cluster(topics),
-            apps=["tests.e2e.workflow_app"],
-            engines=ENGINES,
-            clock=now_ms,
-            draw_seed=lambda: "seed",
-            name="tests",
-            stores=StateStores(tmp_path, 8 * 1024 * 1024, now_ms),
-        )
-
-    client = WorkflowClient(
-        cluster=Cluster(topics),
-        client_id="tests",
-        timeout_s=20,
-        clock=now_ms,
-        new_id=lambda: os.urandom(8).hex(),
-    )
+    stores = StateStores(tmp_path, 8 * 1024 * 1024, now_ms)
+    client = a_client(topics)
 
     async def scenario() -> None:
-        worker = a_worker()
-        working = asyncio.create_task(worker.run())
-        await client.start()
-        try:
-            await Sender(client).ready()
-            async with asyncio.timeout(30):
-                while len(worker._driver.partitions) < worker._driver.count:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            for partition in worker._driver.partitions.values():
-                store = partition.owner.instances.store
-                assert isinstance(store, DiskStore)
-                store._store._db.close()  # Whatever is asked of it from now on fails.
-            asked = asyncio.create_task(client.send("echo", "torn", StartRun('"1"')))
-            with pytest.raises(StoreTorn, match="deleted it"):
-                await asyncio.wait_for(working, 30)
-            working = asyncio.create_task(a_worker().run())
-            assert not (await asked).code
-        finally:
-            await client.stop()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        worker = a_worker(topics, stores=stores)
+        async with started(client):
+            async with running(worker) as working:
+                await Sender(client).ready()
+                await until(lambda: len(worker._driver.partitions) == worker._driver.count)
+                for partition in worker._driver.partitions.values():
+                    store = partition.owner.instances.store
+                    assert isinstance(store, DiskStore)
+                    store._store._db.close()  # Whatever is asked of it from now on fails.
+                asked = asyncio.create_task(client.send("echo", "torn", StartRun('"1"')))
+                with pytest.raises(StoreTorn, match="deleted it"):
+                    await asyncio.wait_for(working, 30)
+            async with running(a_worker(topics, stores=stores)):
+                assert not (await asked).code
 
     asyncio.run(scenario())

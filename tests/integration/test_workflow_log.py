@@ -36,6 +36,7 @@ from headwater.streams.kafka.topics import create_topics
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown, WorkflowClient
 from headwater.streams.workflows.log import OwnershipLost, WorkflowLog
 from headwater.streams.workflows.ownership import GROUP
+from tests import workflow_parts
 from tests.fakes.workflow_log import (
     KEY,
     Place,
@@ -47,6 +48,7 @@ from tests.fakes.workflow_log import (
     some,
 )
 from tests.throwaway_kafka import ThrowawayKafka
+from tests.waiting import until
 
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"
@@ -279,22 +281,13 @@ class FakeOwner:
 
 
 def a_client(bootstrap: str, client_id: str, timeout_s: float = 20.0) -> WorkflowClient:
-    numbers = itertools.count(1)
-    return WorkflowClient(
-        cluster=Cluster(bootstrap),
-        client_id=client_id,
-        timeout_s=timeout_s,
-        clock=now_ms,
-        new_id=lambda: f"{client_id}-{next(numbers)}",
-    )
+    new_id = map(f"{client_id}-{{}}".format, itertools.count(1)).__next__
+    return workflow_parts.a_client(bootstrap, client_id, timeout_s, new_id)
 
 
 async def connected(client: WorkflowClient) -> None:
-    """Waits for a client to listen, with a bound."""
     await client.start()
-    async with asyncio.timeout(20):
-        while not client.ready:  # noqa: ASYNC110 (nobody would set an event)
-            await asyncio.sleep(0.01)
+    await until(lambda: client.ready)
 
 
 def with_owner(

@@ -15,7 +15,7 @@ from obstore.store import S3Store
 from headwater.gateway.blobs.choice import blobs_at
 from headwater.gateway.blobs.store import BlobNotFound, Blobs, BlobsUnavailable, InvalidBlobKey
 from tests.e2e.house import free_port
-from tests.terra import until
+from tests.waiting import wait_until
 
 KEY = "lab-uploads/user_1/a.pdf"
 
@@ -46,7 +46,7 @@ def bucket() -> Iterator[str]:
         )
         server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            until(lambda: _is_there(url), "an S3 server")
+            wait_until(lambda: _is_there(url), "an S3 server")
             httpx.put(f"{url}/house").raise_for_status()
             yield "s3://house/blobs"
         finally:

@@ -8,6 +8,7 @@ import pytest
 
 from headwater.gateway.http.bodies import BodyReader
 from headwater.gateway.http.budget import Budget, Refusal
+from tests.waiting import until
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -218,12 +219,6 @@ def test_what_is_refused_is_read_on_for_a_while_unless_room_is_needed() -> None:
         await draining
 
     asyncio.run(whole())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110 (a turn of the loop, not a time)
-            await asyncio.sleep(0)
 
 
 async def ended(*tasks: "asyncio.Task[Any]") -> None:

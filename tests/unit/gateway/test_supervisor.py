@@ -19,6 +19,7 @@ from headwater.gateway.local import leash
 from headwater.gateway.local.parts import Part
 from headwater.gateway.local.supervisor import Supervisor
 from headwater.schemas.errors import PartUnavailable
+from tests.waiting import wait_until
 
 #: Longer than anything here takes; a test that meets it has failed.
 PATIENCE_S = 60
@@ -98,13 +99,6 @@ def run(tmp_path: Path) -> Iterator[Callable[..., House]]:
             return house
 
         yield start
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def is_gone(pid: int) -> bool:

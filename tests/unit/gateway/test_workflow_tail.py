@@ -16,6 +16,7 @@ from headwater.projections.workflows.answers import event_of, line_of
 from headwater.schemas.answers import InstanceStatus
 from headwater.schemas.errors import StoreUnavailable
 from tests.unit.gateway.workflow_fakes import AT, MemoryTail, instance, status
+from tests.waiting import until
 
 OF_RUN = {"workflow_name": "order", "instance_id": "a", "run_number": 0}
 LINE = line_of(
@@ -216,8 +217,7 @@ def test_a_reader_that_goes_leaves_nothing_behind() -> None:
         async def send(_: object) -> None: ...
 
         streams = asyncio.create_task(stream(tails, memory, receive, send))
-        while (tails.count, freshness.waiting) != (1, 1):  # noqa: ASYNC110 (it has no event)
-            await asyncio.sleep(0.01)
+        await until(lambda: (tails.count, freshness.waiting) == (1, 1))
         gone.set()
         await streams
         assert (tails.count, freshness.waiting) == (0, 0)

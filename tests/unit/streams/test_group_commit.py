@@ -9,6 +9,7 @@ from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.streams.kafka.appender import BATCH_BYTES, Sent
 from headwater.streams.kafka.group_commit import GroupCommit
 from headwater.streams.kafka.records import Outgoing
+from tests.waiting import until
 
 TOPIC = "webhooks"
 
@@ -83,12 +84,7 @@ class World:
 
     async def sent(self, count: int) -> None:
         """Waits until the producer was given so many groups."""
-        await self.until(lambda: len(self.producer.groups) >= count)
-
-    async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not done():  # noqa: ASYNC110 (nobody would set an event)
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.producer.groups) >= count)
 
 
 def run(scenario: Callable[[World], Awaitable[None]], held_bytes_max: int = 1_000_000) -> World:
@@ -96,7 +92,7 @@ def run(scenario: Callable[[World], Awaitable[None]], held_bytes_max: int = 1_00
         world = World(held_bytes_max)
         await world.commit.start()
         try:
-            await world.until(lambda: world.commit.ready)
+            await until(lambda: world.commit.ready)
             await scenario(world)
         finally:
             await world.commit.stop()
@@ -121,7 +117,7 @@ def test_what_is_added_while_a_group_is_under_way_is_appended_together_and_in_or
         assert world.producer.groups == [["first"], ["a", "b", "c"]]
         assert world.settled == [("first", True)]
         world.producer.waiting[1].set_result(None)
-        await world.until(lambda: len(world.settled) == 4)
+        await until(lambda: len(world.settled) == 4)
         assert [ok for _, ok in world.settled] == [True] * 4
 
     run(scenario)
@@ -133,7 +129,7 @@ def test_a_partition_that_stalls_holds_up_no_other():
         world.commit.add([Entry("waits"), Entry("other", partition=1), Entry("waits too")])
         await world.sent(2)
         world.producer.waiting[1].set_result(None)
-        await world.until(lambda: world.settled == [("other", True)])
+        await until(lambda: world.settled == [("other", True)])
         world.commit.add([Entry("another", partition=1)])
         await world.sent(3)
         assert world.producer.groups[1:] == [["other"], ["another"]]
@@ -163,7 +159,7 @@ def test_what_is_with_the_producer_cannot_be_withdrawn():
         await world.sent(1)
         assert not world.commit.withdraw(entry)
         world.producer.waiting[0].set_result(None)
-        await world.until(lambda: world.settled == [("sent", True)])
+        await until(lambda: world.settled == [("sent", True)])
 
     run(scenario)
 
@@ -185,7 +181,7 @@ def test_beyond_the_limit_callers_are_refused_whole_and_at_once():
         await world.sent(2)
         assert world.producer.groups[1] == ["e2", "e3", "e4"]
         world.producer.waiting[1].set_result(None)
-        await world.until(lambda: len(world.settled) == 4)
+        await until(lambda: len(world.settled) == 4)
         world.commit.add(entries[5:9])
 
     run(scenario, held_bytes_max=7_000)
@@ -225,13 +221,13 @@ def test_a_failed_append_is_a_failure_of_its_partition_alone():
         await stall(world)
         world.producer.connected.clear()
         world.producer.waiting[0].set_exception(BrokerUnavailable("expected an acknowledgement"))
-        await world.until(lambda: world.settled == [("first", False)])
+        await until(lambda: world.settled == [("first", False)])
         # At once, although the partition that failed still has no other producer.
         for number, name in enumerate(("other", "another"), start=1):
             world.commit.add([Entry(name, partition=1)])
             await world.sent(number + 1)
             world.producer.waiting[number].set_result(None)
-            await world.until(lambda name=name: world.settled[-1] == (name, True))
+            await until(lambda name=name: world.settled[-1] == (name, True))
         assert world.producer.through[2] is world.producer.through[1]
         world.producer.connected.set()
 
@@ -243,7 +239,7 @@ def test_a_failure_is_noticed_although_nothing_more_is_added():
         world.commit.add([Entry("only")])
         await world.sent(1)
         world.producer.waiting[0].set_exception(BrokerUnavailable("expected an acknowledgement"))
-        await world.until(lambda: world.producer.connects == 2 and world.commit.ready)
+        await until(lambda: world.producer.connects == 2 and world.commit.ready)
 
     world = run(scenario)
     assert world.settled == [("only", False)]
