@@ -10,14 +10,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.local.demo_day import demo_deliveries, terra_signature
 from headwater.gateway.providers import installed_providers
 from headwater.gateway.request_ids import ulid_source
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
 from headwater.processors.providers.placement import Placement
-from headwater.projections.deliveries.queries import Reader
 from headwater.schemas.codec import decode, encode, record_name
 from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.records import RequestAnswered, WebhookReceived, WebhooksClaimed
@@ -33,6 +29,7 @@ from headwater.streams.pipeline.answer_log import AnswerLog
 from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
 from tests.conftest import PARTITIONS
 from tests.fakes.delivery_log import DeliveryLogContract, Scenario, a_delivery, an_answer
+from tests.unit.gateway.memory_app import memory_app
 from tests.waiting import until
 
 #: The port of nobody: refused at once.
@@ -138,11 +135,8 @@ def test_a_gateway_that_is_sent_nothing_is_ready_again_after_an_outage() -> None
 
 
 def app_on(bootstrap: str, append_timeout_s: float = 5.0) -> TestClient:
-    app = create_app(
-        Settings(),
-        sources=sources_with_secrets(Settings(), {}),
+    app = memory_app(
         log=real_log(bootstrap, append_timeout_s),
-        reader=Reader(NO_POSTGRES),
         answers=AnswerLog(cluster=Cluster(bootstrap)),
         replays=DeadLetters(cluster=Cluster(bootstrap), clock=now_ms),
         clock=now_ms,

@@ -15,10 +15,7 @@ import psycopg
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.commands.mirror import Mirror
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
 from headwater.projections.deliveries.plan import DELIVERIES
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
@@ -26,7 +23,7 @@ from headwater.projections.projector.store import Store
 from headwater.schemas.installed_tables import ALL_TABLES
 from headwater.schemas.tables import CONNECTIONS, DAILY_SUMMARY
 from headwater.streams.clock import now_ms
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, a_delivery
+from tests.fakes.delivery_log import MemoryLog, MemoryReplays, a_delivery
 from tests.integration.written import (
     RECEIVED_AT_MS,
     Written,
@@ -39,6 +36,7 @@ from tests.integration.written import (
     row,
     table_record,
 )
+from tests.unit.gateway.memory_app import memory_app
 
 READ = {"authorization": "Bearer dev-read-key"}
 NEWER_MS = RECEIVED_AT_MS + 60_000
@@ -52,15 +50,11 @@ Write = Callable[..., None]
 def gateway_on(
     dsn: str, log: MemoryLog | None = None, replays: MemoryReplays | None = None
 ) -> Iterator[Client]:
-    app = create_app(
-        Settings(),
-        sources=sources_with_secrets(Settings(), {}),
+    app = memory_app(
         log=log or MemoryLog(),
         reader=Reader(dsn),
-        answers=MemoryAnswers(),
         replays=replays or MemoryReplays(),
         clock=now_ms,
-        new_request_id=lambda: "request-1",
     )
     with TestClient(app) as client:
         yield client

@@ -7,25 +7,16 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import count
 
 import psutil  # type: ignore[import-untyped]  # its stubs are not among our packages
 import pytest
 
-from headwater.gateway.app import create_app, front_of
+from headwater.gateway.app import front_of
 from headwater.gateway.http import server
 from headwater.gateway.http.budget import READS_MAX
 from headwater.gateway.local.demo_day import terra_signature
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
-from headwater.gateway.workflows import WorkflowHooks
-from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.projections.workflows.queries import Workflows
 from headwater.streams.clock import now_ms
-from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.unit.gateway.conftest import without_postgres
-from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
 
 BODY = b'{"type":"daily","user":{"user_id":"terra-1","reference_id":"user_1"},"data":[]}'
 LARGE = 10 * 1024 * 1024
@@ -68,27 +59,7 @@ Connect = Callable[[str], Awaitable[Connection]]
 @asynccontextmanager
 async def served() -> AsyncIterator[Connect]:
     """The real application on a free port; connections come from the address that is asked for."""
-    numbers = count(1)
-    postgres = without_postgres()
-    app = create_app(
-        Settings(),
-        sources=sources_with_secrets(Settings(), {}),
-        log=MemoryLog(),
-        reader=postgres,
-        answers=MemoryAnswers(),
-        replays=MemoryReplays(),
-        clock=now_ms,
-        new_request_id=lambda: f"request-{next(numbers)}",
-        workflows=WorkflowPorts(
-            commands=MemoryCommands(),
-            definitions=MemoryDefinitions(),
-            clock=lambda: 0,
-            workflows=Workflows(postgres),
-            runs=MemoryRuns(),
-            hooks=WorkflowHooks(),
-            new_id=lambda: f"id-{next(numbers)}",
-        ),
-    )
+    app = memory_app(clock=now_ms, workflows=memory_workflows())
     free = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = free.sockets[0].getsockname()[1]
     free.close()

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,13 @@ import psycopg
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import verifier_of
 from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.lab_reports import FILE_BYTES_MAX
 from headwater.gateway.users.ports import ForUsers
-from headwater.gateway.workflows.authorization import WorkflowHooks
-from headwater.gateway.workflows.routes import WorkflowPorts
 from headwater.projections.deliveries.queries import Reader
 from headwater.projections.postgres.migrate import migrate
 from headwater.projections.workflows.answers import Placed
@@ -29,11 +24,12 @@ from headwater.schemas.errors import BrokerUnavailable
 from headwater.schemas.history import ReplySent
 from headwater.streams.workflows.client import Addressed
 from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
+from tests.fakes.delivery_log import MemoryLog, MemoryReplays, MemoryWipes
 from tests.terra import StandIn, Taken
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, USER, key_set, token
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
-from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns, instance, reply
+from tests.unit.gateway.workflow_fakes import MemoryCommands, instance, reply
 
 Connect = Callable[..., None]
 
@@ -84,25 +80,17 @@ class House:
         jwks = folder / "jwks.json"
         jwks.write_bytes(key_set())
         self.settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
-        numbers = count(1)
         blobs = FolderBlobs(self.blobs)
-        self.app = create_app(
+        self.app = memory_app(
             self.settings,
-            sources=sources_with_secrets(self.settings, {}),
             log=self.log,
             reader=Reader(dsn),
-            answers=MemoryAnswers(),
             replays=MemoryReplays(away=away),
             clock=lambda: NOW_S * 1000,
-            new_request_id=lambda: f"id-{next(numbers)}",
-            workflows=WorkflowPorts(
+            workflows=memory_workflows(
                 commands=self.commands,
                 definitions=MemoryDefinitions(away=away),
-                clock=lambda: 0,
-                workflows=self.instances,  # type: ignore[arg-type]
-                runs=MemoryRuns(),
-                hooks=WorkflowHooks(),
-                new_id=lambda: "unused",
+                workflows=self.instances,
             ),
             users=ForUsers(
                 tokens=verifier_of(self.settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),

@@ -8,19 +8,12 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.local.demo_day import terra_signature
 from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
-from headwater.projections.deliveries.queries import Reader
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryAnswers, MemoryLog
+from tests.unit.gateway.memory_app import memory_app
 
 NOW_MS = 1_782_900_000_000
-
-
-def without_postgres() -> Reader:
-    """Of a Postgres that is away: at the port of nobody, which refuses at once."""
-    return Reader("postgresql://headwater@127.0.0.1:1/headwater", connect_timeout_s=0.1)
 
 
 Post: TypeAlias = Callable[..., httpx.Response]
@@ -57,16 +50,7 @@ def started() -> Iterator[Running]:
         requests.append(f"request-{len(requests) + 1}")
         return requests[-1]
 
-    app = create_app(
-        settings,
-        sources=sources_with_secrets(settings, {}),
-        log=log,
-        reader=without_postgres(),
-        answers=answers,
-        replays=MemoryReplays(),
-        clock=clock,
-        new_request_id=new_request_id,
-    )
+    app = memory_app(settings, log=log, answers=answers, clock=clock, new_request_id=new_request_id)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield Running(client, log, answers, clock, requests)
 

@@ -7,7 +7,6 @@ failure is a problem document, each typing error in a query is named, each key i
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,23 +15,16 @@ from litestar import Litestar
 from litestar.routes import ASGIRoute, HTTPRoute
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import verifier_of
 from headwater.gateway.http.wiping import Wiping
 from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.ports import ForUsers
-from headwater.gateway.workflows.authorization import WorkflowHooks
-from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.projections.workflows.queries import Workflows
-from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays, MemoryWipes
-from tests.unit.gateway.conftest import without_postgres
+from tests.fakes.delivery_log import MemoryWipes
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
-from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
 
 #: Who is let in where; what is not named here asks for no key.
 KEYS = {
@@ -70,27 +62,11 @@ def application(folder: Path) -> Litestar:
     jwks = folder / "jwks.json"
     jwks.write_bytes(key_set())
     settings = Settings(jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE)
-    numbers = count(1)
-    reader = without_postgres()
     blobs = FolderBlobs(folder / "blobs")
-    return create_app(
+    return memory_app(
         settings,
-        sources=sources_with_secrets(settings, {}),
-        log=MemoryLog(),
-        reader=reader,
-        answers=MemoryAnswers(),
-        replays=MemoryReplays(),
         clock=lambda: NOW_S * 1000,
-        new_request_id=lambda: f"request-{next(numbers)}",
-        workflows=WorkflowPorts(
-            commands=MemoryCommands(),
-            definitions=MemoryDefinitions(),
-            clock=lambda: 0,
-            workflows=Workflows(reader),
-            runs=MemoryRuns(),
-            hooks=WorkflowHooks(),
-            new_id=lambda: f"id-{next(numbers)}",
-        ),
+        workflows=memory_workflows(),
         users=ForUsers(
             tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
             terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),

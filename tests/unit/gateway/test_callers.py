@@ -9,19 +9,16 @@ import pytest
 from click.testing import CliRunner
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.blobs.folder import FolderBlobs
 from headwater.gateway.commands.user_tokens import token as token_command
 from headwater.gateway.commands.user_tokens import verifier_of, with_development_issuer
 from headwater.gateway.loopback import DEVELOPMENT_ISSUER
 from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.terra.client import Terra
 from headwater.gateway.users.ports import ForUsers
 from headwater.streams.clock import now_ms
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.unit.gateway.conftest import without_postgres
 from tests.unit.gateway.issuer import AUDIENCE, ISSUER, NOW_S, key_set, token
+from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 
 
@@ -38,15 +35,9 @@ def users(jwks: Path) -> Iterator[TestClient[Any]]:
     settings = Settings(
         terra_secrets="current", jwks=str(jwks), jwt_issuer=ISSUER, jwt_audience=AUDIENCE
     )
-    app = create_app(
+    app = memory_app(
         settings,
-        sources=sources_with_secrets(settings, {}),
-        log=MemoryLog(),
-        reader=without_postgres(),
-        answers=MemoryAnswers(),
-        replays=MemoryReplays(),
         clock=lambda: NOW_S * 1000,
-        new_request_id=lambda: "request-1",
         users=ForUsers(
             tokens=verifier_of(settings, clock=lambda: NOW_S * 1000, steady_s=lambda: 0.0),
             terra=Terra(settings.terra, draw=lambda: 0.0, wall_s=lambda: NOW_S),

@@ -1,24 +1,15 @@
 """Graphs over HTTP: deployed, refused with all that is wrong, and read."""
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
-from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
-from headwater.gateway.workflows.authorization import WorkflowHooks
-from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.projections.deliveries.queries import Reader
-from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.definitions import GraphDeployed
 from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
-from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
 
 KEY = {"x-api-key": "dev-workflow-key"}
 ONE = {"initialNodeRef": "start", "nodes": [{"ref": "start", "task": "noop"}]}
@@ -33,27 +24,8 @@ def definitions() -> MemoryDefinitions:
 
 @pytest.fixture
 def client(definitions: MemoryDefinitions) -> Iterator[TestClient[Any]]:
-    numbers = count(1)
-    reader = Reader("host=127.0.0.1 port=1 connect_timeout=1")
-    app = create_app(
-        Settings(),
-        sources=sources_with_secrets(Settings(), {}),
-        log=MemoryLog(),
-        reader=reader,
-        answers=MemoryAnswers(),
-        replays=MemoryReplays(),
-        clock=lambda: AT_MS,
-        new_request_id=lambda: f"request-{next(numbers)}",
-        workflows=WorkflowPorts(
-            commands=MemoryCommands(),
-            definitions=definitions,
-            workflows=Workflows(reader),
-            runs=MemoryRuns(),
-            hooks=WorkflowHooks(),
-            new_id=lambda: f"id-{next(numbers)}",
-            clock=lambda: AT_MS,
-        ),
-    )
+    workflows = memory_workflows(definitions=definitions, clock=lambda: AT_MS)
+    app = memory_app(clock=lambda: AT_MS, workflows=workflows)
     with TestClient(app, raise_server_exceptions=False) as client:
         client.headers.update(KEY)
         yield client

@@ -9,10 +9,8 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.providers import GROUP, ProviderInvalid, installed_providers
 from headwater.gateway.settings import environment, load_settings
-from headwater.gateway.sources import sources_with_secrets
 from headwater.processors.columns import RowUpdate
 from headwater.processors.providers.placement import Placement
 from headwater.processors.providers.provider import DeliveryType, Providers, catalogue_of
@@ -24,10 +22,11 @@ from headwater.schemas.tables import DAILY_SUMMARY, Value
 from headwater.schemas.topics import DEAD_LETTERS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.walks import WALKS
-from tests.unit.gateway.conftest import NOW_MS, without_postgres
+from tests.unit.gateway.conftest import NOW_MS
+from tests.unit.gateway.memory_app import memory_app
 
 SECRET = "walk-secret"
 WALK = b'{"walker": "user_ada", "day": "2026-07-01", "steps": 4321}'
@@ -50,16 +49,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def post(log: MemoryLog, event: str, body: bytes) -> httpx.Response:
-    app = create_app(
-        load_settings(),
-        sources=sources_with_secrets(load_settings(), {}),
-        log=log,
-        reader=without_postgres(),
-        answers=MemoryAnswers(),
-        replays=MemoryReplays(),
-        clock=lambda: NOW_MS,
-        new_request_id=lambda: "request-1",
-    )
+    app = memory_app(load_settings(), log=log, clock=lambda: NOW_MS)
     signature = "sha256=" + hmac.digest(SECRET.encode(), body, "sha256").hex()
     headers = {"x-hub-signature-256": signature, "x-walk-event": event}
     with TestClient(app) as client:

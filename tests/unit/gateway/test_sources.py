@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.settings import Settings
 from headwater.gateway.sources import (
     DEVELOPMENT_SOURCES,
@@ -25,9 +24,10 @@ from headwater.schemas.records import EffectDecided, OutcomeRecorded
 from headwater.schemas.topics import EFFECTS, OUTCOMES
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.pipeline.intake import Intake
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
+from tests.fakes.delivery_log import MemoryLog
 from tests.fakes.memory_store import MemoryStore
-from tests.unit.gateway.conftest import NOW_MS, without_postgres
+from tests.unit.gateway.conftest import NOW_MS
+from tests.unit.gateway.memory_app import memory_app
 from tests.unit.gateway.problem_contract import assert_problem
 
 OWN = {"admin_key": "a" * 16, "read_key": "b" * 16, "workflow_key": "c" * 16}
@@ -123,16 +123,7 @@ def development() -> Settings:
 
 @pytest.fixture
 def client(log: MemoryLog, development: Settings) -> Iterator[TestClient[Any]]:
-    app = create_app(
-        development,
-        sources=sources_with_secrets(development, {}),
-        log=log,
-        reader=without_postgres(),
-        answers=MemoryAnswers(),
-        replays=MemoryReplays(),
-        clock=lambda: NOW_MS,
-        new_request_id=lambda: "request-1",
-    )
+    app = memory_app(development, log=log, clock=lambda: NOW_MS)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 

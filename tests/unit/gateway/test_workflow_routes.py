@@ -2,7 +2,6 @@
 what is answered when something is away."""
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import httpx
@@ -10,12 +9,8 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
-from headwater.gateway.app import create_app
 from headwater.gateway.settings import Settings
-from headwater.gateway.sources import sources_with_secrets
 from headwater.gateway.workflows import Denied, RequestContext, WorkflowHooks, wire
-from headwater.gateway.workflows.routes import WorkflowPorts
-from headwater.projections.workflows.queries import Workflows
 from headwater.schemas.answers import CurrentStep
 from headwater.schemas.errors import BrokerUnavailable, Overloaded
 from headwater.schemas.history import (
@@ -32,12 +27,10 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.workflows.client import Addressed, OutcomeUnknown
-from tests.fakes.definitions import MemoryDefinitions
-from tests.fakes.delivery_log import MemoryAnswers, MemoryLog, MemoryReplays
 from tests.ticked import serving
-from tests.unit.gateway.conftest import without_postgres
+from tests.unit.gateway.memory_app import memory_app, memory_workflows
 from tests.unit.gateway.problem_contract import assert_problem
-from tests.unit.gateway.workflow_fakes import MemoryCommands, MemoryRuns, reply
+from tests.unit.gateway.workflow_fakes import MemoryCommands, reply
 
 KEY = {"authorization": "Bearer dev-workflow-key"}
 TICK_KEY = {"x-api-key": "the-tick-key"}
@@ -82,26 +75,9 @@ WRITES = [route for route in ROUTES[:-1] if route not in READS]
 
 
 def service(commands: MemoryCommands, hooks: WorkflowHooks, **settings: str) -> Client:
-    numbers = count(1)
-    reader = without_postgres()
-    app = create_app(
+    app = memory_app(
         Settings(max_body_bytes=2_000_000, **settings),
-        sources=sources_with_secrets(Settings(), {}),
-        log=MemoryLog(),
-        reader=reader,
-        answers=MemoryAnswers(),
-        replays=MemoryReplays(),
-        clock=lambda: 0,
-        new_request_id=lambda: f"request-{next(numbers)}",
-        workflows=WorkflowPorts(
-            commands=commands,
-            definitions=MemoryDefinitions(),
-            clock=lambda: 0,
-            workflows=Workflows(reader),
-            runs=MemoryRuns(),
-            hooks=hooks,
-            new_id=lambda: f"id-{next(numbers)}",
-        ),
+        workflows=memory_workflows(commands=commands, hooks=hooks),
     )
     return TestClient(app, raise_server_exceptions=False)
 
