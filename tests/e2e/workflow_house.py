@@ -487,3 +487,14 @@ def opened(house: H) -> Iterator[H]:
         yield house
     finally:
         house.close()
+
+
+def play(house: WorkflowHouse, act: Callable[[Story, Sender], Awaitable[None]]) -> None:
+    """Acts with what the history says and a client that is answered."""
+
+    async def acts() -> None:
+        async with house.reading() as story, house.client() as client:
+            await client.ready()
+            await act(story, client)
+
+    asyncio.run(acts())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from headwater.schemas.history import StartRun, StepFailed, StepsRetried
 from headwater.schemas.statuses import RunStatus
 from headwater.streams.code_host.house_app import HOUSE_APP
 from tests.apps.beside import STOPS
-from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened
+from tests.e2e.workflow_house import Sender, Story, WorkflowHouse, opened, play
 
 SHOP, BESIDE, CLOCK = APPS = "tests.e2e.workflow_app", "tests.apps.beside", "tests.apps.starting"
 PARCELS = [f"parcel/p{n}" for n in range(60)]
@@ -29,15 +29,6 @@ def house(scratch: Path) -> Iterator[WorkflowHouse]:
     with opened(WorkflowHouse(directory, *APPS)) as house:
         house.start("one")
         yield house
-
-
-def play(house: WorkflowHouse, act: Callable[[Story, Sender], Awaitable[None]]) -> None:
-    async def acts() -> None:
-        async with house.reading() as story, house.client() as client:
-            await client.ready()
-            await act(story, client)
-
-    asyncio.run(acts())
 
 
 async def create(client: Sender, key: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Outgoing, partition_of
 from headwater.streams.pipeline.stage_output import effect_of
-from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened
+from tests.e2e.workflow_house import PARTITIONS, Sender, Story, WorkflowHouse, opened, play
 
 APP = "tests.apps.starting"
 SCHEDULE = "headwater-schedule/second"
@@ -59,15 +59,6 @@ def house(scratch: Path) -> Iterator[WorkflowHouse]:
         for name in ("one", "two"):
             house.start(name)
         yield house
-
-
-def play(house: WorkflowHouse, act: Callable[[Story, Sender], Awaitable[None]]) -> None:
-    async def acts() -> None:
-        async with house.reading() as story, house.client() as client:
-            await client.ready()
-            await act(story, client)
-
-    asyncio.run(acts())
 
 
 def ticks(story: Story) -> list[datetime]:
