@@ -156,7 +156,7 @@ def adopt(table: Table, held: Row | None, rebuilt: Row | None, ends: Sequence[in
     if held is not None:
         for stamp in dict.fromkeys(held.stamps):
             if stamp is not None and stamp.offset >= ends[stamp.partition]:
-                said = zip(table.column_names, held.values, held.stamps, strict=True)
-                values = {name: value for name, value, by in said if by == stamp}
+                stamped = zip(table.column_names, held.values, held.stamps, strict=True)
+                values = {name: value for name, value, by in stamped if by == stamp}
                 row = merge(row, RowUpdate(table, held.key, values, stamp))
     return row

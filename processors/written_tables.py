@@ -32,7 +32,7 @@ def fields_of(
     return fields, faults
 
 
-def _fault(name: str, kind: Any, value: object, said: str) -> str:  # noqa: ANN401 (a type)
+def _fault(name: str, kind: Any, value: object, message: str) -> str:  # noqa: ANN401 (a type)
     if get_origin(kind) is Literal:
         return f"{name}: expected one of {', '.join(get_args(kind))}; found {value!r}"
-    return said.replace("`$", f"`{name}") if "`$" in said else f"{said} - at `{name}`"
+    return message.replace("`$", f"`{name}") if "`$" in message else f"{message} - at `{name}`"

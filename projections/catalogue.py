@@ -63,14 +63,14 @@ async def run_projector(  # noqa: PLR0913 (all that it joins)
 
 async def _make_tables(dsn: str, stop: asyncio.Event, log: logging.Logger) -> None:
     """Makes the tables of installed packages; waits for Postgres."""
-    said = ""
+    logged = ""
     while not stop.is_set():
         try:
             await asyncio.to_thread(make_tables, dsn, log.info)
         except StoreUnavailable as error:
-            if error.message != said:
-                said = error.message
-                log.warning("%s; trying again", said)
+            if error.message != logged:
+                logged = error.message
+                log.warning("%s; trying again", logged)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY_S):
                     await stop.wait()

@@ -108,5 +108,5 @@ def store_edge(what: str) -> Iterator[None]:
 
 
 def _found(what: str, error: BaseException) -> str:
-    said = str(error).strip() or type(error).__name__
-    return f"expected Postgres to {what}, found: {said}"
+    text = str(error).strip() or type(error).__name__
+    return f"expected Postgres to {what}, found: {text}"

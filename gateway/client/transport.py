@@ -155,7 +155,7 @@ class Transport:
         """The error that an answer is."""
         status, problem = answer.status_code, _problem(answer)
         code, detail = problem.get("code", ""), problem.get("detail", "")
-        said: dict[str, Any] = {"code": code, "status": status}
+        known: dict[str, Any] = {"code": code, "status": status}
         if not code or code == "not_found":
             later = status >= HTTPStatus.INTERNAL_SERVER_ERROR
             if not later and status != HTTPStatus.TOO_MANY_REQUESTS:
@@ -164,15 +164,15 @@ class Transport:
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return UnauthorizedError(
                 f"{detail}; set HEADWATER_WORKFLOW_KEY, or give a key or a header of your own",
-                **said,
+                **known,
             )
         failure = failure_of(status, code)
         if failure is Failure.NOT_TAKEN or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             if request.repeat is Repeat.READ or (failure is Failure.NOT_TAKEN and not repeated):
-                return UnavailableError(f"{self.url} cannot answer: {detail}", **said)
-            return self._unknown(request, detail, **said)
-        said |= {"field": problem.get("field"), "position": _position(answer)}
-        return refused(detail=detail, repeated=repeated, **said)
+                return UnavailableError(f"{self.url} cannot answer: {detail}", **known)
+            return self._unknown(request, detail, **known)
+        known |= {"field": problem.get("field"), "position": _position(answer)}
+        return refused(detail=detail, repeated=repeated, **known)
 
     def _strange(self, answer: httpx.Response) -> ClientError:
         moved = answer.headers.get("location")

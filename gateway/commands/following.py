@@ -115,10 +115,10 @@ def followed(
 
     Shape:  how far it is, is said whenever that has changed; without `how_far` nothing is.
     """
-    said = ""
+    shown = ""
     while under_way(found):
-        if how_far is not None and (far := how_far(found)) != said:
-            said = far
+        if how_far is not None and (far := how_far(found)) != shown:
+            shown = far
             say(far)
         pause(_LOOK_EVERY_S)
         found = look()

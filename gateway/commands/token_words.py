@@ -74,8 +74,8 @@ def _what(  # noqa: PLR0911, one for each
     until = f", until {both(token.wake_at, now)}" if token.wake_at else ""
     match token.status:
         case "pending" if token.next_retry_at is not None:
-            said = f"waiting to be tried again {relative(token.next_retry_at, now)}"
-            return f"{said}: {error}" if error else said
+            again = f"waiting to be tried again {relative(token.next_retry_at, now)}"
+            return f"{again}: {error}" if error else again
         case "waiting_for_siblings":
             return f"waiting for its siblings{until}"
         case "waiting_for_subworkflow":

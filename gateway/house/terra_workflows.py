@@ -247,7 +247,7 @@ class TerraWorkflows:
         upload_id: str | None = None
         try:
             async with asyncio.timeout(_LAB_WITHIN_S):
-                upload_id, said = await terra.upload_lab_report(
+                upload_id, answer = await terra.upload_lab_report(
                     params.user_id,
                     name=params.storage_key.rpartition("/")[2],
                     content_type=params.content_type,
@@ -255,14 +255,17 @@ class TerraWorkflows:
                 )
             status = "submitted"
         except TerraFailed as error:
-            status, said = f"failed:{error.status or 'network'}", error.message
+            status, answer = f"failed:{error.status or 'network'}", error.message
         except TerraNotConfigured as error:
-            status, said = f"failed:{error.code}", error.message
+            status, answer = f"failed:{error.code}", error.message
         except TimeoutError:
-            said = f"expected an answer of Terra's within {_LAB_WITHIN_S:g} s, found none"
+            answer = f"expected an answer of Terra's within {_LAB_WITHIN_S:g} s, found none"
             status = "failed:network"
         return LabResult(
-            at_ms=self._clock(), terra_status=status, terra_upload_id=upload_id, terra_response=said
+            at_ms=self._clock(),
+            terra_status=status,
+            terra_upload_id=upload_id,
+            terra_response=answer,
         )
 
 

@@ -136,7 +136,7 @@ class Receiver:
         self._metrics.answered(self._source, code)
         if code == _ACCEPTED:
             return
-        told = RequestAnswered(
+        answered = RequestAnswered(
             request_id=request_id,
             source=self._source,
             code=code,
@@ -149,9 +149,9 @@ class Receiver:
             at_ms=self._clock(),
         )
         if refusal is not None:
-            self._refusals.refused(told)
+            self._refusals.refused(answered)
         else:
-            self._refusals.answered(told)
+            self._refusals.answered(answered)
 
     def _read_head(self, scope: Scope) -> _Head:
         length = request_id = None

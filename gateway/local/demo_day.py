@@ -82,11 +82,11 @@ def _post(client: httpx.Client, secret: str, delivery: Delivery, at_s: int) -> P
         raise PostFailed(f"{delivery.name}: no answer from {client.base_url}: {error}") from error
     if answer.status_code != HTTPStatus.OK:
         raise PostFailed(f"{delivery.name}: answered {answer.status_code}: {answer.text[:300]}")
-    said = answer.json()
+    receipt = answer.json()
     return Posted(
         name=delivery.name,
-        type=said["type"],
-        event_id=said["raw_event_id"],
-        request_id=said["request_id"],
-        duplicate=said.get("duplicate", False),
+        type=receipt["type"],
+        event_id=receipt["raw_event_id"],
+        request_id=receipt["request_id"],
+        duplicate=receipt.get("duplicate", False),
     )

@@ -218,13 +218,13 @@ class Supervisor:
             if self._clock() >= watched.restart_at:
                 self._restart(watched)
         elif (code := watched.part.poll()) is not None:
-            said = end_of_log(watched.part, watched.log_from, code)
-            self._mourn(watched, f"died ({how_it_ended(code)}). {said}")
+            ending = end_of_log(watched.part, watched.log_from, code)
+            self._report_exit(watched, f"died ({how_it_ended(code)}). {ending}")
         elif watched.returning and watched.ready():
             watched.returning = False
             self._report(f"{watched.part.name} is back")
 
-    def _mourn(self, watched: _Watched, what: str) -> None:
+    def _report_exit(self, watched: _Watched, what: str) -> None:
         """Reports a death and says when the part will be started again."""
         now = self._clock()
         delay_s = watched.deaths.delay_after(died_at=now, started_at=watched.started_at)
@@ -246,7 +246,7 @@ class Supervisor:
             with self._interruptible():
                 watched.part.start()
         except PartUnavailable as error:
-            self._mourn(watched, f"could not be started: {error.message}")
+            self._report_exit(watched, f"could not be started: {error.message}")
             return
         self._started(watched)
         watched.returning = True

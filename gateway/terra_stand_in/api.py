@@ -108,8 +108,8 @@ class Api:
         large = (last - first).days > deliveries.LARGE_DAYS
         more = {"message": "Large request submitted"} if large else {}
         user = person.as_user()
-        told = {"status": "processing", "type": "request_processing"}
-        return {**told, "reference": reference, "trace_id": reference, "user": user, **more}
+        status = {"status": "processing", "type": "request_processing"}
+        return {**status, "reference": reference, "trace_id": reference, "user": user, **more}
 
     async def upload(self, request: _Req) -> dict[str, Any]:
         """POST /lab-reports."""

@@ -149,17 +149,17 @@ def _read_as_form() -> Iterator[None]:
 
 def _type_of(content_type: str | None, name: str) -> str:
     """What a file is: what its type says, if that is one of ours, else what its name ends with."""
-    said = (content_type or "").partition(";")[0].strip().lower()
-    said = "image/jpeg" if said == "image/jpg" else said
-    if said in EXTENSIONS:
-        return said
+    media_type = (content_type or "").partition(";")[0].strip().lower()
+    media_type = "image/jpeg" if media_type == "image/jpg" else media_type
+    if media_type in EXTENSIONS:
+        return media_type
     suffix = PurePosixPath(name).suffix[1:].lower()
     if suffix in _TYPES:
         return _TYPES[suffix]
     raise Problem(
         "unsupported_file_type",
         f"{_FIELD}: expected a PDF, PNG or JPEG by its type or the end of its name, found "
-        f"{said[:60]!r} and {name[-60:]!r}",
+        f"{media_type[:60]!r} and {name[-60:]!r}",
         field=_FIELD,
     )
 

@@ -292,9 +292,9 @@ class EmbeddedPostgres:
 
     def _failure(self, what: str) -> PartUnavailable:
         lines = self.log_file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
-        said = "\n".join(f"  {line}" for line in lines) or "  nothing"
+        ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
         return PartUnavailable(
-            f"Postgres {what}. Its log is {self.log_file}; it said last:\n{said}"
+            f"Postgres {what}. Its log is {self.log_file}; it said last:\n{ending}"
         )
 
 

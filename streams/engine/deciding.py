@@ -117,8 +117,8 @@ class CommandDecider:
         fault = params_fault(schema, params)
         if fault is None:
             return None
-        told = f"expected the params that {workflow} takes, found {fault}"
-        return Rejection(INVALID_PARAMS, bounded(told))
+        message = f"expected the params that {workflow} takes, found {fault}"
+        return Rejection(INVALID_PARAMS, bounded(message))
 
     def _has(self, workflow: str, command: Command) -> bool:
         """Whether there is such a workflow, of the kind that the command names if it names one."""

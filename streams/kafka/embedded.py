@@ -365,8 +365,8 @@ class EmbeddedKafka:
         for file in (self._output_file, self.log_file):
             with contextlib.suppress(FileNotFoundError):
                 lines += file.read_text("utf-8", "replace").splitlines()[-_QUOTED_LINES:]
-        said = "\n".join(f"  {line}" for line in lines) or "  nothing"
-        return PartUnavailable(f"Kafka {what}. Its log is {self.log_file}; it said last:\n{said}")
+        ending = "\n".join(f"  {line}" for line in lines) or "  nothing"
+        return PartUnavailable(f"Kafka {what}. Its log is {self.log_file}; it said last:\n{ending}")
 
     def _stop_stale_broker(self) -> None:
         """Stops the broker that an owner killed with kill -9 left running on this data."""

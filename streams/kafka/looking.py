@@ -55,9 +55,9 @@ async def _members(admin: AIOKafkaAdminClient) -> tuple[Member, ...]:
     ((_, _, _, _, _, members, *_),) = answer.groups  # type: ignore[attr-defined]
     found = []
     for _, _, _, metadata, *_ in members:
-        told = announced(ConsumerProtocolMemberMetadata.decode(metadata).user_data or b"")
-        older = sorted(name for name in READS if told.reads.get(name, 0) < READS[name])
-        found.append(Member(told.member, tuple(older)))
+        announcement = announced(ConsumerProtocolMemberMetadata.decode(metadata).user_data or b"")
+        older = sorted(name for name in READS if announcement.reads.get(name, 0) < READS[name])
+        found.append(Member(announcement.member, tuple(older)))
     return tuple(sorted(found))
 
 

@@ -322,7 +322,7 @@ class Agent:
             async for records in self._read(gap.topic, partition, gap.start, gap.end)
             for record in records
         ]
-        counting, hidden = tenure.strangers(records)
+        counting, hidden = tenure.of_others(records)
         if gap.topic in self.stage.memory:
             self._take_in(tenure, counting)
         await self._show(tenure, hidden)

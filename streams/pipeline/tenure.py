@@ -184,7 +184,7 @@ class Tenure:
         """
         return self._next[OUTCOMES], self.epoch
 
-    def strangers(self, records: Iterable[Incoming]) -> tuple[list[Incoming], Hidden]:
+    def of_others(self, records: Iterable[Incoming]) -> tuple[list[Incoming], Hidden]:
         """Divides the records of a gap: those of no owner, which count, and void ones.
 
         Errors: PartitionLost.

@@ -335,7 +335,7 @@ class WorkflowHouse:
             part.kill()
             part.wait()
 
-    def mind(self) -> None:
+    def restart_ended(self) -> None:
         """Starts again, as it was, whoever has ended as a worker may; fails if it may not."""
         for name, part in list(self.parts.items()):
             code = part.poll()
@@ -405,7 +405,7 @@ class WorkflowHouse:
     ) -> None:
         deadline = time.monotonic() + patience_s
         while not done():
-            self.mind()
+            self.restart_ended()
             if story.reader.done():
                 story.reader.result()
             if time.monotonic() > deadline:

@@ -45,12 +45,12 @@ class World:
         self._began = time.monotonic()
         self._numbers = itertools.count(1)
         self._offsets = itertools.count(0)
-        self._said: list[FromHost] = []
-        self._stirred = asyncio.Event()
+        self._sent_by_host: list[FromHost] = []
+        self._wake_up = asyncio.Event()
         self._keys: list[str] = []
         self.history: list[HistoryAppended] = []
         self.gone: list[Gone] = []
-        self._unmourned: list[Gone] = []
+        self._unreported: list[Gone] = []
         self.hosts: list[HostProcess] = []
 
     async def __aenter__(self) -> Self:
@@ -88,13 +88,13 @@ class World:
         return names
 
     def _heard(self, messages: list[FromHost]) -> None:
-        self._said += messages
-        self._stirred.set()
+        self._sent_by_host += messages
+        self._wake_up.set()
 
     def _host_gone(self, gone: Gone) -> None:
         self.gone.append(gone)
-        self._unmourned.append(gone)
-        self._stirred.set()
+        self._unreported.append(gone)
+        self._wake_up.set()
 
     def create(self, workflow: str, params: object = None) -> str:
         """Creates an instance and gives its key."""
@@ -116,8 +116,8 @@ class World:
     def turn(self) -> None:
         """Decides what came, appends, and lets what follows happen."""
         owner, now = self.owner, self.now_ms()
-        said, self._said = self._said, []
-        owner.handle(said, now)
+        sent, self._sent_by_host = self._sent_by_host, []
+        owner.handle(sent, now)
         owner.wake(now)
         owner.dispatch(now)
         batch = owner.take()
@@ -136,18 +136,18 @@ class World:
         deadline = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {self.state()}"
-            self._stirred.clear()
+            self._wake_up.clear()
             self.turn()
-            for gone in self._unmourned:
-                self.owner.handle(self._said, self.now_ms())
-                self._said = []
+            for gone in self._unreported:
+                self.owner.handle(self._sent_by_host, self.now_ms())
+                self._sent_by_host = []
                 self.owner.host_gone(gone.reason, self.now_ms(), turn=gone.turn)
                 await self._begin_host()
-            self._unmourned.clear()
+            self._unreported.clear()
             if not done() and not self.owner.has_work():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._due_s()):
-                        await self._stirred.wait()
+                        await self._wake_up.wait()
 
     def _due_s(self) -> float:
         due_ms = self.owner.next_due_ms()

@@ -339,7 +339,7 @@ class World:
         self._say_seen(worker, tenure)
 
     def _mend(self, worker: Worker, tenure: Tenure, gap: Gap) -> None:
-        counting, hidden = tenure.strangers(
+        counting, hidden = tenure.of_others(
             self.log.read(gap.topic, tenure.partition, gap.start, gap.end)
         )
         for record in counting:

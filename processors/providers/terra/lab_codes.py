@@ -69,7 +69,7 @@ _SAID_OF: Final = {
         "out_of_range",
     ),
 }
-_STATUSES: Final = {said: status for status, all_of in _SAID_OF.items() for said in all_of}
+_STATUSES: Final = {word: status for status, all_of in _SAID_OF.items() for word in all_of}
 
 _NO_WORD: Final = re.compile(r"[^\w]+")
 

@@ -205,11 +205,11 @@ def read_end(
 def _read(field: str, text: str | None, number: int, latest_ms: int) -> datetime | Rejected:
     found = None if text is None else _moment(text)
     if found is None:
-        said = "none" if text is None else ascii(text[:_GLIMPSE_CHARS])
+        glimpse = "none" if text is None else ascii(text[:_GLIMPSE_CHARS])
         return Rejected(
             "bad_date",
             f"data[{number}].metadata.{field}: expected RFC 3339, "
-            f"such as 2026-07-01T00:00:00+01:00, found {said}",
+            f"such as 2026-07-01T00:00:00+01:00, found {glimpse}",
         )
     moment, at_ms = found
     if not _EARLIEST_MS <= at_ms <= latest_ms:

@@ -75,10 +75,10 @@ def test_a_batch_that_lies_before_what_was_appended_ends_the_tenure():
 
 def test_of_a_gap_void_records_are_hidden_and_a_newer_owner_ends_the_tenure():
     tenure = Tenure(0, 5, {WAITING: 10})
-    counting, hidden = tenure.strangers(
+    counting, hidden = tenure.of_others(
         [written(b"a", 4, 11), written(b"b", None, 12), written(b"c", 5, 13), claimed(4, 14)]
     )
     assert [record.key for record in counting] == [b"b"]
     assert list(hidden[WAITING]) == [b"a"]
     with pytest.raises(PartitionLost, match="claimed as 5, found epoch 6 at offset 15"):
-        tenure.strangers([claimed(6, 15)])
+        tenure.of_others([claimed(6, 15)])
