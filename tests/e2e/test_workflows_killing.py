@@ -239,7 +239,7 @@ async def _kills(seed: int, how: Callable[[random.Random], None], kills: int = K
         how(draw)
 
 
-def test_killing_workers(house: BookHouse, seed: int):
+def test_killing_workers_costs_and_repeats_nothing(house: BookHouse, seed: int):
     # One of them notes a snapshot after every record.
     impatience: dict[str, dict[str, str]] = {"one": {}, "two": {"checkpoint_records": "1"}}
 
@@ -253,7 +253,7 @@ def test_killing_workers(house: BookHouse, seed: int):
     asyncio.run(under_load(house, lambda _: _kills(seed, kill)))
 
 
-def test_killing_the_host_alone(house: BookHouse, seed: int):
+def test_killing_the_host_alone_costs_and_repeats_nothing(house: BookHouse, seed: int):
     def kill(draw: random.Random) -> None:
         house.kill_host(draw.choice(["one", "two"]))
 
@@ -269,7 +269,7 @@ def test_killing_the_host_alone(house: BookHouse, seed: int):
     asyncio.run(under_load(house, disturb))
 
 
-def test_killing_the_broker(house: BookHouse, seed: int):
+def test_killing_the_broker_costs_and_repeats_nothing(house: BookHouse, seed: int):
     def kill(_: random.Random) -> None:
         house.broker.kill()
         house.broker.start()
@@ -279,7 +279,7 @@ def test_killing_the_broker(house: BookHouse, seed: int):
     asyncio.run(under_load(house, lambda _: _kills(seed, kill, KILLS - 1)))
 
 
-def test_killing_postgres(house: BookHouse, seed: int):
+def test_killing_postgres_costs_and_repeats_nothing(house: BookHouse, seed: int):
     def kill(draw: random.Random) -> None:
         house.postgres.kill()
         if draw.random() < 0.5:
@@ -340,7 +340,7 @@ def test_a_suspended_worker_counts_for_nothing(house: BookHouse, seed: int):
 
 
 @pytest.mark.soak
-def test_workers_that_join_and_leave(house: BookHouse, seed: int):
+def test_workers_that_join_and_leave_cost_and_repeat_nothing(house: BookHouse, seed: int):
     # The last one: the group remembers those who were killed and have no name for ten seconds.
     numbers = itertools.count(1)
 

@@ -212,7 +212,7 @@ def test_a_join_that_is_over_gives_the_same_values_after_a_crash():
     run(scenario, order)
 
 
-def test_joins_nest():
+def test_a_join_within_a_branch_has_keys_below_it():
     async def outer_branch(step: Step) -> object:
         inner = await step.join("fetch", user=gives(1), posts=gives(2))
         return inner["user"] + inner["posts"]

@@ -158,7 +158,7 @@ def test_a_body_is_not_looked_at_that_no_rule_concerns():
         ("event.body.missing || true", True),
     ],
 )
-def test_a_condition(when: str, follows: bool):
+def test_a_rule_is_followed_where_its_condition_holds(when: str, follows: bool):
     assert bool(decide(rules(START + f"when = '{when}'"), delivery())) is follows
 
 
