@@ -62,10 +62,12 @@ def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
     event_id: str = "",
     request_id: str = "",
     error: BaseException | None = None,
+    rule: str | None = None,
 ) -> Outgoing:
     """A dead letter for a record that a stage read.
 
-    Shape:  reason is a stable code; detail says what was expected, found and where.
+    Shape:  reason is a stable code; detail says what was expected, found and where; rule is that of
+            an effect, "" for none, in place of whatever the record is a replay for.
     """
     kind = type(error) if error is not None else None
     stack = "".join(traceback.format_exception(error))[-_STACK_CHARS:] if error else ""
@@ -91,13 +93,14 @@ def dead_letter(  # noqa: PLR0913, the headers are what a dead letter is
     added = [(name, value.encode(errors="replace")) for name, value in fields.items()]
     if record.key is not None:
         added.append((KEY, record.key))
-    key = letter_key(record, reason)
-    return Outgoing(DEAD_LETTERS, record.partition, key, record.value, [*original(record), *added])
-
-
-def letter_key(record: Incoming, reason: str, rule: str = "") -> bytes:
-    """The key of a dead letter: of what record, and why; of several rules, which one failed."""
-    return msgspec.json.encode((record.topic, record.partition, record.offset, reason, rule))
+    kept = original(record)
+    if rule is not None:
+        kept = [each for each in kept if each[0] != RULE]
+        added += [(RULE, rule.encode(errors="replace"))] if rule else []
+    # Of several rules, more than one may fail.
+    where = (record.topic, record.partition, record.offset, reason, rule or "")
+    key = msgspec.json.encode(where)
+    return Outgoing(DEAD_LETTERS, record.partition, key, record.value, [*kept, *added])
 
 
 def key_of(letter: Incoming) -> bytes | None:

@@ -22,7 +22,7 @@ from headwater.schemas.codec import encode
 from headwater.schemas.errors import HeadwaterError
 from headwater.schemas.records import EffectDecided, OutcomeRecorded, WebhookAdmitted
 from headwater.schemas.topics import EFFECTS, OUTCOMES
-from headwater.streams.kafka.dead_letters import RULE, dead_letter, letter_key
+from headwater.streams.kafka.dead_letters import dead_letter
 from headwater.streams.kafka.records import Headers, Incoming, Outgoing, place_of
 
 #: Reason of a dead letter that names the rejected records of a delivery that was processed.
@@ -99,11 +99,8 @@ class Emission:
     def effect(self, event: WebhookAdmitted, record: Incoming, found: Effect | NoEffect) -> None:
         """Adds what a delivery does to a workflow, or a dead letter that names the rule."""
         if isinstance(found, NoEffect):
-            letter = self._letter(record, event, found.reason, found.detail)
-            headers = [each for each in letter.headers or () if each[0] != RULE]
-            headers.append((RULE, found.name.encode(errors="replace")))
-            key = letter_key(record, found.reason, found.name)
-            self.records.append(letter._replace(key=key, headers=headers))
+            letter = self._letter(record, event, found.reason, found.detail, rule=found.name)
+            self.records.append(letter)
             return
         key = msgspec.json.encode((event.event_id, found.name))
         value = encode(effect_of(event, found))
@@ -129,6 +126,7 @@ class Emission:
         reason: str,
         detail: str,
         error: BaseException | None = None,
+        rule: str | None = None,
     ) -> Outgoing:
         return dead_letter(
             record,
@@ -139,6 +137,7 @@ class Emission:
             event_id=event.event_id if event else "",
             request_id=event.request_id if event else "",
             error=error,
+            rule=rule,
         )
 
     def failed(self, record: Incoming, event: WebhookAdmitted | None, error: Exception) -> None:

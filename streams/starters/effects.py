@@ -31,7 +31,7 @@ from headwater.schemas.records import EffectDecided
 from headwater.schemas.topics import EFFECTS
 from headwater.streams.kafka.appender import Appender
 from headwater.streams.kafka.cluster import Cluster
-from headwater.streams.kafka.dead_letters import REPLAY_OF, RULE, dead_letter, text_header
+from headwater.streams.kafka.dead_letters import REPLAY_OF, dead_letter, text_header
 from headwater.streams.kafka.records import Incoming, Outgoing
 from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.starters.effect_memory import Seen, look_back
@@ -215,18 +215,15 @@ class Starter:
 
     def _letter(self, record: Incoming, failed: NoEffect) -> Outgoing:
         log.warning("an effect is a dead letter: %s", failed.detail)
-        letter = dead_letter(
+        return dead_letter(
             record,
             stage=STAGE,
             reason=failed.reason,
             detail=failed.detail,
             now_ms=self._clock(),
+            rule=failed.name,
             **_ids(record),
         )
-        headers = [each for each in letter.headers or () if each[0] != RULE]
-        if failed.name:
-            headers.append((RULE, failed.name.encode(errors="replace")))
-        return letter._replace(headers=headers)
 
     async def _park(self, letters: list[Outgoing]) -> None:
         if letters:

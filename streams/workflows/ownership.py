@@ -32,6 +32,7 @@ from headwater.streams.engine.driver import Driver
 from headwater.streams.engine.turns import Partition
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.kafka.records import Incoming
+from headwater.streams.kafka.retrying import Retrying
 from headwater.streams.kafka.state_store import StoreTorn
 from headwater.streams.kafka.state_stores import StoreLocked
 from headwater.streams.kafka.static_members import MemberFenced
@@ -128,14 +129,8 @@ class Ownership:
         """Joins the group, waiting for Kafka."""
         self._consumer = AIOKafkaConsumer(**self._options)
         self._consumer.subscribe([WORKFLOW_COMMANDS], listener=_Listener(self))
-        while True:
-            try:
-                await self._consumer.start()
-            except (KafkaError, OSError) as error:
-                log.warning("waiting for Kafka: %r", error)
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
+        starting = Retrying(log, "waiting for Kafka")
+        await starting.until_done(self._consumer.start, (KafkaError, OSError))
 
     async def stop(self) -> None:
         """Leaves the group."""
@@ -155,6 +150,7 @@ class Ownership:
 
         Errors: MemberFenced.
         """
+        reading = Retrying(log, "commands cannot be read")
         while True:
             try:
                 fetched = await self._consumer.getmany(
@@ -163,9 +159,9 @@ class Ownership:
             except MemberFenced:
                 raise
             except (KafkaError, OSError) as error:
-                log.warning("commands cannot be read: %r", error)
-                await asyncio.sleep(_RETRY_S)
+                await reading.failed(error)
                 continue
+            reading.succeeded()
             await self._read(fetched)
             for line in self._waiting.due(self._clock()):
                 log.warning("%s", line)
