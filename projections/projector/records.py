@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from headwater.schemas.errors import HeadwaterError
+from headwater.schemas.newer import Logged
 
 __all__ = ["UNREADABLE", "LogRecord", "SqlRow", "base64_text", "refusal"]
 
@@ -17,21 +18,11 @@ SqlRow: TypeAlias = dict[str, Any] | msgspec.Struct
 UNREADABLE: Final = (HeadwaterError, ValueError, OverflowError, OSError, msgspec.MsgspecError)
 
 
-class LogRecord(Protocol):
+class LogRecord(Logged, Protocol):
     """A record of the log, as aiokafka gives it."""
 
     @property
-    def topic(self) -> str: ...  # noqa: D102
-    @property
-    def partition(self) -> int: ...  # noqa: D102
-    @property
-    def offset(self) -> int: ...  # noqa: D102
-    @property
     def timestamp(self) -> int: ...  # noqa: D102
-    @property
-    def key(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def value(self) -> bytes | None: ...  # noqa: D102
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]: ...  # noqa: D102
 

@@ -30,7 +30,7 @@ __all__ = [
     "StepChange",
     "StepRow",
     "Trim",
-    "parts_of",
+    "WithError",
 ]
 
 #: The status that an event leads to, whatever the status before; None where that one matters.
@@ -45,14 +45,23 @@ AUTHORS_JSON: Final = frozenset(
 )
 
 
-def parts_of(failure: Failure | None) -> tuple[str | None, str | None, Json | None]:
-    """Name, message and detail of an error; all of them None without one."""
-    return (
-        (None, None, None) if failure is None else (failure.name, failure.message, failure.detail)
-    )
+class WithError(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Base of what may have an error."""
+
+    error_name: str | None = None
+    error_message: str | None = None
+    error_detail: Json | None = None
+
+    def fail(self, failure: Failure | None) -> None:
+        """Sets or takes away the error."""
+        self.error_name, self.error_message, self.error_detail = (
+            (None, None, None)
+            if failure is None
+            else (failure.name, failure.message, failure.detail)
+        )
 
 
-class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class _Run(WithError, kw_only=True, omit_defaults=True, gc=False):
     """What rows and changes of instances have in common.
 
     Shape:  status is None where it stays. Unless `forced`, Postgres decides: only a run that is
@@ -65,9 +74,6 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     status: RunStatus | None = None
     forced: bool = False
     output: Json | None = None
-    error_name: str | None = None
-    error_message: str | None = None
-    error_detail: Json | None = None
     completed_at_ms: int | None = None
     retention_until_ms: int | None = None
     updated_at_ms: int
@@ -91,7 +97,7 @@ class _Run(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     ) -> None:
         """Ends the run; without a time the instance is kept for ever."""
         self.output = output
-        self.error_name, self.error_message, self.error_detail = parts_of(failure)
+        self.fail(failure)
         self.completed_at_ms, self.retention_until_ms = at_ms, kept_until_ms
 
 
@@ -134,7 +140,7 @@ class InstanceChange(_Run, kw_only=True, omit_defaults=True, gc=False):
         self.ended = True
 
 
-class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class _Step(WithError, kw_only=True, omit_defaults=True, gc=False):
     """What rows and changes of steps have in common."""
 
     workflow_name: str
@@ -143,9 +149,6 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     step_key: str
     status: EntryStatus | None = None
     result: Json | None = None
-    error_name: str | None = None
-    error_message: str | None = None
-    error_detail: Json | None = None
     updated_at_ms: int
     last_attempt_at_ms: int | None = None
     completed_at_ms: int | None = None
@@ -161,10 +164,6 @@ class _Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.become(status, at_ms)
         self.result = result
         self.fail(failure)
-
-    def fail(self, failure: Failure | None) -> None:
-        """Sets or takes away the error."""
-        self.error_name, self.error_message, self.error_detail = parts_of(failure)
 
     def become(self, status: EntryStatus, at_ms: int) -> None:
         """Gives the step a status, beside the result or error that it has."""

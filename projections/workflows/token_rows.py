@@ -7,11 +7,10 @@ when it ended or is tried again, and what a retry of its run makes of it.
 
 from typing import Final
 
-import msgspec
 from typing_extensions import override
 
 from headwater.processors.graph.tokens import TERMINAL, TokenStatus
-from headwater.projections.workflows.rows import parts_of
+from headwater.projections.workflows.rows import WithError
 from headwater.schemas.history import Child, Failure, Json
 
 __all__ = ["TokenChange", "TokenRow"]
@@ -19,7 +18,7 @@ __all__ = ["TokenChange", "TokenRow"]
 _WAITS: Final = TokenStatus.WAITING_FOR_SIBLINGS
 
 
-class _Token(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class _Token(WithError, kw_only=True, omit_defaults=True, gc=False):
     """What rows and changes of tokens have in common.
 
     Shape:  status is None where nothing is known of it yet; retry_status is the status with which
@@ -34,9 +33,6 @@ class _Token(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     attempts: int | None = None
     input: Json | None = None
     result: Json | None = None
-    error_name: str | None = None
-    error_message: str | None = None
-    error_detail: Json | None = None
     next_retry_at_ms: int | None = None
     wake_at_ms: int | None = None
     reason: str | None = None
@@ -76,10 +72,6 @@ class _Token(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.become(TokenStatus.COMPLETED, at_ms)
         self.result = result
         self.fail(None)
-
-    def fail(self, failure: Failure | None) -> None:
-        """Sets or takes away the error."""
-        self.error_name, self.error_message, self.error_detail = parts_of(failure)
 
     def wait(self, status: TokenStatus, until_ms: int | None, at_ms: int) -> None:
         """Has the token wait, for siblings or for a child."""

@@ -34,7 +34,6 @@ from tests.waiting import until
 
 #: The port of nobody: refused at once.
 NOBODY = "127.0.0.1:1"
-NO_POSTGRES = "postgresql://headwater@127.0.0.1:1/headwater"
 PLACEMENT = Placement(installed_providers(), "user_")
 
 
