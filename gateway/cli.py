@@ -5,15 +5,13 @@ called: each needs another part of the house, and all of them together take seco
 """
 
 import gc
-import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -31,16 +29,11 @@ from headwater.gateway.commands.options import (
     settings_from,
 )
 from headwater.gateway.commands.output import counted, print_json, say
-from headwater.gateway.commands.user_tokens import for_users
-from headwater.gateway.request_ids import drawn_ahead, ulid_source
 from headwater.schemas.errors import HeadwaterError, PartUnavailable
 from headwater.streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from headwater.gateway.http.wiping import Wiping
     from headwater.gateway.settings import Settings
-    from headwater.streams.kafka.cluster import Cluster
-    from headwater.streams.workflows.client import WorkflowClient
 
 _DEBUG: Final = "HEADWATER_DEBUG"
 _FAILED: Final = 1
@@ -121,116 +114,9 @@ def up(demo: bool, no_demo: bool, reload: bool, **flags: str | int | Path | None
 def serve(host: str | None, port: int | None, kafka: str | None, postgres: str | None) -> None:
     """Run the gateway: take webhooks, answer reads."""
     settings = settings_from(host=host, port=port, kafka=kafka, postgres=postgres)
-    import uvloop  # noqa: PLC0415 (see above)
+    from headwater.gateway.commands.serving import run_gateway  # noqa: PLC0415 (see above)
 
-    _prepare(settings)
-    uvloop.run(_serve(settings))
-
-
-async def _serve(settings: "Settings") -> None:
-    from headwater.gateway.app import create_app, end_streams, front_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.http.server import refuse_taken_port  # noqa: PLC0415 (see above)
-    from headwater.gateway.http.server import serve as serve_app  # noqa: PLC0415 (see above)
-    from headwater.gateway.sources import sources_with_secrets  # noqa: PLC0415 (see above)
-    from headwater.gateway.workflows.authorization import load_hooks  # noqa: PLC0415 (see above)
-    from headwater.gateway.workflows.routes import WorkflowPorts  # noqa: PLC0415 (see above)
-    from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
-    from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
-    from headwater.projections.deliveries.queries import Reader  # noqa: PLC0415 (see above)
-    from headwater.projections.workflows.queries import Workflows  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
-    from headwater.streams.pipeline.answer_log import AnswerLog  # noqa: PLC0415 (see above)
-    from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog  # noqa: PLC0415 (see above)
-    from headwater.streams.workflows.definition_log import DefinitionLog  # noqa: PLC0415 (see above)
-    from headwater.streams.workflows.run_reader import RunReader  # noqa: PLC0415 (see above)
-
-    refuse_taken_port(settings.host, settings.port)
-    cluster = cluster_of(settings)
-    sources = sources_with_secrets(settings, os.environ)
-    reader = Reader(dsn_of(settings))
-    new_id = ulid_source(now_ms, os.urandom)
-    app = create_app(
-        settings,
-        sources=sources,
-        log=WebhookLog(
-            cluster=cluster,
-            append_timeout_s=settings.append_timeout_s,
-            placement=Placement(providers_of(sources), settings.user_prefix),
-            clock=now_ms,
-        ),
-        answers=AnswerLog(cluster=cluster),
-        reader=reader,
-        replays=DeadLetters(cluster=cluster, clock=now_ms),
-        clock=now_ms,
-        new_request_id=ulid_source(now_ms, drawn_ahead(os.urandom)),
-        wiping=_wiping(settings, cluster, new_id),
-        workflows=WorkflowPorts(
-            commands=_commands(cluster, new_id),
-            definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
-            workflows=Workflows(reader),
-            runs=RunReader(cluster),
-            hooks=load_hooks(settings.workflow_hooks),
-            new_id=new_id,
-            clock=now_ms,
-        ),
-        users=for_users(settings),
-    )
-    # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
-    with member_of_house(cluster, _member("gateway")) as membership:
-        membership.start()
-        serving = serve_app(
-            front_of(app),
-            host=settings.host,
-            port=settings.port,
-            end_streams=lambda: end_streams(app),
-        )
-        await _unless_topics_lose_data(cluster, serving)
-
-
-def _commands(cluster: "Cluster", new_id: Callable[[], str]) -> "WorkflowClient":
-    from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S  # noqa: PLC0415 (see above)
-    from headwater.streams.workflows.client import WorkflowClient  # noqa: PLC0415 (see above)
-
-    return WorkflowClient(
-        cluster=cluster,
-        client_id="headwater-gateway",
-        timeout_s=OUTCOME_WITHIN_S,
-        clock=now_ms,
-        new_id=new_id,
-    )
-
-
-def _wiping(settings: "Settings", cluster: "Cluster", new_id: Callable[[], str]) -> "Wiping":
-    from headwater.gateway.blobs.choice import blobs_at  # noqa: PLC0415 (see above)
-    from headwater.gateway.http.wiping import Wiping  # noqa: PLC0415 (see above)
-    from headwater.streams.pipeline.wipe_log import WipeLog  # noqa: PLC0415 (see above)
-
-    log = WipeLog(cluster=cluster, clock=now_ms)
-    return Wiping(log=log, blobs=blobs_at(settings.blobs_at), new_id=new_id)
-
-
-async def _unless_topics_lose_data(cluster: "Cluster", serving: Coroutine[Any, Any, None]) -> None:
-    """Serves while Kafka may be away; when it is there, ends if topics may lose data."""
-    import asyncio  # noqa: PLC0415 (see above)
-
-    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
-
-    def looked(checking: asyncio.Task[None]) -> None:
-        if not checking.cancelled() and checking.exception():
-            signal.raise_signal(signal.SIGTERM)
-
-    checking = asyncio.create_task(check_topics(cluster))
-    checking.add_done_callback(looked)
-    await serving
-    if checking.done():
-        checking.result()
-    checking.cancel()
-
-
-def _member(part: str) -> str:
-    """The name of this process among the members of the house."""
-    return f"{part} {socket.gethostname()}-{os.getpid()}"
+    run_gateway(settings, clock=now_ms)
 
 
 @cli.command(
@@ -270,41 +156,14 @@ def worker(
         raise click.UsageError("--reload: expected --app, found none")
     if tick and not (settings.app and settings.tick_url):
         raise click.UsageError("--tick: expected --app and HEADWATER_TICK_URL, found one missing")
-    _prepare(settings)
     if settings.app:
         from headwater.gateway.commands.work import run_workflows  # noqa: PLC0415 (see above)
 
         run_workflows(settings, clock=now_ms, ticked=tick, reload=reload)
-        return
-    import asyncio  # noqa: PLC0415 (see above)
+    else:
+        from headwater.gateway.commands.pipeline import run_pipeline  # noqa: PLC0415 (see above)
 
-    from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.commands.starting import pipeline_rules  # noqa: PLC0415 (see above)
-    from headwater.gateway.commands.state import stores_of  # noqa: PLC0415 (see above)
-    from headwater.gateway.sources import sources_of  # noqa: PLC0415 (see above)
-    from headwater.processors.providers.placement import Placement  # noqa: PLC0415 (see above)
-    from headwater.processors.sources import providers_of  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.skips import pass_over_skipped  # noqa: PLC0415 (see above)
-    from headwater.streams.kafka.topics import check_topics  # noqa: PLC0415 (see above)
-    from headwater.streams.pipeline.worker import run_worker  # noqa: PLC0415 (see above)
-
-    cluster = cluster_of(settings)
-    rules = pipeline_rules(settings)
-    asyncio.run(check_topics(cluster))
-    asyncio.run(pass_over_skipped(cluster))
-    with member_of_house(cluster, _member("pipeline")) as membership:
-        membership.start()
-        run_worker(
-            cluster=cluster,
-            app_id=settings.app_id,
-            placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
-            rules=rules,
-            park_for_ms=settings.park_for_s * 1000,
-            stores=stores_of(settings, now_ms),
-            joined=membership.joined,
-            member=settings.member or None,
-        )
+        run_pipeline(settings, clock=now_ms)
 
 
 @cli.command(epilog=examples("headwater project"))
@@ -315,7 +174,9 @@ def project(kafka: str | None, postgres: str | None) -> None:
     settings = settings_from(kafka=kafka, postgres=postgres)
     import uvloop  # noqa: PLC0415 (see above)
 
-    _prepare(settings)
+    from headwater.gateway.commands.process import log_to_stderr  # noqa: PLC0415 (see above)
+
+    log_to_stderr(settings)
     uvloop.run(_project(settings))
 
 
@@ -323,6 +184,7 @@ async def _project(settings: "Settings") -> None:
     import asyncio  # noqa: PLC0415 (see above)
 
     from headwater.gateway.commands.cluster import cluster_of  # noqa: PLC0415 (see above)
+    from headwater.gateway.commands.process import process_name  # noqa: PLC0415 (see above)
     from headwater.gateway.rebuilding.watching import carry_out_rebuilds  # noqa: PLC0415 (see above)
     from headwater.projections.catalogue import run_projector  # noqa: PLC0415 (see above)
     from headwater.streams.kafka.membership import member_of_house  # noqa: PLC0415 (see above)
@@ -339,7 +201,7 @@ async def _project(settings: "Settings") -> None:
     # A batch makes and drops many objects, none of them in cycles: look for cycles seldom.
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
-    with member_of_house(cluster, _member("projector")) as membership:
+    with member_of_house(cluster, f"projector {process_name()}") as membership:
         membership.start()
         rebuilding = asyncio.create_task(carry_out_rebuilds(settings, stop, dsn_of))
         try:
@@ -434,17 +296,3 @@ def _in_words(error: Exception) -> str:
             return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
         case _:
             return f"{type(error).__name__}: {error} ({_DEBUG}=1 shows where)"
-
-
-def _prepare(settings: "Settings") -> None:
-    """Makes a process ready that serves until it is stopped: its log."""
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    if settings.log_level != "debug":
-        # They repeat themselves at every attempt to connect; our own code says it once.
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
-        logging.getLogger("httpx").setLevel(logging.WARNING)

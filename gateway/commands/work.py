@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final
@@ -18,6 +17,7 @@ import uvloop
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
+from headwater.gateway.commands.process import log_to_stderr, process_name
 from headwater.gateway.commands.starting import rules_of, start_workflows, together
 from headwater.gateway.commands.state import stores_of
 from headwater.gateway.commands.worker_metrics import counted
@@ -69,6 +69,7 @@ def run_workflows(
     Errors: AppWrong, RulesWrong, PartUnavailable; Exit with 70 after a crash, which is in the log,
             and with 78 when another worker has taken its name.
     """
+    log_to_stderr(settings)
     rules = rules_of(settings)
     # The gateway alone needs them, and code of authors runs in children of this process.
     for name in secret_variables(settings):
@@ -124,7 +125,7 @@ async def _work(
     reload: bool,
 ) -> None:
     new_id, cluster = ulid_source(clock, os.urandom), cluster_of(settings)
-    name = f"{socket.gethostname()}-{os.getpid()}"
+    name = process_name()
     graphs, slots = GraphEngine(limits=settings.limits), SlotsEngine()
     deployed = DeployedGraphs(
         DefinitionLog(cluster=cluster, client_id=f"{name}-graphs"), graphs.deploy, clock=clock

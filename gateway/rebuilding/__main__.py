@@ -13,6 +13,7 @@ import uvloop
 
 from headwater.gateway.commands.cluster import cluster_of
 from headwater.gateway.commands.options import dsn_of
+from headwater.gateway.commands.process import log_to_stderr
 from headwater.gateway.rebuilding.tables import TableRebuild
 from headwater.gateway.rebuilding.workflows import WorkflowRebuild
 from headwater.gateway.settings import Settings, load_settings
@@ -84,12 +85,7 @@ async def _leave_with_parent(parent: int) -> NoReturn:
 def main() -> NoReturn:
     """Runs; the argument is the rebuild's id."""
     settings = load_settings()
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    log_to_stderr(settings)
     sys.exit(uvloop.run(_run(settings, sys.argv[1])))
 
 

@@ -14,6 +14,7 @@ import msgspec
 import uvloop
 
 from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.process import log_to_stderr
 from headwater.gateway.settings import Settings, environment, load_settings
 from headwater.gateway.sources import sources_of
 from headwater.processors.providers.placement import Placement
@@ -122,12 +123,7 @@ def _write(data: bytes) -> None:
 def main() -> NoReturn:
     """Runs; the argument says what to read."""
     settings = load_settings()
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    log_to_stderr(settings)
     sys.exit(uvloop.run(_read(settings, msgspec.json.decode(sys.argv[1], type=Wanted))))
 
 

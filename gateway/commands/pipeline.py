@@ -1,0 +1,38 @@
+"""`headwater worker`: the pipeline, from its start to the signal that ends it."""
+
+import asyncio
+from collections.abc import Callable
+
+from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.process import log_to_stderr, process_name
+from headwater.gateway.commands.starting import pipeline_rules
+from headwater.gateway.commands.state import stores_of
+from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_of
+from headwater.processors.providers.placement import Placement
+from headwater.processors.sources import providers_of
+from headwater.streams.kafka.membership import member_of_house
+from headwater.streams.kafka.skips import pass_over_skipped
+from headwater.streams.kafka.topics import check_topics
+from headwater.streams.pipeline.worker import run_worker
+
+
+def run_pipeline(settings: Settings, *, clock: Callable[[], int]) -> None:
+    """Runs the pipeline until SIGTERM or SIGINT."""
+    log_to_stderr(settings)
+    cluster = cluster_of(settings)
+    rules = pipeline_rules(settings)
+    asyncio.run(check_topics(cluster))
+    asyncio.run(pass_over_skipped(cluster))
+    with member_of_house(cluster, f"pipeline {process_name()}") as membership:
+        membership.start()
+        run_worker(
+            cluster=cluster,
+            app_id=settings.app_id,
+            placement=Placement(providers_of(sources_of(settings)), settings.user_prefix),
+            rules=rules,
+            park_for_ms=settings.park_for_s * 1000,
+            stores=stores_of(settings, clock),
+            joined=membership.joined,
+            member=settings.member or None,
+        )

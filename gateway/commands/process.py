@@ -1,0 +1,27 @@
+"""What a process that serves until it is stopped has of its own: a name, and a log."""
+
+import logging
+import os
+import socket
+import sys
+
+from headwater.gateway.settings import Settings
+
+
+def process_name() -> str:
+    """The name of this process among those of the house."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def log_to_stderr(settings: Settings) -> None:
+    """Logs what is severe enough."""
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    if settings.log_level != "debug":
+        # They repeat themselves at every attempt to connect; our own code says it once.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+        logging.getLogger("httpx").setLevel(logging.WARNING)

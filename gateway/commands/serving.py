@@ -1,0 +1,112 @@
+"""`headwater serve`: the gateway, from its start to the signal that ends it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from headwater.gateway.app import create_app, end_streams, front_of
+from headwater.gateway.blobs.choice import blobs_at
+from headwater.gateway.commands.cluster import cluster_of
+from headwater.gateway.commands.options import dsn_of
+from headwater.gateway.commands.process import log_to_stderr, process_name
+from headwater.gateway.commands.user_tokens import for_users
+from headwater.gateway.http.server import refuse_taken_port
+from headwater.gateway.http.server import serve as serve_app
+from headwater.gateway.http.wiping import Wiping
+from headwater.gateway.request_ids import drawn_ahead, ulid_source
+from headwater.gateway.settings import Settings
+from headwater.gateway.sources import sources_with_secrets
+from headwater.gateway.workflows.authorization import load_hooks
+from headwater.gateway.workflows.routes import OUTCOME_WITHIN_S, WorkflowPorts
+from headwater.processors.providers.placement import Placement
+from headwater.processors.sources import providers_of
+from headwater.projections.deliveries.queries import Reader
+from headwater.projections.workflows.queries import Workflows
+from headwater.streams.kafka.cluster import Cluster
+from headwater.streams.kafka.membership import member_of_house
+from headwater.streams.kafka.topics import check_topics
+from headwater.streams.pipeline.answer_log import AnswerLog
+from headwater.streams.pipeline.webhook_log import DeadLetters, WebhookLog
+from headwater.streams.pipeline.wipe_log import WipeLog
+from headwater.streams.workflows.client import WorkflowClient
+from headwater.streams.workflows.definition_log import DefinitionLog
+from headwater.streams.workflows.run_reader import RunReader
+
+
+def run_gateway(settings: Settings, *, clock: Callable[[], int]) -> None:
+    """Takes webhooks and answers reads until SIGTERM or SIGINT."""
+    log_to_stderr(settings)
+    uvloop.run(_serve(settings, clock))
+
+
+async def _serve(settings: Settings, clock: Callable[[], int]) -> None:
+    refuse_taken_port(settings.host, settings.port)
+    cluster = cluster_of(settings)
+    sources = sources_with_secrets(settings, os.environ)
+    reader = Reader(dsn_of(settings))
+    new_id = ulid_source(clock, os.urandom)
+    app = create_app(
+        settings,
+        sources=sources,
+        log=WebhookLog(
+            cluster=cluster,
+            append_timeout_s=settings.append_timeout_s,
+            placement=Placement(providers_of(sources), settings.user_prefix),
+            clock=clock,
+        ),
+        answers=AnswerLog(cluster=cluster),
+        reader=reader,
+        replays=DeadLetters(cluster=cluster, clock=clock),
+        clock=clock,
+        new_request_id=ulid_source(clock, drawn_ahead(os.urandom)),
+        wiping=Wiping(
+            log=WipeLog(cluster=cluster, clock=clock),
+            blobs=blobs_at(settings.blobs_at),
+            new_id=new_id,
+        ),
+        workflows=WorkflowPorts(
+            commands=WorkflowClient(
+                cluster=cluster,
+                client_id="headwater-gateway",
+                timeout_s=OUTCOME_WITHIN_S,
+                clock=clock,
+                new_id=new_id,
+            ),
+            definitions=DefinitionLog(cluster=cluster, client_id="headwater-gateway-graphs"),
+            workflows=Workflows(reader),
+            runs=RunReader(cluster),
+            hooks=load_hooks(settings.workflow_hooks),
+            new_id=new_id,
+            clock=clock,
+        ),
+        users=for_users(settings),
+    )
+    # Deliveries are taken at once, in forms that everybody reads, also while Kafka is away.
+    with member_of_house(cluster, f"gateway {process_name()}") as membership:
+        membership.start()
+        serving = serve_app(
+            front_of(app),
+            host=settings.host,
+            port=settings.port,
+            end_streams=lambda: end_streams(app),
+        )
+        await _unless_topics_lose_data(cluster, serving)
+
+
+async def _unless_topics_lose_data(cluster: Cluster, serving: Coroutine[Any, Any, None]) -> None:
+    """Serves while Kafka may be away; when it is there, ends if topics may lose data."""
+
+    def looked(checking: asyncio.Task[None]) -> None:
+        if not checking.cancelled() and checking.exception():
+            signal.raise_signal(signal.SIGTERM)
+
+    checking = asyncio.create_task(check_topics(cluster))
+    checking.add_done_callback(looked)
+    await serving
+    if checking.done():
+        checking.result()
+    checking.cancel()
