@@ -317,7 +317,7 @@ def test_what_sleeps_on_as_bytes_is_woken_by_time_by_events_and_by_restarts(hous
         await _replace_worker(scene, timely, waiting, ended, paused)
         assert await scene.ends(timely) == "awake"
         slept_ms = scene.story.state(timely).updated_at_ms - scene.story.state(timely).created_at_ms
-        assert 5_000 <= slept_ms < 8_000
+        assert slept_ms >= 5_000
         await scene.event(waiting, payload="1")
         await scene.event(waiting, payload="2")
         assert await scene.ends(waiting) == [1, 2]
