@@ -23,6 +23,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.records import Record
 from headwater.schemas.statuses import EntryKind
+from tests.fakes import records
 from tests.property.structs import structs
 
 RECORDS = structs(HistoryAppended) | structs(CommandSent)
@@ -35,16 +36,11 @@ class Unheard(msgspec.Struct, frozen=True):
 
 
 def appended(*events: object) -> HistoryAppended:
-    return HistoryAppended(
-        workflow="w", instance_id="i", run_number=0, sequence=1, epoch=2, cause=3, at_ms=4,
-        events=events,
-    )  # fmt: skip
+    return records.appended(*events, sequence=1, epoch=2, cause=3, at_ms=4)
 
 
 def sent(command: object) -> CommandSent:
-    return CommandSent(
-        command_id="c", workflow="w", instance_id="i", sent_at_ms=1, reply_to=-1, command=command
-    )
+    return records.sent(command, sent_at_ms=1)
 
 
 def assert_survives(record: Record) -> None:

@@ -43,7 +43,6 @@ from headwater.processors.runs.requests import (
 from headwater.processors.runs.retries import delay_ms
 from headwater.schemas.codec import decode, encode
 from headwater.schemas.history import (
-    NO_CAUSE,
     Command,
     Failure,
     FinishChild,
@@ -63,6 +62,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import OPEN, EntryKind, EntryStatus
 from tests.fakes.engines import fold
+from tests.fakes.records import appended
 
 KEYS = st.sampled_from(["a", "b", "race", "race/x", "race/y/z", "loop", "loop/~0/a", "loop/~3/a"])
 FAILURES = st.builds(Failure, st.just("Error"), st.just("no"))
@@ -173,15 +173,11 @@ def _records(
             continue
         begins = isinstance(decision[0], RunStarted)
         number = -1 if run is None else run.run_number
-        record = HistoryAppended(
-            workflow="w",
-            instance_id="i",
+        record = appended(
+            *decision,
             run_number=number + begins,
             sequence=0 if run is None or begins else run.sequence,
-            epoch=0,
-            cause=NO_CAUSE,
             at_ms=now_ms,
-            events=tuple(decision),
         )
         run = _live(run, record)
         assert run is not None

@@ -15,7 +15,8 @@ from headwater.schemas.failures import (
     InvalidEventTypeError,
     WorkflowParamsInvalidError,
 )
-from headwater.schemas.history import HistoryAppended, Limits, RunStarted, StartRun
+from headwater.schemas.history import Limits, RunStarted, StartRun
+from tests.fakes.records import appended
 from tests.workflows.running import begin, error_of, failure, output_of
 
 LOW = Limits(
@@ -180,16 +181,7 @@ def _started(engine: ReplayEngine) -> RunStarted:
 def test_a_run_stays_with_the_limits_that_it_began_with() -> None:
     started = _started(ReplayEngine(limits=LOW))
     now = ReplayEngine(limits=Limits(max_sleep_days=700))
-    record = HistoryAppended(
-        workflow="order",
-        instance_id="o-1",
-        run_number=0,
-        sequence=0,
-        epoch=0,
-        cause=0,
-        at_ms=0,
-        events=(started,),
-    )
+    record = appended(started)
     begun = now.begin(None, record)
     activate = now.activate(now.decode(now.encode(begun)), 1)
     assert isinstance(activate, Activate)

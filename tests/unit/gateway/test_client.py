@@ -30,6 +30,7 @@ from tests.unit.gateway.workflow_network import (
     Turn,
     answer,
     described,
+    do,
     event,
     line,
     listed_as,
@@ -59,14 +60,6 @@ DEEDS: dict[str, Deed] = {
     "retry": lambda instance: instance.retry(),
     "send-event": lambda instance: instance.send_event("approval"),
 }
-
-
-def do(network: Network, deed: Callable[[Client], Awaitable[Any]], **more: object):
-    async def run() -> object:
-        async with network.client(**more) as client:
-            return await deed(client)
-
-    return asyncio.run(run())
 
 
 def on_instance(network: Network, deed: Deed, **more: object):

@@ -1,6 +1,5 @@
 """The client's jobs: what it asks, how long it waits, and what it repeats."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +14,7 @@ from headwater.schemas.failures import (
     JobCancelledError,
     JobLeaseLostError,
 )
-from tests.unit.gateway.workflow_network import Network, answer, described, problem, queries
+from tests.unit.gateway.workflow_network import Network, answer, described, do, problem, queries
 
 KEY = "order.order-1.0.4.1"
 UNTIL = "2026-07-01T08:01:00Z"
@@ -67,14 +66,6 @@ DEEDS: list[tuple[Deed, str, object]] = [
     ),
     (lambda job: job.extend("10 seconds"), "extend", {"leaseMs": 10_000}),
 ]
-
-
-def do(network: Network, deed: Callable[[Client], Awaitable[Any]], **more: object):
-    async def run() -> object:
-        async with network.client(**more) as client:
-            return await deed(client)
-
-    return asyncio.run(run())
 
 
 def test_jobs_are_taken_beside_the_workflows_and_say_what_they_are():

@@ -4,8 +4,9 @@ It stands for sockets and proxies, not for the product: what the service really 
 end to end.
 """
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 import httpx
@@ -189,3 +190,13 @@ async def taken(items: AsyncIterator[Any]) -> list[Any]:
 
 def queries(requests: Iterable[httpx.Request]) -> list[dict[str, str]]:
     return [dict(one.url.params) for one in requests]
+
+
+def do(network: Network, deed: Callable[[Client], Awaitable[Any]], **more: object):
+    """Does something with a client."""
+
+    async def run() -> object:
+        async with network.client(**more) as client:
+            return await deed(client)
+
+    return asyncio.run(run())

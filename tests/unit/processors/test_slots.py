@@ -11,15 +11,14 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.processors.slots import state
 from headwater.processors.slots.engine import SlotsEngine
 from headwater.schemas.history import (
-    NO_CAUSE,
     AskSlot,
     GrantSlot,
-    HistoryAppended,
     PostsQueued,
     ReturnSlot,
     RunCommand,
 )
 from tests.fakes.engines import fold
+from tests.fakes.records import appended
 
 if TYPE_CHECKING:
     from headwater.processors.slots.state import SlotsRun
@@ -52,10 +51,7 @@ class Limit:
         if isinstance(decided, Rejection):
             return decided
         sequence = self.run.sequence if self.run else 0
-        record = HistoryAppended(
-            workflow="order", instance_id="~", run_number=0, sequence=sequence, epoch=0,
-            cause=NO_CAUSE, at_ms=0, events=tuple(decided),
-        )  # fmt: skip
+        record = appended(*decided, instance_id="~", sequence=sequence)
         self.run = fold(self.run, record)
         for event in decided:
             if isinstance(event, PostsQueued):

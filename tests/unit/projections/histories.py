@@ -19,6 +19,7 @@ from headwater.schemas.history import (
     instance_key,
 )
 from headwater.schemas.topics import WORKFLOW_HISTORY
+from tests.fakes.records import appended
 from tests.unit.projections.workflow_fold import RETENTION, Fold
 
 START_MS = 1_767_225_600_000
@@ -55,19 +56,12 @@ class Log:
     ) -> int:
         """A new owner; returns its epoch."""
         epoch = self.epochs[partition] = len(self.partitions[partition])
-        claim = HistoryAppended(
+        claim = appended(
+            PartitionClaimed(owner, tuple(ClaimedWorkflow(each, "replay") for each in workflows)),
             workflow="",
             instance_id="",
-            run_number=0,
-            sequence=0,
             epoch=epoch,
-            cause=NO_CAUSE,
             at_ms=self._next_ms(),
-            events=(
-                PartitionClaimed(
-                    owner, tuple(ClaimedWorkflow(each, "replay") for each in workflows)
-                ),
-            ),
         )
         self.partitions[partition].append(claim)
         return epoch
@@ -91,7 +85,8 @@ class Log:
                 not isinstance(e, CommandRejected | InstanceDeleted | PostsSent) for e in events
             )
             self.sequences[instance_id, run_number] = sequence + taken
-        record = HistoryAppended(
+        record = appended(
+            *events,
             workflow=workflow,
             instance_id=instance_id,
             run_number=run_number,
@@ -99,7 +94,6 @@ class Log:
             epoch=owned if epoch is None else epoch,
             cause=cause,
             at_ms=self._next_ms(),
-            events=events,
         )
         self.partitions[partition].append(record)
         return self

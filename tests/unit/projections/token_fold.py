@@ -104,9 +104,11 @@ def _changes(event: object, table: Table, run: tuple[object, ...]) -> Iterable[t
             return [(event.token, {"status": "executing", **held})]
         case LeaseExpired():
             anew = {"status": "dispatched", "attempts": event.attempt + 1}
-            return [(event.token, anew | _error(event.failure))]
+            return [(event.token, anew | error_of(event.failure))]
         case TokenCompleted():
-            return [(event.token, {"status": "completed", "result": event.result, **_error(None)})]
+            return [
+                (event.token, {"status": "completed", "result": event.result, **error_of(None)})
+            ]
         case TokenFailed():
             return [(event.token, _failed(event))]
         case TokenArrived():
@@ -138,7 +140,7 @@ def _cancelled(event: TokensCancelled, table: Table, run: tuple[object, ...], nu
 
 
 def _failed(event: TokenFailed) -> Row:
-    error = _error(event.failure)
+    error = error_of(event.failure)
     if event.retry_at_ms is not None:
         return {"status": "pending", "next_retry_at": event.retry_at_ms, **error}
     status = "timed_out" if event.timed_out else "failed"
@@ -150,7 +152,7 @@ def _until(until_ms: int | None) -> Row:
     return {} if until_ms is None else {"wake_at": until_ms}
 
 
-def _error(failure: Failure | None) -> Row:
+def error_of(failure: Failure | None) -> Row:
     return {
         "error_name": failure and failure.name,
         "error_message": failure and failure.message,

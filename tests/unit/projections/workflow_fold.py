@@ -200,7 +200,7 @@ class Telling:
             "status": "active",
             "params": event.params,
             "output": None,
-            **error(None),
+            **token_fold.error_of(None),
             "parent_workflow_name": parent and parent.workflow,
             "parent_instance_id": parent and parent.instance_id,
             "parent_run_number": parent and parent.run_number,
@@ -228,7 +228,7 @@ class Telling:
             "completed_at": None,
             "result": None,
             "next_retry_at": None,
-            **error(None),
+            **token_fold.error_of(None),
         }
         found = [{**steps[*before, key], **self.run} for key in kept if (*before, key) in steps]
         found += [
@@ -278,7 +278,9 @@ class Telling:
     def ended(
         self, instance: Row, status: str, output: str | None, failure: Failure | None
     ) -> None:
-        instance.update(status=status, output=output, completed_at=self.at, **error(failure))
+        instance.update(
+            status=status, output=output, completed_at=self.at, **token_fold.error_of(failure)
+        )
         instance["retention_until"] = self.at + KEPT_MS
 
     def step(self, event: object) -> None:
@@ -292,7 +294,7 @@ class Telling:
             case StepFailed():
                 status = "errored" if event.retry_at_ms is None else "waiting"
                 ended = {"completed_at": self.at if event.retry_at_ms is None else None}
-                again = {"next_retry_at": event.retry_at_ms, **error(event.failure)}
+                again = {"next_retry_at": event.retry_at_ms, **token_fold.error_of(event.failure)}
                 self.put(event, self.attempted(event, status=status, **ended, **again))
             case StepsRetried():
                 told = {"status": "pending", "last_attempt_at": self.at, "next_retry_at": None}
@@ -360,7 +362,7 @@ class Telling:
             "child_workflow_name": None,
             "child_instance_id": None,
             "result": None,
-            **error(None),
+            **token_fold.error_of(None),
             "ordinal": event.ordinal,
             "sequence": before["sequence"] if before else self.sequence,
             "updated_at": self.at,
@@ -375,7 +377,7 @@ class Telling:
 
     def settled(self, status: str, result: str | None, failure: Failure | None) -> Row:
         ended = {"status": status, "completed_at": self.at, "next_retry_at": None}
-        return {**ended, "result": result, **error(failure)}
+        return {**ended, "result": result, **token_fold.error_of(failure)}
 
     def change(self, step_key: str, told: Row) -> None:
         row = self.tables["workflow_step"].get((*self.run_key, step_key))
@@ -434,11 +436,3 @@ class Telling:
             "is_replay": event.is_replay,
             "created_at": self.at,
         }
-
-
-def error(failure: Failure | None) -> Row:
-    return {
-        "error_name": failure and failure.name,
-        "error_message": failure and failure.message,
-        "error_detail": failure and failure.detail,
-    }

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.processors.runs.claims import Claims
 from headwater.schemas.errors import BrokerUnavailable
-from headwater.schemas.history import CommandSent, StartRun
+from headwater.schemas.history import StartRun
 from headwater.schemas.snapshots import SnapshotTaken
 from headwater.streams.engine import live_instances, state_records
 from headwater.streams.engine.instance_store import Mark
@@ -19,6 +19,7 @@ from headwater.streams.engine.restore import CHECKPOINT
 from headwater.streams.engine.turns import Partition
 from headwater.streams.workflows import checkpoints
 from headwater.streams.workflows.checkpoints import Checkpoints
+from tests.fakes import records
 from tests.fakes.engines import ENGINES, REPLAY
 
 
@@ -66,14 +67,7 @@ def _owned(*params: str) -> Partition:
         draw_seed=lambda: "seed",
     )
     for offset, each in enumerate(params):
-        sent = CommandSent(
-            command_id="c",
-            workflow="order",
-            instance_id=f"o-{offset + 1}",
-            sent_at_ms=0,
-            reply_to=-1,
-            command=StartRun(each),
-        )
+        sent = records.sent(StartRun(each), instance_id=f"o-{offset + 1}")
         owner.receive(offset, sent, 0)
     owner.take()
     return Partition(0, owner, 0, {}, start=0, position=2, replied=len(params))

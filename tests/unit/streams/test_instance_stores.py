@@ -15,7 +15,6 @@ from headwater.processors.runs.slots import Concurrency
 from headwater.schemas.history import (
     Command,
     CommandRejected,
-    CommandSent,
     DeleteInstance,
     HistoryAppended,
     InstanceDeleted,
@@ -37,6 +36,7 @@ from headwater.streams.engine.owner import Owner
 from headwater.streams.engine.restore import CHECKPOINT, Restored, take_over
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.instance_stores import DiskStore, InstanceStores
+from tests.fakes import records
 from tests.fakes.engines import ENGINES, REPLAY
 from tests.simulation.engine_disk import Disk
 from tests.unit.streams.stores import opened
@@ -174,14 +174,7 @@ class Owned:
     def tell(self, command: Command, *keys: str) -> None:
         for key in keys:
             workflow, _, instance_id = key.partition("/")
-            sent = CommandSent(
-                command_id="c",
-                workflow=workflow,
-                instance_id=instance_id,
-                sent_at_ms=0,
-                reply_to=-1,
-                command=command,
-            )
+            sent = records.sent(command, workflow=workflow, instance_id=instance_id)
             self.owner.receive(self.owner.claims.cause + 1, sent, 0)
         self.log.history += self.owner.take().records
 

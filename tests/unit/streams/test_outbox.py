@@ -18,20 +18,14 @@ from headwater.schemas.history import (
 from headwater.schemas.topics import MAX_RECORD_BYTES
 from headwater.streams.kafka.cluster import Cluster
 from headwater.streams.workflows.outbox import Outbox
+from tests.fakes import records
 
 _SENDER = Sender("other", "x", 2, 4)
 _LARGE = "x" * MAX_RECORD_BYTES
 
 
 def _sendable(command: Command) -> tuple[CommandSent | None, bytes, CommandSent]:
-    sent = CommandSent(
-        command_id="other/x#4",
-        workflow="order",
-        instance_id="o-1",
-        sent_at_ms=0,
-        reply_to=-1,
-        command=command,
-    )
+    sent = records.sent(command, command_id="other/x#4")
     outbox = Outbox(
         cluster=Cluster("nowhere:1"), client_id="test", clock=lambda: 5, sent=lambda *_: None
     )

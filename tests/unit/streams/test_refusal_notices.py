@@ -6,6 +6,7 @@ from headwater.processors.runs.decisions import Rejection
 from headwater.processors.runs.limits import LOG_MESSAGE_MAX
 from headwater.schemas.history import Command, CommandSent, NoteRefusal, Sender, SendEvent, StartRun
 from headwater.streams.engine.refusal_notices import refusal_notice
+from tests.fakes import records
 
 _ENDED = Rejection("INSTANCE_TERMINAL", "it has ended")
 
@@ -17,14 +18,7 @@ def _event(workflow: str) -> SendEvent:
 def _back(
     workflow: str, rejection: Rejection, command: Command | None = None
 ) -> CommandSent | None:
-    sent = CommandSent(
-        command_id="c",
-        workflow="order",
-        instance_id="o-1",
-        sent_at_ms=0,
-        reply_to=-1,
-        command=command or _event(workflow),
-    )
+    sent = records.sent(command or _event(workflow))
     return refusal_notice(sent, rejection, None, 5)
 
 

@@ -7,7 +7,6 @@ from headwater.processors.replay.state import BEGINNING, UNRESOLVED, CodeRun
 from headwater.processors.replay.trimming import trimmed
 from headwater.schemas.errors import InvariantViolation
 from headwater.schemas.history import (
-    NO_CAUSE,
     CommandRejected,
     EntriesCancelled,
     EntryCompleted,
@@ -37,6 +36,7 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind, EntryStatus, RunStatus
 from tests.fakes.engines import fold
+from tests.fakes.records import appended
 from tests.unit.processors.replay.states import (
     CHILD,
     FAILURE,
@@ -53,16 +53,7 @@ _STEP = ("k", "k", 4, NOW_MS - 5, 2, 3, 600_000)
 
 
 def _record(*events: LogEvent, run_number: int = 0, sequence: int = 0) -> HistoryAppended:
-    return HistoryAppended(
-        workflow="order",
-        instance_id="o-1",
-        run_number=run_number,
-        sequence=sequence,
-        epoch=0,
-        cause=NO_CAUSE,
-        at_ms=_AT_MS,
-        events=events,
-    )
+    return appended(*events, run_number=run_number, sequence=sequence, at_ms=_AT_MS)
 
 
 def _applied(run: CodeRun, *events: LogEvent) -> CodeRun:

@@ -1,7 +1,6 @@
 """The history of an instance as people read it."""
 
 from headwater.schemas.history import (
-    NO_CAUSE,
     CommandRejected,
     EntryCompleted,
     EntryOpened,
@@ -18,21 +17,13 @@ from headwater.schemas.history import (
 )
 from headwater.schemas.statuses import EntryKind, RunStatus
 from tests.fakes.engines import runs
+from tests.fakes.records import appended
 
 
 def _record(
     at_ms: int, *events: LogEvent, run_number: int = 0, sequence: int = 0
 ) -> HistoryAppended:
-    return HistoryAppended(
-        workflow="order",
-        instance_id="o-1",
-        run_number=run_number,
-        sequence=sequence,
-        epoch=0,
-        cause=NO_CAUSE,
-        at_ms=at_ms,
-        events=events,
-    )
+    return appended(*events, run_number=run_number, sequence=sequence, at_ms=at_ms)
 
 
 _LINE = LogWritten("info", "workflow", "hi")

@@ -10,21 +10,13 @@ from headwater.schemas.history import (
     PartitionClaimed,
     RunPaused,
 )
+from tests.fakes.records import appended
 
 _CLAIM = PartitionClaimed("me")
 
 
 def _record(event: LogEvent, epoch: int, cause: int = NO_CAUSE) -> HistoryAppended:
-    return HistoryAppended(
-        workflow="w",
-        instance_id="i",
-        run_number=0,
-        sequence=1,
-        epoch=epoch,
-        cause=cause,
-        at_ms=0,
-        events=(event,),
-    )
+    return appended(event, sequence=1, epoch=epoch, cause=cause)
 
 
 @pytest.mark.parametrize(
