@@ -6,7 +6,7 @@ import click
 
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.output import print_answer, print_rows, say
 from headwater.gateway.commands.times import moment
 from headwater.gateway.commands.workflow_service import (
     ENVIRONMENT,
@@ -65,7 +65,7 @@ def tokens(
     """Show the tokens of a graph that live, and what each waits for."""
     found = service.ask(lambda client: _looked_into(client, instance, run).introspect_tokens(at))
     if as_json:
-        print_json(_plain(found))
+        print_answer(found)
         return
     rows = [_token_row(each) for each in found.tokens]
     print_rows(rows, _TOKEN_COLUMNS, title=_title(found), drops=("attempts", "branch"))
@@ -99,7 +99,7 @@ def explain(
     """
     found = service.ask(lambda client: _looked_into(client, instance, run).explain(at))
     if as_json:
-        print_json(_plain(found))
+        print_answer(found)
         return
     for line in found.says:
         click.echo(line)
@@ -176,7 +176,7 @@ def routing(  # noqa: PLR0913 (one parameter a flag; click names them)
         )
     )
     if as_json:
-        print_json(_plain(found))
+        print_answer(found)
         return
     rows = [
         {"transition": each.transition_ref, "to": each.to_node_ref, "tokens": each.tokens}
@@ -220,9 +220,11 @@ def synchronization(  # noqa: PLR0913 (one parameter a flag; click names them)
         )
     )
     if as_json:
-        print_json(_plain(found))
+        print_answer(found)
         return
-    counts = _plain(found.counts) if found.counts else {}
+    from msgspec import to_builtins  # noqa: PLC0415 (loads more than --help needs)
+
+    counts = to_builtins(found.counts) if found.counts else {}
     row = {"decision": found.decision, "strategy": found.strategy, **counts}
     rows = [{"field": name, "value": value} for name, value in row.items()]
     print_rows(rows, ("field", "value"), title=_title(found))
@@ -262,7 +264,7 @@ def trace(
 
     found = service.ask(ask)
     if as_json:
-        print_json([_plain(each) for each in found])
+        print_answer(found)
         return
     rows = [_trace_row(told, each) for each in found for told in each.trace]
     title = f"{instance}"
@@ -275,12 +277,6 @@ def trace(
 def _looked_into(client: "Client", instance: Named, run: int | None) -> "LookedInto":
     one = instance.of(client)
     return one if run is None else one.in_run(run)
-
-
-def _plain(found: object) -> Any:  # noqa: ANN401 (JSON)
-    import msgspec  # noqa: PLC0415 (loads more than --help needs)
-
-    return msgspec.to_builtins(found)
 
 
 def _title(found: "AsOf") -> str:

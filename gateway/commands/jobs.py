@@ -4,12 +4,11 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from msgspec import to_builtins
 from typing_extensions import override
 
 from headwater.gateway.commands.json_arguments import Given, JsonArgument
 from headwater.gateway.commands.options import examples, json_option
-from headwater.gateway.commands.output import print_json, print_rows, say
+from headwater.gateway.commands.output import print_answer, print_json, print_rows, say
 from headwater.gateway.commands.times import both
 from headwater.gateway.commands.workflow_service import ENVIRONMENT, Service, service_options
 from headwater.processors.runs.durations import milliseconds
@@ -113,7 +112,7 @@ def list_jobs(
 
     found, more = service.ask(ask)
     if as_json:
-        print_json([to_builtins(each) for each in found])
+        print_answer(found)
     else:
         print_rows([_listed(each, service.now()) for each in found], _LISTED, drops=_LISTED_DROPS)
     if not found:
@@ -159,7 +158,7 @@ def activate(  # noqa: PLR0913, PLR0917 (one parameter a flag; click names them)
         lambda client: client.activate_jobs(types, worker=name, max=most, lease=lease, wait=wait)
     )
     if as_json:
-        print_json([to_builtins(job.details) for job in found])
+        print_answer([job.details for job in found])
         return
     print_rows([_row(job, service.now()) for job in found], _COLUMNS, drops=_DROPS)
     if not found:
@@ -237,7 +236,7 @@ def extend(service: Service, job: str, lease: int, as_json: bool) -> None:
     """Keep a job for longer, counted from now. Its lease never gets shorter by it."""
     until = service.ask(lambda client: client.job(job).extend(lease))
     if as_json:
-        print_json(to_builtins({"key": job, "leaseUntil": until}))
+        print_answer({"key": job, "leaseUntil": until})
     else:
         say(f"{job} is yours until {both(until, service.now())}.")
 
