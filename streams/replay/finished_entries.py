@@ -10,7 +10,8 @@ waits when the entry's own result is due is ended. So a divergence may come of i
 no error: what is recorded of the entry holds.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from headwater.processors.replay.state import Entry
@@ -22,6 +23,12 @@ from headwater.streams.replay.scope import Scope
 def only_replays(scope: Scope, entry: Entry | None) -> bool:
     """Whether the code beneath an entry only replays what is recorded."""
     return scope.only_replays or (entry is not None and entry.status not in OPEN)
+
+
+def is_replayed(scope: Scope, key: str) -> bool:
+    """Whether the code beneath an entry that is over has to be run again: it is, once."""
+    journal = scope.run.journal
+    return key in journal.entries and key not in journal.finished
 
 
 async def replay_beneath(
@@ -38,9 +45,8 @@ async def replay_beneath(
             settled for the entry to be over (`settles`), if that comes first.
     Errors: HistoryDivergedError, and what `settled` raises.
     """
-    journal = scope.run.journal
     due = scope.result(key)
-    if key in journal.finished or key not in journal.entries:
+    if not is_replayed(scope, key):
         return await due
     running = begin()
     due.add_done_callback(running.notify)
@@ -50,5 +56,46 @@ async def replay_beneath(
         settled(running)
     await running.until(due.done)
     running.close()
-    journal.finished.add(key)
+    scope.run.journal.finished.add(key)
     return due.result()
+
+
+class UntilDue:
+    """Code that is awaited until it ends or a result is due; then it has no turn left.
+
+    It takes as many turns of the loop as it would take alone: a task of its own would let others
+    go first that came behind it when it was not a replay.
+    """
+
+    def __init__(
+        self, code: Coroutine[Any, Any, None], due: asyncio.Future[Entry], task: asyncio.Task[Any]
+    ) -> None:
+        self._code = code
+        self._due = due
+        self._task = task
+        self._over = False
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Awaits it, in the task that was given."""
+        thrown: BaseException | None = None
+        self._due.add_done_callback(self._interrupt)
+        try:
+            while True:
+                awaited = self._code.throw(thrown) if thrown else self._code.send(None)
+                try:
+                    yield awaited
+                    thrown = None
+                except asyncio.CancelledError as cancelled:
+                    if self._due.done():
+                        self._task.uncancel()
+                        return
+                    thrown = cancelled
+        except StopIteration:
+            pass
+        finally:
+            self._over = True
+            self._code.close()
+
+    def _interrupt(self, _: object) -> None:
+        if not self._over:
+            self._task.cancel()

@@ -13,8 +13,8 @@ from headwater.schemas.statuses import EntryKind, EntryStatus
 from headwater.streams.authoring.failures import failure_of
 from headwater.streams.authoring.values import decode, encode
 from headwater.streams.authoring.workflow_values import Break, Continue
-from headwater.streams.replay.branches import Branches, S
-from headwater.streams.replay.finished_entries import only_replays, replay_beneath
+from headwater.streams.replay.branches import S
+from headwater.streams.replay.finished_entries import UntilDue, is_replayed, only_replays
 
 #: An async function of an iteration's scope and of the loop's state.
 Body: TypeAlias = Callable[[S, Any], Awaitable[Any]]
@@ -86,7 +86,9 @@ class _Loop(Generic[S]):
         self._key = key
         self._body = body
         self._pace = pace
+        self._task = scope.current_task()
         self._told_before = scope.run.told
+        self._cancelled_before = self._task.cancelling()
         #: The event since which its first iteration goes on here.
         self._since = scope.since
 
@@ -132,9 +134,9 @@ class _Loop(Generic[S]):
             outcome = await self._body(iteration, decode(state))
         except Exception as error:
             iteration.end(error)
-            self._end_if_told(error)
+            self._end_if_cancelled(error)
             raise
-        self._end_if_told()
+        self._end_if_cancelled()
         not_awaited = iteration.end(None)
         if not_awaited is not None:
             raise not_awaited
@@ -145,12 +147,14 @@ class _Loop(Generic[S]):
             )
         return outcome
 
-    def _end_if_told(self, error: Exception | None = None) -> None:
-        """Ends a loop whose body was told that the run is cancelled, whatever it makes of that.
+    def _end_if_cancelled(self, error: Exception | None = None) -> None:
+        """Ends a loop whose body was cancelled with its task or the run, whatever it makes of that.
 
-        A replay begins at a commit: it has to be the one before the code was told.
+        A replay begins at a commit, which has to be one before that, and waits for nothing but the
+        result of a loop that has one.
         """
-        if self._run.told and not self._told_before:
+        told = self._run.told and not self._told_before
+        if told or self._task.cancelling() > self._cancelled_before:
             raise asyncio.CancelledError from error
 
     def _state(self, outcome: Continue) -> str:
@@ -204,19 +208,19 @@ class _Loop(Generic[S]):
         if completed and not run.rolling_back:
             run.journal.pass_over(key)
             return await self._scope.result(key)
-
-        def raise_again(running: Branches[Any]) -> None:
-            _, error = running.settled[""]
-            if error is not None and not completed:
-                raise error
-
-        return await replay_beneath(
-            self._scope,
-            key,
-            lambda: Branches({"": self._scope.beneath(key, past=True)}, {"": self._iterate_again}),
-            settles=Branches.all_settled,
-            settled=raise_again,
-        )
+        due = self._scope.result(key)
+        if not is_replayed(self._scope, key):
+            return await due
+        past = self._scope.beneath(key, past=True)
+        try:
+            await UntilDue(self._iterate_again(past), due, self._task)
+        except Exception:
+            if not completed:
+                raise
+        entry = await due
+        past.lost = True
+        run.journal.finished.add(key)
+        return entry
 
     async def _iterate_again(self, past: S) -> None:
         """Iterations from the latest commit on, where replays begin; rolling back, the earliest.

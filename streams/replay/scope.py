@@ -33,12 +33,12 @@ class Suspended(BaseException):
     """The run was let go while its code was running: nothing of it matters any more."""
 
 
-def _was_awaited(task: asyncio.Task[Any] | None) -> bool:
+def _was_awaited(task: asyncio.Task[Any]) -> bool:
     """Whether something has waited for a task, as `gather` does for all, until one of them fails.
 
     One callback is the loop's own, by which it forgets the task.
     """
-    return task is not None and len(task._callbacks or ()) > 1  # noqa: SLF001
+    return len(task._callbacks or ()) > 1  # noqa: SLF001
 
 
 class Scope:
@@ -62,7 +62,7 @@ class Scope:
         self.since: int = BEGINNING if above is None else above.since
         #: The entries that its code has called and that have not come to their end, by key, and
         #: the tasks that they run in.
-        self.under_way: dict[str, asyncio.Task[Any] | None] = {}
+        self.under_way: dict[str, asyncio.Task[Any]] = {}
 
     def beneath(self, scope: str, *, past: bool = False) -> Self:
         """A scope in this one."""
@@ -126,8 +126,15 @@ class Scope:
         if run.strict and key in journal.visited:
             raise HistoryDivergedError(key, kind.value, f"a second {kind.value} of the same name")
         journal.visit(key, entry, or_removed=or_removed)
-        self.under_way[key] = asyncio.current_task(run.loop)
+        self.under_way[key] = self.current_task()
         return key, entry
+
+    def current_task(self) -> asyncio.Task[Any]:
+        """The task of the workflow's code that runs now."""
+        task = asyncio.current_task(self.run.loop)
+        if task is None:
+            raise AssertionError("code of a workflow runs in a task")
+        return task
 
     def _check_place(self, name: str) -> None:
         """Checks that an entry may be called here and now."""
@@ -204,8 +211,7 @@ class Scope:
             self.give_up(key)
         self.ended = True
         for task in self.under_way.values():
-            if task is not None:
-                task.cancel()
+            task.cancel()
         return error
 
     def _not_awaited(self) -> NotAwaitedError | None:

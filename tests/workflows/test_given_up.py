@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater import (
+    Break,
     Continue,
     DuplicateStepError,
     NonRetryableError,
@@ -24,6 +25,7 @@ from tests.workflows.running import (
     Instance,
     begin,
     entry_at,
+    keys_of,
     output_of,
     pass_time,
     run,
@@ -426,5 +428,65 @@ def test_what_is_cancelled_cleans_up_on_a_replay_as_it_did(
             await test.crash()
         await test.advance("1 hour")
         assert await output_of(instance) == 1
+
+    run(scenario, order)
+
+
+@CRASH
+@pytest.mark.parametrize("after", ["break", "continue", "a failure"])
+def test_a_loop_whose_task_is_cancelled_is_over_whatever_its_body_makes_of_that(
+    after: str, crash: bool
+):
+    calls = Calls()
+
+    async def turn(step: Step, number: int) -> object:
+        try:
+            await step.sleep("nap", "100 days")
+        except asyncio.CancelledError:
+            await step.do("tidy", calls.of("tidy"))
+            if after == "a failure":
+                await step.do("fail", refuse)
+        return Break(number) if after == "break" else Continue(number + 1)
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> object:
+        task = asyncio.create_task(step.loop("turns", turn, state=0, commit_interval=1))
+        await step.sleep("meanwhile", "1 minute")
+        task.cancel()
+        await asyncio.wait([task])
+        await step.sleep("gap", "1 hour")
+        return task.cancelled()
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.advance("2 minutes")
+        if crash:
+            await test.crash()
+        await test.advance("1 hour")
+        assert await output_of(instance) is True
+        assert (await entry_at(instance, "turns")).status == "cancelled"
+        assert calls.names == ["tidy"]
+
+    run(scenario, order)
+
+
+def test_a_loop_that_fails_at_once_does_so_on_a_replay():
+    async def turn(step: Step, _: object) -> object:
+        raise LookupError("a mistake")
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        task = asyncio.create_task(step.do("beside", lambda: 1))
+        with contextlib.suppress(LookupError):
+            await step.loop("turns", turn)
+        task.cancel()
+        await step.sleep("gap", "1 hour")
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        await test.advance("1 hour")
+        await output_of(instance)
+        assert await keys_of(instance) == ["turns", "gap"]
 
     run(scenario, order)
