@@ -1,0 +1,264 @@
+"""Programs drawn from a seed, in which whatever authors can nest is nested.
+
+Beside what it returns, a program has a list that all of its code adds to, and sometimes decides by:
+it shows in which order its parts went on.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from headwater import (
+    Break,
+    ChildWorkflowError,
+    Continue,
+    NonRetryableError,
+    Retry,
+    RollbackError,
+    Step,
+    StepTx,
+    Workflow,
+    WorkflowEvent,
+    workflow,
+)
+from headwater.streams.authoring.attempt import ATTEMPT
+
+#: A kind, a number that no other node has, a small number, and what is within.
+Node: TypeAlias = tuple[str, int, int, list["Node"]]
+_LEAVES: Final = (
+    *("step", "step", "tries", "tries", "undone", "undone", "sleep", "sleep", "wait", "waits"),
+    *("fails", "raises", "stops", "now", "chance", "line", "mark", "child", "again"),
+)
+_NODES: Final = {
+    "seq": 3, "join": 3, "race": 3, "gather": 3, "settle": 3, "first": 3, "loop": 1,
+    "catch": 1, "tidies": 2, "cancels": 2, "decides": 2, "locked": 2,
+}  # fmt: skip
+
+
+def drawn(draw: Random, depth: int, numbers: list[int]) -> Node:
+    """A program; `numbers` are those that are left for its nodes."""
+    number, small = numbers.pop(), draw.randint(0, 6)
+    if not depth or len(numbers) < 8:
+        return (draw.choice(_LEAVES), number, small, [])
+    kind = draw.choice([*_NODES, "seq", "seq"])
+    most = _NODES[kind]
+    count = draw.randint(1, 3) if most == 3 else most
+    return (kind, number, small, [drawn(draw, depth - 1, numbers) for _ in range(count)])
+
+
+class Program:
+    """A program as workflows: `root`, and `child`, which it starts.
+
+    Shape:  `called` has the attempts of its callbacks that were begun. Times differ by the
+            milliseconds of a node's number, so that nothing happens at the same time as another.
+    """
+
+    def __init__(self, *nodes: Node) -> None:
+        self._nodes = nodes
+        self.called: list[tuple[str, int]] = []
+
+    def workflows(self) -> list[Workflow]:
+        @workflow("child")
+        async def child(event: WorkflowEvent[int], step: Step) -> object:
+            await step.sleep("nap", event.payload * 1_000 + 7)
+            if event.payload == 3:
+                raise LookupError("the child fails")
+            return await step.do("work", self._callback(1))
+
+        @workflow("root")
+        async def root(event: WorkflowEvent[None], step: Step) -> object:
+            await step.checkpoint("begin")
+            said: list[object] = []
+            return [[await self._run(node, step, said) for node in self._nodes], said]
+
+        return [root, child]
+
+    async def _run(self, node: Node, step: Step, said: list[object]) -> Any:  # noqa: ANN401
+        kind, number, small, within = node
+        try:
+            if within:
+                return await getattr(self, f"_{kind}")(f"{kind}{number}", node, step, said)
+            found = await getattr(self, f"_{kind}")(f"{kind}{number}", number, small, step)
+        except asyncio.CancelledError:
+            said.append(f"{kind}{number} is cancelled")
+            raise
+        said.append(found)
+        return found
+
+    def _of(self, node: Node, said: list[object]) -> list[Callable[[Step], Awaitable[Any]]]:
+        def code(each: Node) -> Callable[[Step], Awaitable[Any]]:
+            return lambda step: self._run(each, step, said)
+
+        return [code(each) for each in node[3]]
+
+    def _callback(self, value: object, failures: float = 0) -> Callable[[], object]:
+        def callback() -> object:
+            attempt = ATTEMPT.get()
+            assert attempt is not None
+            self.called.append((attempt.key, attempt.number))
+            if attempt.number <= failures:
+                raise ConnectionError(f"{attempt.key} {attempt.number}")
+            return value
+
+        return callback
+
+    # -- leaves
+
+    async def _step(self, name: str, number: int, _: int, step: Step) -> object:
+        return await step.do(name, self._callback(number))
+
+    async def _tries(self, name: str, number: int, small: int, step: Step) -> object:
+        def tries(tx: StepTx) -> object:
+            tx.publish("t", name, small)
+            return self._callback(number, small % 4)()
+
+        backoff = ("constant", "linear", "exponential")[small % 3]
+        retries = Retry(limit=2, delay=small * 1_000 + number, backoff=backoff)
+        return await step.do(name, tries, retries=retries)
+
+    async def _undone(self, name: str, number: int, small: int, step: Step) -> object:
+        key = step.key(name)
+        retries = Retry(limit=3, delay=2_000 + number)
+        undo = lambda _: self.called.append((f"undo {key}", 0))  # noqa: E731
+        return await step.do(
+            name, self._callback(number, small % 2), retries=retries, rollback=undo
+        )
+
+    async def _again(self, _: str, number: int, __: int, step: Step) -> object:
+        return await step.do("again", self._callback(number))
+
+    async def _fails(self, name: str, _: int, small: int, step: Step) -> object:
+        def fails() -> None:
+            raise NonRetryableError(name)
+
+        return await step.do(name, self._callback(0, 9) if small else fails, retries=Retry(limit=0))
+
+    async def _raises(self, name: str, _: int, __: int, ___: Step) -> None:
+        raise LookupError(name)
+
+    async def _stops(self, name: str, _: int, small: int, __: Step) -> None:
+        if not small:
+            raise RollbackError(name)
+
+    async def _sleep(self, name: str, number: int, small: int, step: Step) -> None:
+        await step.sleep(name, small * 1_000 + number if small else 0)
+
+    async def _wait(self, name: str, number: int, small: int, step: Step) -> object:
+        timeout = (1 + small) * 1_000 + number
+        got = await step.wait_for_event(name, type=f"e{small % 3}", timeout=timeout)
+        return got.payload
+
+    async def _waits(self, name: str, number: int, small: int, step: Step) -> object:
+        timeout = (1 + small) * 1_000 + number
+        got = await step.wait_for_events(name, types=["e0", "e1"], limit=2, timeout=timeout)
+        return [each.payload for each in got]
+
+    async def _now(self, _: str, __: int, ___: int, step: Step) -> str:
+        return (await step.now()).isoformat()
+
+    async def _chance(self, _: str, __: int, ___: int, step: Step) -> object:
+        return [await step.uuid(), await step.random()]
+
+    async def _line(self, name: str, _: int, small: int, step: Step) -> None:
+        for line in range(1 + small % 2):
+            await step.log.info(f"{name} {line}")  # noqa: G004, the log of the run
+
+    async def _mark(self, name: str, _: int, small: int, step: Step) -> None:
+        await (step.removed(name, kind="step") if small % 2 else step.checkpoint(name))
+
+    async def _child(self, name: str, number: int, small: int, step: Step) -> object:
+        timeout = (1 + small % 4) * 1_000 + number
+        try:
+            return await step.run_workflow(name, "child", params=small, timeout=timeout)
+        except ChildWorkflowError:
+            return "no child"
+
+    # -- nodes
+
+    async def _seq(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        return [await each(step) for each in self._of(node, said)]
+
+    async def _join(self, name: str, node: Node, step: Step, said: list[object]) -> object:
+        branches = {f"b{n}": each for n, each in enumerate(self._of(node, said))}
+        return await step.join(name, **branches)
+
+    async def _race(self, name: str, node: Node, step: Step, said: list[object]) -> object:
+        branches = {f"b{n}": each for n, each in enumerate(self._of(node, said))}
+        won = await step.race(name, **branches)
+        return [won.winner, won.value]
+
+    async def _loop(self, name: str, node: Node, step: Step, said: list[object]) -> object:
+        async def turn(step: Step, state: list[object]) -> object:
+            # What a loop does to variables is lost with iterations that a replay passes over.
+            mine: list[object] = []
+            try:
+                found = await self._run(node[3][0], step, mine)
+            except Exception as error:  # noqa: BLE001, whatever it is
+                found = type(error).__name__
+            state = [*state, [found, mine]]
+            return Break(state) if len(state) > node[2] else Continue(state)
+
+        number = node[1]
+        return await step.loop(
+            name,
+            turn,
+            state=[],
+            commit_interval=1 + number % 3,
+            history_every=1 + number % 4,
+            history_keep=1 + number % 2,
+        )
+
+    async def _gather(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        return await asyncio.gather(*(each(step) for each in self._of(node, said)))
+
+    async def _settle(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        calls = (each(step) for each in self._of(node, said))
+        return [_shown(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
+
+    async def _first(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        tasks = [asyncio.ensure_future(each(step)) for each in self._of(node, said)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        return [_shown(each) for each in await asyncio.gather(*tasks, return_exceptions=True)]
+
+    async def _cancels(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        beside, code = self._of(node, said)
+        task = asyncio.ensure_future(beside(step))
+        try:
+            found = await code(step)
+        finally:
+            task.cancel()
+            said.append(_shown((await asyncio.gather(task, return_exceptions=True))[0]))
+        return found
+
+    async def _catch(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        try:
+            return await self._of(node, said)[0](step)
+        except Exception as error:  # noqa: BLE001, whatever it is
+            return type(error).__name__
+
+    async def _tidies(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        code, cleans_up = self._of(node, said)
+        try:
+            return await code(step)
+        finally:
+            await cleans_up(step)
+
+    async def _decides(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        return await self._of(node, said)[len(json.dumps(said)) % 2](step)
+
+    async def _locked(self, _: str, node: Node, step: Step, said: list[object]) -> object:
+        lock = asyncio.Lock()
+
+        async def alone(code: Callable[[Step], Awaitable[Any]]) -> object:
+            async with lock:
+                return await code(step)
+
+        return await asyncio.gather(*(alone(each) for each in self._of(node, said)))
+
+
+def _shown(found: object) -> object:
+    return type(found).__name__ if isinstance(found, BaseException) else found
