@@ -156,13 +156,14 @@ def test_the_limit_is_known_as_it_was_counted_with():
     assert limit.run.limit is None
 
 
+@pytest.mark.parametrize("larger", [6, None])
 def test_no_more_slots_are_given_at_once_than_a_record_has_room_for(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, larger: int | None
 ):
     monkeypatch.setattr("headwater.processors.slots.decide.GIVEN_MAX", 2)
     limit = Limit(1)
     limit.ask(*"abcdef")
-    limit.declare(None)
+    limit.declare(larger)
     for found in ("abc", "abcde", "abcdef"):
         assert limit.run is not None
         assert limit.engine.next_wake_ms(limit.run) is not None
