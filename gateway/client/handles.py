@@ -10,7 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from headwater.gateway.client.answers import StreamItem, accepted, status_in, value_of
-from headwater.gateway.client.listing import PAGE_SIZE, Listing
+from headwater.gateway.client.listing import PAGE_SIZE, TRIMMED_PAGE_SIZE, Listing
 from headwater.gateway.client.requests import Query, members, path
 from headwater.gateway.client.retries import Repeat
 from headwater.processors.runs.durations import Duration, milliseconds
@@ -157,7 +157,7 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
         """
         query: Query = {"runNumber": run_number}
         if include_trimmed:
-            query |= {"includeTrimmed": True}
+            query |= {"includeTrimmed": True, "pageSize": TRIMMED_PAGE_SIZE}
         if include_logs:
             query |= {"includeLogs": True, "logLevel": log_level, "logCategory": log_category}
         whole: History | None = None
@@ -253,6 +253,8 @@ class InstanceHandle(Steered[InstanceStatus], LookedInto, Generic[R_co]):
             )
             yield msgspec.structs.replace(page, **{name: [] for name in _LISTS - left})
             left = {name for name in left if getattr(page, f"{name}_has_next_page")}
+            if "steps" not in left:
+                asked |= {"includeTrimmed": None, "pageSize": PAGE_SIZE}
             # The run may be followed by another while its pages are read.
             asked |= {"runNumber": page.run_number}
             asked |= {f"{name}Cursor": getattr(page, f"{name}_cursor") for name in left}

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: Rows that a request asks for: enough that most answers are one request.
 PAGE_SIZE: Final = 100
+#: Of steps that are read from the log: each page costs a reading of the whole run.
+TRIMMED_PAGE_SIZE: Final = 5_000
 
 
 class Wanted(TypedDict, total=False):

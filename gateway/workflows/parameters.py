@@ -25,6 +25,9 @@ from headwater.schemas.statuses import RunStatus
 PAGE_DEFAULT: Final = 50
 #: Rows of a page; each may carry a value of 1 MiB.
 PAGE_MAX: Final = 100
+#: Steps of a page that is read from the log. It is read whole for each page, so pages are large;
+#: what they hold has a bound in bytes (`projections.workflows.untrimmed`).
+TRIMMED_PAGE_MAX: Final = 5_000
 #: The largest offset that Kafka can have.
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -97,6 +100,15 @@ UpdatedBefore: TypeAlias = Annotated[
 ]
 PageSize: TypeAlias = Annotated[
     int, QueryParameter(name="pageSize", ge=1, le=PAGE_MAX, description="How many, at most.")
+]
+HistoryPageSize: TypeAlias = Annotated[
+    int,
+    QueryParameter(
+        name="pageSize",
+        ge=1,
+        le=TRIMMED_PAGE_MAX,
+        description=f"How many, at most; more than {PAGE_MAX} with `includeTrimmed` alone.",
+    ),
 ]
 Cursor: TypeAlias = Annotated[str | None, _cursor("cursor", "The cursor of the previous page.")]
 RunNumber: TypeAlias = Annotated[
@@ -188,7 +200,7 @@ class HistoryAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a history is asked for."""
 
     run_number: RunNumber = None
-    page_size: PageSize = PAGE_DEFAULT
+    page_size: HistoryPageSize = PAGE_DEFAULT
     order: PageOrder = "asc"
     steps_cursor: StepsCursor = None
     tokens_cursor: TokensCursor = None

@@ -14,6 +14,7 @@ from headwater.gateway.workflows.folding import Folds
 from headwater.gateway.workflows.freshness import Freshness
 from headwater.gateway.workflows.graphs import Definitions
 from headwater.gateway.workflows.parameters import (
+    PAGE_MAX,
     HistoryAsked,
     ListingAsked,
     read_labels,
@@ -192,6 +193,9 @@ class Reading:
         self, workflow: str, instance_id: str, asked: HistoryAsked, wanted: Positions
     ) -> Response[bytes]:
         """A part of a run's history."""
+        if asked.page_size > PAGE_MAX and not asked.include_trimmed:
+            detail = f"pageSize: expected at most {PAGE_MAX} without includeTrimmed"
+            raise Problem("invalid_parameter", detail, field="pageSize")
         applied = await self.fresh(wanted)
         found = await self.find(workflow, instance_id, applied)
         number = run_number_of(found, asked.run_number, applied)
@@ -199,8 +203,9 @@ class Reading:
         return answer(shown, own(found, applied))
 
     async def _history(self, run: RunKey, asked: HistoryAsked) -> HistoryPage:
-        size, order = asked.page_size, asked.order
-        paged: _Paged = {"order": order, "limit": size, "after": asked.steps_cursor}
+        # Of all but steps that are read from the log, a page is as small as any.
+        size, order = min(asked.page_size, PAGE_MAX), asked.order
+        paged: _Paged = {"order": order, "limit": asked.page_size, "after": asked.steps_cursor}
         with naming("stepsCursor"):
             if asked.include_trimmed:
                 read = partial(self._read_forgotten, run)
@@ -242,7 +247,7 @@ class Reading:
                 level=asked.log_level,
                 category=asked.log_category,
                 order=asked.order,
-                limit=asked.page_size,
+                limit=min(asked.page_size, PAGE_MAX),
                 after=asked.logs_cursor,
             )
         return msgspec.structs.replace(

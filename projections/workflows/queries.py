@@ -72,6 +72,8 @@ _NUMBER_MAX: Final = 2**63 - 1
 _OFFSET_MAX: Final = 10**15 - 2
 #: Bytes of the inputs of jobs in one answer, but for that of a single job.
 _INPUTS_MAX: Final = 4 * 1024 * 1024
+#: Rows beside what is read from the log, which may be many more.
+_STEPS_MAX: Final = 100
 #: Conditions of listings that are not about a column that is equal.
 _CONDITIONS: Final[Mapping[str, LiteralString]] = {
     "labels": "and {} @> {}::jsonb",
@@ -278,13 +280,15 @@ class Workflows:
         limit = bounded(limit)
         place = _place(_OfStep, order, after)
         bound = msgspec.structs.asdict(run)
-        rows = await self._rows(_query("workflow_steps", order), bound | place, limit)
+        most = min(limit, _STEPS_MAX)
+        rows = await self._rows(_query("workflow_steps", order), bound | place, most)
         begins = await self._reader.answers(statement("workflow_run_place"), **bound)
         behind = msgspec.convert((place["ordinal"], place["sequence"]), tuple[int, int])
-        forgotten = Forgotten(run, behind, order=order, limit=limit + 1)
+        forgotten = Forgotten(run, behind, order=order, limit=limit)
         for begin in begins:
             await read(begin["partition"], begin["offset"], forgotten)
-        return _cut(forgotten.beside(rows), step_of, _OfStep, limit)
+        shown, more = forgotten.beside(rows, are_cut=len(rows) > most)
+        return _page_of(shown, step_of, _OfStep, more=more)
 
     async def tokens(
         self, run: RunKey, *, order: Order = "asc", limit: int, after: str | None = None
@@ -404,8 +408,12 @@ class Workflows:
 
 
 def _cut(found: Sequence[Row], answer: Callable[[Row], R], place: type[P], limit: int) -> Page[R]:
-    shown = found[:limit]
-    more = len(found) > limit
+    return _page_of(found[:limit], answer, place, more=len(found) > limit)
+
+
+def _page_of(
+    shown: Sequence[Row], answer: Callable[[Row], R], place: type[P], *, more: bool
+) -> Page[R]:
     last = [shown[-1][name] for name in place.__struct_fields__] if more else None
     return Page(rows=tuple(map(answer, shown)), cursor=None if last is None else pack(last))
 

@@ -1,11 +1,12 @@
 """Entries that loops have forgotten: their rows are gone, the history of the run has them still.
 
 The records of the run are planned once more, as the projector does it, by patches that keep what a
-loop forgets. Memory is that of the entries that are not forgotten, and of those of a page.
+loop forgets. Memory is that of the entries that are not forgotten, and of those of a page, which
+has a bound in bytes: a page costs a reading of the whole run, so it may have thousands of entries.
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Final, Literal, TypeAlias
@@ -25,6 +26,9 @@ __all__ = ["Forgotten"]
 Place: TypeAlias = tuple[int, int]
 _Row: TypeAlias = dict[str, Any]
 
+#: Bytes of what the entries of a page gave; one entry may have a mebibyte.
+BYTES_MAX: Final = 16 * 1024 * 1024
+
 _place: Final = itemgetter("ordinal", "sequence")
 
 
@@ -41,8 +45,10 @@ class Forgotten:
         self._limit = limit
         self._sign = 1 if order == "asc" else -1
         self._after = self._rank(after)
-        #: In the order that is asked for; one entry more than fits is dropped.
+        #: In the order that is asked for; what does not fit is dropped.
         self._rows: list[_Row] = []
+        self._bytes = 0
+        self._is_cut = False
         self._patches = _Steps(self._keep)
         self._is_done = False
 
@@ -57,19 +63,28 @@ class Forgotten:
         """Whether the run is over and another one has begun."""
         return self._is_done
 
-    def beside(self, rows: Iterable[_Row]) -> list[_Row]:
-        """The entries together with rows of the run, in the order that is asked for.
+    def beside(self, rows: Sequence[_Row], *, are_cut: bool) -> tuple[list[_Row], bool]:
+        """The entries together with rows of the run, in their order, and whether there are more.
 
-        Shape:  what a loop has forgotten since the rows were read is among both, and given once.
+        Shape:  rows are those behind the same place, and the first of them if they are cut. What a
+                loop has forgotten since they were read is among both, and given once.
         """
-        together = {row["step_key"]: row for row in (*self._rows, *rows)}
-        return sorted(together.values(), key=self._key)[: self._limit]
+        found = {row["step_key"]: row for row in (*self._rows, *rows)}
+        # Behind the last one of either that is cut, some may be missing.
+        ends = [self._key(self._rows[-1])] if self._is_cut else []
+        ends += [self._key(rows[-1])] if are_cut else []
+        together = sorted(found.values(), key=self._key)
+        shown = [row for row in together if not ends or self._key(row) <= min(ends)][: self._limit]
+        return shown, bool(ends) or len(shown) < len(together)
 
     def _keep(self, row: StepRow) -> None:
         found = _as_selected(row)
         if self._key(found) > self._after:
             insort(self._rows, found, key=self._key)
-            del self._rows[self._limit :]
+            self._bytes += _size(found)
+            while len(self._rows) > (self._limit if self._bytes <= BYTES_MAX else 1):
+                self._bytes -= _size(self._rows.pop())
+                self._is_cut = True
 
     def _key(self, row: _Row) -> Place:
         return self._rank(_place(row))
@@ -104,6 +119,10 @@ class _Steps(Patches):
     @override
     def log(self, row: LogRow) -> None:
         """Lines are never forgotten."""
+
+
+def _size(row: _Row) -> int:
+    return len(row["result"] or "") + len(row["error_detail"] or "") + len(row["step_key"])
 
 
 def _as_selected(row: StepRow) -> _Row:

@@ -68,7 +68,8 @@ class RunReader:
     def _too_long(self, partition: int, start: int, key: str) -> BrokerUnavailable:
         return BrokerUnavailable(
             f"expected to read {key} from {WORKFLOW_HISTORY}/{partition}@{start} on within "
-            f"{self._within_s:.0f} s, found it to take longer; ask for an earlier event, with `at`"
+            f"{self._within_s:.0f} s, found it to take longer; of a graph, ask for an earlier "
+            "event, with `at`"
         )
 
 

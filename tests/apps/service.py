@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from headwater import (
+    Break,
+    Continue,
     GraphWorkflow,
     NonRetryableError,
     Retry,
@@ -63,6 +65,22 @@ async def telling(event: _Event, step: Step) -> int:
     await step.wait_for_event("end", type="end", timeout="1 hour")
     await lines.info("ended", category="test")
     return 1
+
+
+@workflow("turning")
+async def turning(event: _Event, step: Step) -> int:
+    """Has as many iterations as it is told, writes a line in each, and keeps the last two."""
+
+    async def turn(step: Step, number: int) -> Continue | Break:
+        await step.do("count", lambda: number)
+        line = f"turn {number}"
+        await step.log.info(line)
+        return Continue(number + 1) if number + 1 < event.payload else Break(number)
+
+    last: int = await step.loop(
+        "turns", turn, state=0, commit_interval=1, history_every=2, history_keep=2
+    )
+    return last
 
 
 @workflow("flaky")

@@ -569,9 +569,19 @@ def test_an_instance_is_found_without_looking_at_all_of_its_steps(crowded: str):
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_pages(
-    migrated: str, order: Order
+@pytest.mark.parametrize(
+    ("limit", "rows_max", "bytes_max"), [(7, 100, 10**6), (7, 100, 1), (50, 2, 10**6), (50, 3, 90)]
+)
+def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_order(
+    migrated: str,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    rows_max: int,
+    bytes_max: int,
+    order: Order,
 ):
+    monkeypatch.setattr("headwater.projections.workflows.queries._STEPS_MAX", rows_max)
+    monkeypatch.setattr("headwater.projections.workflows.untrimmed.BYTES_MAX", bytes_max)
     log = Log()
     log.claim()
     for name, keep in (("x", 3), ("whole", ITERATIONS)):
@@ -597,7 +607,7 @@ def test_what_loops_have_forgotten_is_read_from_the_history_in_the_same_pages(
         of_rows = await pages(lambda c: workflows.steps(RUN, order=order, limit=7, after=c))
         whole = await pages(lambda c: workflows.steps(whole_run, order=order, limit=7, after=c))
         found = await pages(
-            lambda c: workflows.steps_and_forgotten(RUN, read, order=order, limit=7, after=c)
+            lambda c: workflows.steps_and_forgotten(RUN, read, order=order, limit=limit, after=c)
         )
         assert len(of_rows) < ITERATIONS < len(found)
         assert shown(found) == shown(whole)

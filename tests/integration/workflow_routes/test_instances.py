@@ -31,7 +31,17 @@ from tests.ticked import Ticked
 
 def test_workflows_are_those_that_the_worker_has(api: httpx.Client) -> None:
     names = [each["name"] for each in api.get("/workflows").json()["workflows"]]
-    workflows = {"choosy", "echo", "flaky", "forgiving", "slow", "telling", "tidy", "waiting"}
+    workflows = {
+        "choosy",
+        "echo",
+        "flaky",
+        "forgiving",
+        "slow",
+        "telling",
+        "tidy",
+        "turning",
+        "waiting",
+    }
     assert names == sorted({*workflows, "judged", "paying", "refunding", "voting"})
 
 
@@ -341,6 +351,41 @@ def test_an_earlier_run_is_still_told(api: httpx.Client) -> None:
     assert api.get(path).json()["runNumber"] == 1
     unknown = api.get(path, params={"runNumber": 2})
     assert problem(unknown) == (404, "RUN_NOT_FOUND")
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_what_a_loop_has_forgotten_is_told_if_it_is_asked_for(
+    api: httpx.Client, order: str
+) -> None:
+    turns = 30
+    name = create(api, "turning", turns)
+    until(api, "turning", name, "complete")
+    path = of("turning", name, "history")
+    kept = [step["stepKey"] for step in api.get(path).json()["steps"]]
+    assert kept == ["turns", f"turns/~{turns - 2}/count", f"turns/~{turns - 1}/count"]
+
+    asked = {"includeTrimmed": "true", "pageSize": 5_000, "order": order, "includeLogs": "true"}
+    page = api.get(path, params=asked).json()
+    whole = [step["stepKey"] for step in page["steps"]]
+    expected = ["turns", *(f"turns/~{number}/count" for number in range(turns))]
+    assert whole == (expected if order == "asc" else expected[::-1])
+    assert (page["stepsHasNextPage"], len(page["logs"])) == (False, turns)
+    assert problem(api.get(path, params={"pageSize": 101})) == (400, "invalid_parameter")
+
+
+def test_a_client_reads_all_of_a_long_loop_and_all_that_it_has_logged(house: House) -> None:
+    turns = 110  # more lines than a page has
+
+    async def whole() -> None:
+        async with Client(base(house), headers=KEY) as client:
+            instance = await client.workflow("turning").create(params=turns)
+            assert await instance.result("1 minute") == turns - 1
+            told = await instance.history(include_trimmed=True, include_logs=True)
+            assert [line.message for line in told.logs] == [f"turn {n}" for n in range(turns)]
+            keys = [step.step_key for step in told.steps]
+            assert keys == ["turns", *(f"turns/~{number}/count" for number in range(turns))]
+
+    asyncio.run(whole())
 
 
 # -- errors

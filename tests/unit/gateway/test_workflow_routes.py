@@ -290,7 +290,7 @@ def test_a_body_that_is_too_large_or_something_else_is_refused(
             for path in (ORDERS, f"{ORDER}/history")
         ],
         (ORDERS, "pageSize", ["1e1", "1.0"]),
-        (f"{ORDER}/history", "pageSize", ["1e1", "1.0"]),
+        (f"{ORDER}/history", "pageSize", ["1e1", "1.0", "101", "5001&includeTrimmed=true"]),
         (f"{ORDER}/history", "runNumber", ["0e0", "-1", "2147483648", "x"]),
         (f"{ORDER}/history", "order", ["up", ""]),
         (f"{ORDER}/history", "includeLogs", ["yes", ""]),
