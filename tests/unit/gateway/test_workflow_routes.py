@@ -615,6 +615,25 @@ def test_without_a_worker_what_need_not_be_waited_for_is_accepted(
     assert_problem(ask(client, route, **KEY), 503, "outcome_unknown")
 
 
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        OutcomeUnknown("a worker is there, and has not decided", ["c-1"], worked=True),
+        OutcomeUnknown("another was decided before the worker went", ["c-1", "c-2"], worked=False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("route", WRITES, ids=named)
+def test_what_may_have_been_decided_is_not_just_accepted(
+    client: Client, commands: MemoryCommands, route: tuple[str, str, bytes], unknown: OutcomeUnknown
+) -> None:
+    def nobody(_: Addressed) -> ReplySent:
+        raise unknown
+
+    commands.answer = nobody
+    assert_problem(ask(client, route, **ASYNC), 503, "outcome_unknown")
+
+
 @pytest.mark.parametrize("route", WRITES, ids=named)
 def test_without_kafka_or_a_worker_writes_say_what_may_still_happen(
     client: Client, commands: MemoryCommands, route: tuple[str, str, bytes]
