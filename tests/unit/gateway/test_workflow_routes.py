@@ -719,6 +719,17 @@ def test_what_a_tick_may_do_is_shared_by_the_workers(commands: MemoryCommands) -
     assert one.heard == [first, another], "with each tick another one is the first"
 
 
+def test_a_tick_ends_with_a_worker_that_does_not_say_what_it_did(commands: MemoryCommands) -> None:
+    with serving() as one, serving() as two:
+        one.processed = '"who knows"'
+        settings = {"tick_url": f"{one.url},{two.url}", "tick_key": "the-tick-key"}
+        with service(commands, WorkflowHooks(), **settings) as client:
+            asked = {"maxInstances": 8}
+            answer = client.post(f"{BASE}/_runner/tick", json=asked, headers=TICK_KEY)
+            assert_problem(answer, 503, "worker_unavailable")
+    assert (len(two.heard), len(one.heard)) == (1, 1), "nobody knows what is left for another"
+
+
 # -- the description
 
 
