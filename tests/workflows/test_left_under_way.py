@@ -315,3 +315,50 @@ def test_what_still_runs_when_the_workflow_fails_is_not_waited_for():
         assert calls.names == []
 
     run(scenario, trip)
+
+
+async def fails() -> None:
+    raise LookupError("sold out")
+
+
+async def begins_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fails())
+
+
+async def begins_a_task() -> None:
+    LEFT.append(asyncio.create_task(anywhere()))
+
+
+async def anywhere() -> None:
+    SEEN.append(asyncio.get_running_loop())
+
+
+LEFT: list[asyncio.Task[None]] = []
+SEEN: list[asyncio.AbstractEventLoop] = []
+
+
+@pytest.mark.parametrize("cleans_up", [begins_a_group, begins_a_task])
+def test_code_that_is_let_go_reaches_nothing_of_its_host(
+    cleans_up: Callable[[], Awaitable[None]],
+):
+    SEEN.clear()
+
+    @workflow("order")
+    async def order(event: WorkflowEvent, step: Step) -> None:
+        try:
+            await step.sleep("nap", "1 hour")
+        except BaseException:  # what careless authors write
+            await cleans_up()
+            raise
+
+    async def scenario(test: WorkflowTest) -> None:
+        instance = await begin(test)
+        await test.crash()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert SEEN == []
+        await test.advance("1 hour")
+        assert await state_of(instance) == "complete"
+
+    run(scenario, order)
